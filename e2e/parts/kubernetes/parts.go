@@ -1,0 +1,11 @@
+//go:build tools
+
+// Package parts names the programs that parts/build compiles, so that go.mod keeps
+// their modules.
+package parts
+
+import (
+	_ "go.etcd.io/etcd/server/v3/etcdmain"
+	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kubectl"
+)
