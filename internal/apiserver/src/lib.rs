@@ -1,1 +1,47 @@
-//! apiserver
+//! The embedded resource API: Kubernetes' REST conventions over Muster's store, served by an axum router and by
+//! an in-process `kube::Client`.
+//!
+//! It is driven wholly by `resources::registry`: a kind registered there is served with every verb, validated,
+//! printed as a table, discovered and explained, without a line here. This crate must not know what any kind is
+//! for, beyond the few subresources that Kubernetes gives to pods, namespaces and service accounts.
+
+mod admission;
+mod binding;
+mod bootstrap;
+mod call;
+mod client;
+mod create;
+mod decode;
+mod delete;
+mod delete_collection;
+mod delete_options;
+mod discovery;
+mod dispatch;
+mod eviction;
+mod fields;
+mod list;
+mod logs;
+mod namespace;
+mod negotiate;
+mod object;
+mod openapi;
+mod patch;
+mod path;
+mod prepare;
+mod quota;
+mod read;
+mod request;
+mod respond;
+mod review;
+mod rewrite;
+mod scale;
+mod select;
+mod server;
+mod status;
+mod table;
+mod update;
+mod watch;
+mod watch_frames;
+
+pub use logs::{LogError, LogOpener, LogRequest};
+pub use server::{ApiConfig, ApiError, ApiServer};

@@ -3,6 +3,7 @@
 //! `workloads`.
 
 pub mod jobs;
+pub mod notes;
 pub mod scheduling;
 pub mod upkeep;
 

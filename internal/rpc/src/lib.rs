@@ -1,1 +1,62 @@
-//! rpc
+//! The agent protocol's code, generated from api/proto, and the few conversions that both ends
+//! need. Owns the wire's bounds; decides nothing and keeps no state.
+
+mod peer;
+
+pub use peer::{NODE_GROUP, NODE_PREFIX, PeerIdentity};
+
+/// Messages, clients and servers of `muster.agent.v1`.
+pub mod agent {
+    /// Version 1 of the agent protocol.
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("muster.agent.v1");
+    }
+}
+
+/// The greatest message that either end takes, in bytes: a pod with several full ConfigMaps and
+/// Secrets (1 MiB each by Kubernetes' own limit) fits.
+pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// How often an agent sends a heartbeat, in seconds.
+pub const HEARTBEAT_SECONDS: u32 = 3;
+
+/// A session without a word from the other end for this long is over, in seconds.
+pub const SESSION_SILENCE_SECONDS: u64 = 20;
+
+/// The greatest piece of a log in one message, in bytes.
+pub const LOG_CHUNK_BYTES: usize = 32 * 1024;
+
+/// How many pieces of one log may be on their way before the reader has taken one.
+pub const LOG_WINDOW_CHUNKS: u32 = 32;
+
+mod wrap {
+    use crate::agent::v1::{
+        AgentMessage, Assign, CloseLog, EventNote, Heartbeat, Hello, Inventory, LogChunk,
+        LogCredit, LogEnd, LogOpened, OpenLog, PodGone, PodStatus, ServerMessage, Stop,
+        SyncComplete, Update, Welcome, agent_message, server_message,
+    };
+
+    macro_rules! wraps {
+        ($outer:ident, $module:ident: $($message:ident),+ $(,)?) => {
+            $(impl From<$message> for $outer {
+                fn from(message: $message) -> Self {
+                    $outer { body: Some($module::Body::$message(message)) }
+                }
+            })+
+        };
+    }
+
+    wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
+        LogEnd, Inventory);
+    wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
+        CloseLog, LogCredit);
+
+    impl From<EventNote> for AgentMessage {
+        fn from(note: EventNote) -> Self {
+            AgentMessage {
+                body: Some(agent_message::Body::Event(note)),
+            }
+        }
+    }
+}

@@ -1,1 +1,30 @@
-//! runtime
+//! Running a pod's containers on this machine.
+//!
+//! Owns: processes in cgroups and namespaces of their own, each watched over by a
+//! shim process so that the caller may die and come back ([`process`], [`shim`]);
+//! the mounts, limits and devices such a process sees; log files and their
+//! readers ([`logs`]).
+//!
+//! Must not: know about pods beyond their names, talk to the server, decide
+//! restarts. That is the agent's.
+
+pub mod capabilities;
+pub mod cgroup;
+pub mod error;
+pub mod logs;
+pub mod mounts;
+pub mod proc;
+pub mod process;
+pub mod shim;
+pub mod spec;
+pub mod state;
+pub mod volumes;
+
+pub use capabilities::{Capabilities, Support};
+pub use error::RuntimeError;
+pub use logs::{LogRead, read_logs};
+pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};
+pub use spec::{
+    ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, MountSource, PodRef, User,
+};
+pub use state::{ContainerState, ContainerStatus, Exit, ExitReason};

@@ -1,1 +1,34 @@
-//! scheduler
+//! The scheduler's decisions: cluster state fed by events, and `plan(now)`, which says what to
+//! bind and why the rest waits. Pure: it reads no clock, does no I/O, uses no randomness, and
+//! the same events in any order give the same plan. Writing the decisions down is the caller's.
+//!
+//! An event costs what it changed; a plan costs what is pending. What a class of identical pods
+//! may use is kept per node and brought up to date from the nodes that changed since
+//! ([`fit`](self)), so no plan walks the whole cluster.
+
+mod apply;
+mod class;
+mod devices;
+mod event;
+mod filter;
+mod fit;
+mod gang;
+mod line;
+mod node;
+mod phase;
+mod place;
+mod plan;
+mod pod;
+mod queue;
+mod report;
+mod resource;
+mod score;
+mod state;
+mod trial;
+mod view;
+
+pub use event::Event;
+pub use plan::{Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation};
+pub use state::{Config, Scheduler};
+pub use trial::Trial;
+pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -1,1 +1,25 @@
-//! store
+//! The embedded engine's state: every resource as bytes under its key, one revision for
+//! each change, a bounded history that watches resume from, all of it on disk before a
+//! write is acknowledged.
+//!
+//! This is the only crate that names sled. It knows nothing of Kubernetes: keys, bytes
+//! and the few strings that selectors look at are all that it is given.
+
+mod backup;
+mod codec;
+mod commit;
+mod disk;
+mod entry;
+mod error;
+mod memory;
+mod options;
+mod store;
+mod watch;
+
+pub use backup::BackupSummary;
+pub use commit::View;
+pub use entry::{Entry, EntryMeta, Event, EventKind, Page, Revision};
+pub use error::{BackupError, CommitError, OpenError, StoreError, WatchError};
+pub use options::{FreeBytes, Options};
+pub use store::Store;
+pub use watch::Watch;

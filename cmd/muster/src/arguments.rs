@@ -1,0 +1,416 @@
+//! The command line: what can be typed, and what it means when left out.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Where the server listens when nothing else is said.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
+
+/// Runs AI work on machines that people own: gangs start whole or not at all.
+///
+/// Exit status: 0 done; 1 the answer is no (a job failed, a wait timed out, a check
+/// found something); 2 the command could not do its work.
+#[derive(Parser, Debug)]
+#[command(
+    name = "muster",
+    version,
+    max_term_width = 100,
+    propagate_version = true
+)]
+pub struct Arguments {
+    #[command(flatten)]
+    pub global: Global,
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// Options that every command takes.
+#[derive(Args, Debug, Clone)]
+pub struct Global {
+    /// Muster's data directory; client commands find the administrator's kubeconfig there
+    /// [default: ./.muster if it exists, else /var/lib/muster]
+    #[arg(long, global = true, env = "MUSTER_DATA", value_name = "DIR")]
+    pub data: Option<PathBuf>,
+    /// Which server to talk to, and as whom [default: server/admin.kubeconfig under --data,
+    /// else the KUBECONFIG that kubectl would use]
+    #[arg(long, global = true, env = "MUSTER_KUBECONFIG", value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// The namespace to work in [default: the kubeconfig's, else `default`]
+    #[arg(short, long, global = true, value_name = "NAME")]
+    pub namespace: Option<String>,
+}
+
+/// Commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run server and agent on this machine
+    Up(Up),
+    /// Run the server: API, scheduler, controllers and web UI
+    Server(Server),
+    /// Run this machine's agent, which joins a server and runs pods
+    Agent(Agent),
+    /// Create or update what manifests describe (server-side apply)
+    Apply(Apply),
+    /// List resources, or show some
+    Get(Get),
+    /// Show one resource with its events
+    Describe(Target),
+    /// Delete resources
+    Delete(Delete),
+    /// Print the logs of a pod, or of one rank of a job
+    Logs(Logs),
+    /// Say why a job waits, what binds it, and what would make it fit
+    Explain(JobTarget),
+    /// Wait until a resource has a condition
+    Wait(Wait),
+    /// Suspend a job: its pods go, its place in the queue is given up
+    Suspend(JobTarget),
+    /// Resume a suspended job
+    Resume(JobTarget),
+    /// Cancel a job: delete it and its pods
+    Cancel(JobTarget),
+    /// Run a command as a job of several replicas, a gang
+    Run(Run),
+    /// Show what nodes have and what is in use
+    Top,
+    /// List nodes with their devices
+    Nodes(Listing),
+    /// List queues with their shares
+    Queue(Listing),
+    /// Manage tokens: for programs (`create`) and for agents that join (`join`)
+    #[command(subcommand)]
+    Token(Token),
+    /// Print a kubeconfig for kubectl and SDKs
+    Kubeconfig(Kubeconfig),
+    /// Check this machine: what the agent can isolate and which devices it sees
+    Doctor(Doctor),
+    /// Print the versions of this binary and of the server
+    Version,
+    /// Print shell completions
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write man pages
+    Man {
+        /// The directory to write them to
+        directory: PathBuf,
+    },
+    /// One container's parent process; started by the agent, never by hand
+    #[command(hide = true)]
+    Shim {
+        /// The shim's own arguments
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<std::ffi::OsString>,
+    },
+}
+
+impl Command {
+    /// How many worker threads the command needs; none for the client's commands, which
+    /// wait for one server.
+    pub fn worker_threads(&self) -> Option<usize> {
+        let cores = std::thread::available_parallelism().map_or(2, |n| n.get());
+        match self {
+            Command::Up(_) | Command::Server(_) => Some(cores.clamp(2, 16)),
+            Command::Agent(_) => Some(2),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Args, Debug)]
+pub struct Up {
+    #[command(flatten)]
+    pub server: ServerOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct Server {
+    #[command(flatten)]
+    pub server: ServerOptions,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct ServerOptions {
+    /// The address for everything: API, web UI and agents
+    #[arg(long, env = "MUSTER_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Another name or address that the server's certificate is for (repeatable)
+    #[arg(long = "advertise", value_name = "NAME")]
+    pub advertise: Vec<String>,
+    /// A file with the first administrator's password, used at the first start only
+    /// [default: draw one, print it, and keep it in server/first-password]
+    #[arg(long, value_name = "FILE")]
+    pub first_password_file: Option<PathBuf>,
+    /// Seconds a node may be silent before its pods are declared lost
+    #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
+    pub node_grace: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct Agent {
+    /// The server's address, as https://HOST:PORT
+    #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
+    pub server: String,
+    /// A join token (`muster token join`); needed until the agent has its certificate
+    #[arg(
+        long,
+        env = "MUSTER_JOIN_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+    /// The file with the server's CA certificate (server/ca.pem on the server)
+    /// [default: the fingerprint inside the join token]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct MachineOptions {
+    /// The node's name [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// The address that other nodes reach this one by [default: the one that leads to the
+    /// server]
+    #[arg(long, value_name = "IP")]
+    pub node_address: Option<IpAddr>,
+    /// A machine description (TOML) that stands in for this machine's GPUs, for tests and
+    /// demos
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Let pods that name an image run their command on the host, without the image
+    #[arg(long)]
+    pub host_images: bool,
+    /// The CRI runtime's socket, such as /run/containerd/containerd.sock
+    #[arg(long, value_name = "SOCKET")]
+    pub cri: Option<PathBuf>,
+    /// A label for the node, as NAME=VALUE (repeatable)
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
+    pub labels: Vec<(String, String)>,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .filter(|(name, _)| !name.is_empty())
+        .map(|(name, value)| (name.to_string(), value.to_string()))
+        .ok_or_else(|| format!("{text:?} is not NAME=VALUE"))
+}
+
+/// How to print.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// One JSON document
+    Json,
+    /// YAML
+    Yaml,
+    /// The table with all columns
+    Wide,
+    /// kind/name
+    Name,
+}
+
+#[derive(Args, Debug)]
+pub struct Apply {
+    /// A file or directory of manifests, or - for standard input (repeatable)
+    #[arg(short, long = "filename", required = true, value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Ask the server to check it all and change nothing
+    #[arg(long)]
+    pub dry_run: bool,
+    /// Take over fields that another manager owns
+    #[arg(long)]
+    pub force_conflicts: bool,
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+pub struct Get {
+    /// What: a kind (pods, pytorchjob, pg), or KIND/NAME
+    pub what: String,
+    /// Names; none means all
+    pub names: Vec<String>,
+    /// In all namespaces
+    #[arg(short = 'A', long)]
+    pub all_namespaces: bool,
+    /// Only those with these labels
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+    /// Keep watching for changes
+    #[arg(short, long)]
+    pub watch: bool,
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+pub struct Target {
+    /// What: a kind, or KIND/NAME
+    pub what: String,
+    /// The name
+    pub name: Option<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Delete {
+    /// What: a kind, or KIND/NAME
+    pub what: Option<String>,
+    /// The names
+    pub names: Vec<String>,
+    /// Delete what these manifests describe (repeatable)
+    #[arg(short, long = "filename", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+    /// Seconds that pods get to end by themselves
+    #[arg(long, value_name = "SECONDS")]
+    pub grace_period: Option<u32>,
+    /// Leave the dependents alone
+    #[arg(long)]
+    pub orphan: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct Logs {
+    /// A job's or a pod's name
+    pub name: String,
+    /// Keep following until the container ends
+    #[arg(short, long)]
+    pub follow: bool,
+    /// The rank, for a job
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
+    /// Only the last lines
+    #[arg(long, value_name = "LINES")]
+    pub tail: Option<i64>,
+    /// The container [default: the first]
+    #[arg(short, long)]
+    pub container: Option<String>,
+    /// With each line's time
+    #[arg(long)]
+    pub timestamps: bool,
+    /// Of the container's run before this one
+    #[arg(long)]
+    pub previous: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct JobTarget {
+    /// The job's name, or KIND/NAME
+    pub name: String,
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+pub struct Wait {
+    /// KIND/NAME, or a job's name
+    pub target: String,
+    /// condition=NAME, or delete
+    #[arg(
+        long = "for",
+        default_value = "condition=Succeeded",
+        value_name = "WHAT"
+    )]
+    pub until: String,
+    /// Seconds to wait
+    #[arg(long, default_value_t = 600, value_name = "SECONDS")]
+    pub timeout: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct Run {
+    /// The job's name [default: drawn by the server]
+    #[arg(long)]
+    pub name: Option<String>,
+    /// How many replicas: rank 0 is the master
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub replicas: u32,
+    /// GPUs for each replica
+    #[arg(long, default_value_t = 0)]
+    pub gpus: u32,
+    /// CPUs for each replica, such as 2 or 500m
+    #[arg(long, default_value = "1")]
+    pub cpus: String,
+    /// Memory for each replica, such as 4Gi
+    #[arg(long, default_value = "1Gi")]
+    pub memory: String,
+    /// The queue
+    #[arg(long)]
+    pub queue: Option<String>,
+    /// A container image, where a node has a CRI runtime
+    #[arg(long)]
+    pub image: Option<String>,
+    /// An environment variable, as NAME=VALUE (repeatable)
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = label)]
+    pub env: Vec<(String, String)>,
+    /// The working directory [default: this one, without an image]
+    #[arg(long, value_name = "DIR")]
+    pub workdir: Option<PathBuf>,
+    /// Return at once instead of following rank 0 to the end
+    #[arg(long)]
+    pub detach: bool,
+    /// The command, after --
+    #[arg(last = true, required = true)]
+    pub command: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+pub struct Listing {
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Token {
+    /// Issue an access token for a program; printed once
+    Create {
+        /// What it is for
+        #[arg(long, default_value = "access token")]
+        label: String,
+        /// Days until it expires
+        #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
+        days: u64,
+        /// The user it acts as [default: you]
+        #[arg(long)]
+        user: Option<String>,
+    },
+    /// Issue a short-lived token with which agents join; printed once
+    Join {
+        /// Minutes until it expires
+        #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
+        minutes: u64,
+    },
+    /// List tokens that have not expired
+    List,
+    /// End a token at once
+    Revoke {
+        /// Its id, as listed
+        id: String,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct Kubeconfig {
+    /// The server's address to write [default: the one in use]
+    #[arg(long, value_name = "URL")]
+    pub server: Option<String>,
+    /// The user whose token goes in [default: you]
+    #[arg(long)]
+    pub user: Option<String>,
+    /// Days until the token expires
+    #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
+    pub days: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// A machine description to check in place of this machine's GPUs
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+}

@@ -1,0 +1,74 @@
+//! `muster apply`: server-side apply of every manifest, in the order given.
+
+use anyhow::{Context, Result};
+use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
+use resources::registry::{self, Kind};
+
+use super::manifests::{self, Manifest};
+use super::{Answer, Connection, output};
+use crate::arguments;
+
+/// The field manager that this command applies as.
+pub const FIELD_MANAGER: &str = "muster";
+
+/// Applies; stops at the first error, having said what was done before it.
+pub async fn apply(connection: &Connection, arguments: arguments::Apply) -> Result<Answer> {
+    for manifest in manifests::read(&arguments.files)? {
+        let (kind, object, word) = apply_one(connection, &manifest, &arguments)
+            .await
+            .with_context(|| manifest.origin.clone())?;
+        match arguments.output {
+            None => {
+                let suffix = if arguments.dry_run { " (dry run)" } else { "" };
+                println!("{} {word}{suffix}", output::name_of(&object, kind));
+            }
+            Some(form) => output::print_object(&object, kind, form)?,
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+fn kind_of(manifest: &Manifest) -> Result<&'static Kind> {
+    let api_version = manifest.value["apiVersion"].as_str().unwrap_or("");
+    let word = manifest.value["kind"].as_str().unwrap_or("");
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    registry::by_kind(group, version, word).with_context(|| {
+        format!("no matches for kind {word:?} in version {api_version:?}; `muster version` says which server this is")
+    })
+}
+
+async fn apply_one(
+    connection: &Connection,
+    manifest: &Manifest,
+    arguments: &arguments::Apply,
+) -> Result<(&'static Kind, DynamicObject, &'static str)> {
+    let kind = kind_of(manifest)?;
+    let namespace = manifest.value["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or(&connection.namespace);
+    let api = connection.api_in(kind, namespace);
+    let Some(name) = manifest.value["metadata"]["name"].as_str() else {
+        // generateName asks for a new object each time: apply means create then.
+        let object: DynamicObject = serde_json::from_value(manifest.value.clone())?;
+        let parameters = PostParams {
+            dry_run: arguments.dry_run,
+            field_manager: Some(FIELD_MANAGER.to_string()),
+        };
+        return Ok((kind, api.create(&parameters, &object).await?, "created"));
+    };
+    let before = api.get_opt(name).await?;
+    let mut parameters = PatchParams::apply(FIELD_MANAGER);
+    parameters.dry_run = arguments.dry_run;
+    parameters.force = arguments.force_conflicts;
+    let after = api
+        .patch(name, &parameters, &Patch::Apply(&manifest.value))
+        .await?;
+    let word = match before {
+        None => "created",
+        Some(before) if before.metadata.resource_version == after.metadata.resource_version => {
+            "unchanged"
+        }
+        Some(_) => "configured",
+    };
+    Ok((kind, after, word))
+}

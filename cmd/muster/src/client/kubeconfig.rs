@@ -1,0 +1,31 @@
+//! `muster kubeconfig`: a file for kubectl and SDKs, with a token of its own.
+
+use anyhow::Result;
+
+use super::connection::kubeconfig_text;
+use super::{Answer, Connection, tokens};
+use crate::arguments::Kubeconfig;
+
+/// Prints a kubeconfig to standard output.
+pub async fn print(connection: &Connection, arguments: Kubeconfig) -> Result<Answer> {
+    let me = connection.ask("/api/v1/whoami").await?;
+    let user = match &arguments.user {
+        Some(user) => user.clone(),
+        None => me["user"].as_str().unwrap_or("admin").to_string(),
+    };
+    let token = tokens::issue(
+        connection,
+        "kubeconfig",
+        arguments.days,
+        arguments.user.as_deref(),
+    )
+    .await?;
+    let server = arguments
+        .server
+        .unwrap_or_else(|| connection.server.clone());
+    print!(
+        "{}",
+        kubeconfig_text(&server, &connection.authority()?, &user, &token)
+    );
+    Ok(Answer::Yes)
+}

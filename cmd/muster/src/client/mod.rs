@@ -1,0 +1,69 @@
+//! The client's commands: each asks the server over the same API that kubectl uses.
+
+mod apply;
+mod connection;
+mod describe;
+mod explain;
+mod jobs;
+mod kinds;
+mod kubeconfig;
+mod logs;
+mod manifests;
+mod nodes;
+mod output;
+mod platform;
+mod remove;
+mod run;
+mod show;
+mod tokens;
+mod version;
+mod wait;
+
+use anyhow::Result;
+
+pub use connection::{Connection, kubeconfig_text};
+
+use crate::arguments::{Command, Global};
+
+/// What a command that ran found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Done, or yes.
+    Yes,
+    /// No: the job failed, the wait timed out.
+    No,
+}
+
+/// Runs one of the client's commands.
+pub async fn run(global: Global, command: Command) -> Result<Answer> {
+    if matches!(command, Command::Version) {
+        return version::version(&global).await;
+    }
+    let connection = Connection::open(&global).await?;
+    match command {
+        Command::Apply(arguments) => apply::apply(&connection, arguments).await,
+        Command::Get(arguments) => show::get(&connection, arguments).await,
+        Command::Describe(target) => describe::describe(&connection, target).await,
+        Command::Delete(arguments) => remove::delete(&connection, arguments).await,
+        Command::Logs(arguments) => logs::logs(&connection, arguments).await,
+        Command::Explain(target) => explain::explain(&connection, target).await,
+        Command::Wait(arguments) => wait::wait(&connection, arguments).await,
+        Command::Suspend(target) => jobs::suspend(&connection, target, true).await,
+        Command::Resume(target) => jobs::suspend(&connection, target, false).await,
+        Command::Cancel(target) => jobs::cancel(&connection, target).await,
+        Command::Run(arguments) => run::run(&connection, arguments).await,
+        Command::Top => nodes::top(&connection).await,
+        Command::Nodes(listing) => show::list_of(&connection, "nodes", listing).await,
+        Command::Queue(listing) => show::list_of(&connection, "queues", listing).await,
+        Command::Token(command) => tokens::token(&connection, command).await,
+        Command::Kubeconfig(arguments) => kubeconfig::print(&connection, arguments).await,
+        Command::Version
+        | Command::Up(_)
+        | Command::Server(_)
+        | Command::Agent(_)
+        | Command::Doctor(_)
+        | Command::Completions { .. }
+        | Command::Man { .. }
+        | Command::Shim { .. } => unreachable!("main runs these itself"),
+    }
+}

@@ -1,0 +1,46 @@
+//! Calls to the platform's REST API, `/api/v1/...`, for what is not a resource.
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::Connection;
+
+/// Unwraps the platform's problem details, which the resource API's client hands on as
+/// text.
+fn problem(error: kube::Error) -> anyhow::Error {
+    if let kube::Error::Api(status) = &error
+        && let Ok(problem) = serde_json::from_str::<Value>(&status.message)
+        && let Some(detail) = problem["detail"].as_str()
+    {
+        return anyhow::anyhow!("{detail}");
+    }
+    error.into()
+}
+
+impl Connection {
+    /// GET, answered with JSON.
+    pub async fn ask(&self, path: &str) -> Result<Value> {
+        self.call("GET", path, &Value::Null).await
+    }
+
+    /// Any method with a JSON body (none when it is null), answered with JSON or nothing.
+    pub async fn call(&self, method: &str, path: &str, body: &Value) -> Result<Value> {
+        let bytes = if body.is_null() {
+            Vec::new()
+        } else {
+            serde_json::to_vec(body)?
+        };
+        let request = axum::http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("content-type", "application/json")
+            .header("accept", "application/json")
+            .body(bytes)
+            .context("the request could not be made")?;
+        let text = self.client.request_text(request).await.map_err(problem)?;
+        if text.is_empty() {
+            return Ok(Value::Null);
+        }
+        serde_json::from_str(&text).context("the server's answer is not JSON")
+    }
+}

@@ -1,0 +1,78 @@
+//! `muster delete`.
+
+use anyhow::{Result, bail};
+use kube::api::{DeleteParams, PropagationPolicy};
+use resources::registry::{self, Kind};
+
+use super::{Answer, Connection, kinds, manifests};
+use crate::arguments;
+
+/// Deletes what is named, or what manifests describe; dependents go with it.
+pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Result<Answer> {
+    let parameters = DeleteParams {
+        grace_period_seconds: arguments.grace_period,
+        propagation_policy: Some(if arguments.orphan {
+            PropagationPolicy::Orphan
+        } else {
+            PropagationPolicy::Background
+        }),
+        ..DeleteParams::default()
+    };
+    let mut targets: Vec<(&'static Kind, String, String)> = Vec::new();
+    if let Some(what) = &arguments.what {
+        let (kind, names) = kinds::split(what, &arguments.names)?;
+        if names.is_empty() {
+            bail!("name the {} to delete", kind.plural);
+        }
+        targets.extend(
+            names
+                .into_iter()
+                .map(|name| (kind, connection.namespace.clone(), name)),
+        );
+    }
+    if !arguments.files.is_empty() {
+        for manifest in manifests::read(&arguments.files)? {
+            let value = &manifest.value;
+            let text = |pointer: &str| {
+                value
+                    .pointer(pointer)
+                    .and_then(|v| v.as_str())
+                    .unwrap_or("")
+            };
+            let api_version = text("/apiVersion");
+            let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+            let Some(kind) = registry::by_kind(group, version, text("/kind")) else {
+                bail!(
+                    "{}: no such kind: {} {}",
+                    manifest.origin,
+                    api_version,
+                    text("/kind")
+                );
+            };
+            let namespace = match text("/metadata/namespace") {
+                "" => connection.namespace.clone(),
+                namespace => namespace.to_string(),
+            };
+            targets.push((kind, namespace, text("/metadata/name").to_string()));
+        }
+    }
+    if targets.is_empty() {
+        bail!("say what to delete: KIND NAME..., KIND/NAME, or -f FILE");
+    }
+    let mut answer = Answer::Yes;
+    for (kind, namespace, name) in targets {
+        match connection
+            .api_in(kind, &namespace)
+            .delete(&name, &parameters)
+            .await
+        {
+            Ok(_) => println!("{} {name:?} deleted", kind.singular),
+            Err(kube::Error::Api(status)) if status.is_not_found() => {
+                eprintln!("{}", status.message);
+                answer = Answer::No;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(answer)
+}

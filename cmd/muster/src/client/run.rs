@@ -1,0 +1,157 @@
+//! `muster run`: a command as a job of several replicas.
+
+use anyhow::{Context, Result};
+use kube::api::{DynamicObject, PostParams};
+use serde_json::{Value, json};
+
+use super::output::{self, Paint};
+use super::{Answer, Connection, kinds, logs, wait};
+use crate::arguments::{Logs, Run, Wait};
+
+/// A day: how long a followed job may take before the wait for its end is given up.
+const LONGEST_FOLLOW_SECONDS: u64 = 24 * 3600;
+
+/// Submits the job; follows rank 0 unless told otherwise.
+pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
+    let kind = kinds::kind("pytorchjobs")?;
+    let here = std::env::current_dir().context("the current directory can't be read")?;
+    let manifest = manifest(&arguments, &here.display().to_string());
+    let object: DynamicObject = serde_json::from_value(manifest)?;
+    let job = connection
+        .api(kind)
+        .create(&PostParams::default(), &object)
+        .await?;
+    let name = job.metadata.name.clone().unwrap_or_default();
+    println!("{} created", output::name_of(&job, kind));
+    if arguments.detach {
+        return Ok(Answer::Yes);
+    }
+    let pod = logs::pod_of_rank(connection, &name, 0).await?;
+    let paint = Paint::stdout();
+    println!(
+        "{}",
+        paint.dim(&format!(
+            "waiting for {pod} (`muster explain {name}` says why it waits)"
+        ))
+    );
+    logs::until_started(connection, &pod).await?;
+    let follow = Logs {
+        name: name.clone(),
+        follow: true,
+        rank: 0,
+        tail: None,
+        container: None,
+        timestamps: false,
+        previous: false,
+    };
+    logs::stream(connection, &pod, &follow).await?;
+    let end = Wait {
+        target: format!("pytorchjob/{name}"),
+        until: "condition=Succeeded".to_string(),
+        timeout: LONGEST_FOLLOW_SECONDS,
+    };
+    wait::wait(connection, end).await
+}
+
+fn manifest(arguments: &Run, here: &str) -> Value {
+    let workdir = match (&arguments.workdir, &arguments.image) {
+        (Some(directory), _) => Some(directory.display().to_string()),
+        (None, None) => Some(here.to_string()),
+        (None, Some(_)) => None,
+    };
+    let env: Vec<Value> = arguments
+        .env
+        .iter()
+        .map(|(name, value)| json!({"name": name, "value": value}))
+        .collect();
+    let mut requests = json!({"cpu": arguments.cpus, "memory": arguments.memory});
+    let mut limits = json!({"memory": arguments.memory});
+    if arguments.gpus > 0 {
+        requests["nvidia.com/gpu"] = json!(arguments.gpus.to_string());
+        limits["nvidia.com/gpu"] = json!(arguments.gpus.to_string());
+    }
+    let mut container = json!({
+        "name": "pytorch",
+        "command": arguments.command,
+        "env": env,
+        "resources": {"requests": requests, "limits": limits},
+    });
+    if let Some(directory) = workdir {
+        container["workingDir"] = json!(directory);
+    }
+    if let Some(image) = &arguments.image {
+        container["image"] = json!(image);
+    }
+    let replica = |count: u32| {
+        json!({
+            "replicas": count,
+            "restartPolicy": "Never",
+            "template": {"spec": {"containers": [container.clone()]}},
+        })
+    };
+    let mut replicas = json!({"Master": replica(1)});
+    if arguments.replicas > 1 {
+        replicas["Worker"] = replica(arguments.replicas - 1);
+    }
+    let mut metadata = match &arguments.name {
+        Some(name) => json!({"name": name}),
+        None => json!({"generateName": "run-"}),
+    };
+    let mut policy = json!({"backoffLimit": 0});
+    if let Some(queue) = &arguments.queue {
+        metadata["labels"] = json!({"scheduling.volcano.sh/queue-name": queue});
+        policy["schedulingPolicy"] = json!({"queue": queue});
+    }
+    json!({
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": metadata,
+        "spec": {"runPolicy": policy, "pytorchReplicaSpecs": replicas},
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    fn parsed(words: &[&str]) -> Run {
+        let words = ["muster", "run"].iter().chain(words);
+        match crate::arguments::Arguments::parse_from(words).command {
+            crate::arguments::Command::Run(run) => run,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn rank_0_is_the_master_and_the_others_are_workers() {
+        let run = parsed(&[
+            "--replicas",
+            "4",
+            "--gpus",
+            "2",
+            "--queue",
+            "q",
+            "--",
+            "train",
+            "--fast",
+        ]);
+        let job = manifest(&run, "/here");
+        let specs = &job["spec"]["pytorchReplicaSpecs"];
+        assert_eq!(specs["Master"]["replicas"], 1);
+        assert_eq!(specs["Worker"]["replicas"], 3);
+        let container = &specs["Worker"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["command"], json!(["train", "--fast"]));
+        assert_eq!(container["workingDir"], "/here");
+        assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], "2");
+        assert_eq!(job["spec"]["runPolicy"]["schedulingPolicy"]["queue"], "q");
+    }
+
+    #[test]
+    fn one_replica_is_a_master_alone_and_an_image_keeps_its_own_directory() {
+        let job = manifest(&parsed(&["--image", "i", "--", "x"]), "/here");
+        let specs = &job["spec"]["pytorchReplicaSpecs"];
+        assert!(specs["Worker"].is_null());
+        assert!(specs["Master"]["template"]["spec"]["containers"][0]["workingDir"].is_null());
+    }
+}

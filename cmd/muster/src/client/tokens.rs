@@ -1,0 +1,60 @@
+//! `muster token`.
+
+use anyhow::Result;
+use serde_json::json;
+
+use super::output::Table;
+use super::{Answer, Connection};
+use crate::arguments::Token;
+
+/// Issues, lists and ends tokens.
+pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
+    match command {
+        Token::Create { label, days, user } => {
+            println!(
+                "{}",
+                issue(connection, &label, days, user.as_deref()).await?
+            );
+        }
+        Token::Join { minutes } => {
+            let body = json!({"minutes": minutes});
+            let answer = connection
+                .call("POST", "/api/v1/join-tokens", &body)
+                .await?;
+            println!("{}", answer["token"].as_str().unwrap_or_default());
+            eprintln!(
+                "valid for {minutes} min; on the node: muster agent --server {} --token TOKEN",
+                connection.server
+            );
+        }
+        Token::List => {
+            let answer = connection.ask("/api/v1/tokens").await?;
+            let mut table = Table::new(["ID", "USER", "PURPOSE", "LABEL", "EXPIRES"]);
+            for token in answer["items"].as_array().into_iter().flatten() {
+                let text = |field: &str| token[field].as_str().unwrap_or("").to_string();
+                table.row(["id", "user", "purpose", "label", "expires"].map(text));
+            }
+            print!("{}", table.render());
+        }
+        Token::Revoke { id } => {
+            let path = format!("/api/v1/tokens/{id}");
+            connection
+                .call("DELETE", &path, &serde_json::Value::Null)
+                .await?;
+            println!("token {id} revoked");
+        }
+    }
+    Ok(Answer::Yes)
+}
+
+/// Issues an access token and hands back its secret.
+pub async fn issue(
+    connection: &Connection,
+    label: &str,
+    days: u64,
+    user: Option<&str>,
+) -> Result<String> {
+    let body = json!({"label": label, "days": days, "user": user});
+    let answer = connection.call("POST", "/api/v1/tokens", &body).await?;
+    Ok(answer["secret"].as_str().unwrap_or_default().to_string())
+}

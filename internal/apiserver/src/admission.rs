@@ -1,0 +1,94 @@
+//! Owns what a new object must pass beside validation, and what is added to it: the namespace takes new objects,
+//! a pod's priority, limit ranges. The rules themselves are `resources::admission`; quotas are in `quota`.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::LimitRange;
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use parking_lot::Mutex;
+use resources::admission::{limit_ranges, priority};
+use resources::registry::{self, Kind};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use store::{Revision, Store, View};
+
+use crate::call::Call;
+use crate::object::{self, DELETING};
+use crate::status::Failure;
+
+/// What this module keeps between requests.
+#[derive(Default)]
+pub(crate) struct Memory {
+    classes: Mutex<Classes>,
+}
+
+/// The priority classes as they were last read; classes rarely change and every pod asks for them.
+#[derive(Default)]
+struct Classes {
+    revisions: Vec<Revision>,
+    classes: Arc<Vec<PriorityClass>>,
+}
+
+pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
+    registry::by_kind(group, "v1", kind).expect("the kinds that admission reads are registered")
+}
+
+/// Refuses an object whose namespace is missing or going away. Runs inside the transaction.
+pub(crate) fn namespace_takes(view: &View<'_>, kind: &Kind, name: &str, namespace: &str) -> Result<(), Failure> {
+    let namespaces = kind_of("", "Namespace");
+    match view.get(&namespaces.key(None, namespace)) {
+        None => Err(Failure::not_found(namespaces, namespace)),
+        Some(entry) if entry.meta.fields.contains_key(DELETING) => {
+            Err(Failure::namespace_terminating(kind, name, namespace))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// Adds to a new object what policies add, or refuses it.
+pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
+    let refused = |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
+    if call.kind.kind == "Pod" {
+        let classes = classes(call)?;
+        priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
+    }
+    if matches!(call.kind.kind, "Pod" | "PersistentVolumeClaim") {
+        let ranges = in_namespace::<LimitRange>(call, kind_of("", "LimitRange"))?;
+        if !ranges.is_empty() {
+            let broken = limit_ranges(object, &ranges);
+            if !broken.is_empty() {
+                let why = if broken.len() == 1 { broken.concat() } else { format!("[{}]", broken.join(", ")) };
+                return Err(refused(object, &why));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {
+    read(&call.server.0.store, &kind.prefix(call.namespace.as_deref()))
+}
+
+fn read<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Failure> {
+    let page = store.list(prefix, None, usize::MAX);
+    page.entries
+        .iter()
+        .map(|entry| {
+            serde_json::from_slice(&entry.value)
+                .map_err(|error| Failure::internal(format_args!("{} is stored damaged: {error}", entry.key)))
+        })
+        .collect()
+}
+
+fn classes(call: &Call) -> Result<Arc<Vec<PriorityClass>>, Failure> {
+    let server = &call.server.0;
+    let prefix = kind_of("scheduling.k8s.io", "PriorityClass").prefix(None);
+    let page = server.store.list(&prefix, None, usize::MAX);
+    let revisions = || page.entries.iter().map(|entry| entry.revision);
+    let mut kept = server.admission.classes.lock();
+    if !revisions().eq(kept.revisions.iter().copied()) {
+        kept.classes = Arc::new(read(&server.store, &prefix)?);
+        kept.revisions = revisions().collect();
+    }
+    Ok(kept.classes.clone())
+}

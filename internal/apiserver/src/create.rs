@@ -1,0 +1,95 @@
+//! Owns POST to a collection, and the creation that a server-side apply or a controller's first write comes to.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use serde_json::Value;
+use store::{CommitError, Entry};
+use std::sync::Arc;
+
+use crate::admission;
+use crate::call::Call;
+use crate::decode;
+use crate::object::{self, Encoded};
+use crate::prepare::{self, Tracking};
+use crate::quota::{self, Change};
+use crate::request;
+use crate::respond::{self, Written};
+use crate::rewrite::{Refusal, unavailable};
+use crate::status::Failure;
+
+/// How many generated names are tried, and how often a creation that ran into a new quota is tried again.
+const MAX_ATTEMPTS: usize = 8;
+
+pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
+    let format = request::object_format(&call.headers)?;
+    let bytes = request::read(body).await?;
+    let decoded = decode::object(&bytes, format)?;
+    let written = new_object(call, decoded.value, &decoded.duplicates, Tracking::Update).await?;
+    respond::written(call, written)
+}
+
+/// Creates the object given, which has been decoded and nothing else.
+pub(crate) async fn new_object(
+    call: &Call,
+    sent: Value,
+    duplicates: &[String],
+    tracking: Tracking,
+) -> Result<Written, Failure> {
+    let (mut object, warnings) = prepare::creation(call, sent, duplicates, tracking)?;
+    let generated = call.name.is_none() && object::name(&object).is_empty();
+    for _ in 0..MAX_ATTEMPTS {
+        if generated {
+            prepare::generate_name(&mut object);
+        }
+        match insert(call, &object).await {
+            Ok(bytes) => return Ok(Written { code: StatusCode::CREATED, bytes, warnings }),
+            Err(Refusal::Stale) => {}
+            Err(Refusal::Failure(failure)) if generated && failure.reason() == "AlreadyExists" => {}
+            Err(Refusal::Failure(failure)) => return Err(failure),
+            Err(Refusal::DryRun(bytes)) => return Ok(Written { code: StatusCode::CREATED, bytes, warnings }),
+        }
+    }
+    let name = object::meta_text(&object, "generateName");
+    Err(Failure::internal(format_args!(
+        "no free name was found for {name:?} in {MAX_ATTEMPTS} attempts; try again, or give the object a name"
+    )))
+}
+
+async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
+    let kind = call.kind;
+    let name = object::name(object).to_string();
+    let key = kind.key(call.namespace.as_deref(), &name);
+    let store = &call.server.0.store;
+    if store.get(&key).is_some() {
+        return Err(Failure::already_exists(kind, &name).into());
+    }
+    let encoded = Encoded::new(kind, object);
+    let namespace = call.namespace.clone();
+    let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| Change::created(kind, object));
+    let own_books = quota::is_quota(kind).then(|| object.clone());
+    let dry_run = call.dry_run;
+    let committed = store.commit(move |view| -> Result<Arc<Entry>, Refusal> {
+        if let Some(namespace) = &namespace {
+            admission::namespace_takes(view, kind, &name, namespace)?;
+        }
+        if view.get(&key).is_some() {
+            return Err(Failure::already_exists(kind, &name).into());
+        }
+        quota::settle(view, kind, namespace.as_deref(), &name, quota)?;
+        let encoded = match own_books {
+            Some(object) => quota::measured(view, object)?,
+            None => encoded,
+        };
+        if dry_run {
+            return Err(Refusal::DryRun(encoded.with("")));
+        }
+        let meta = encoded.meta.clone();
+        Ok(view.put(key, meta, |revision| encoded.at(revision)))
+    });
+    match committed.await {
+        Ok(entry) => Ok(entry.value.clone()),
+        Err(CommitError::Refused(refusal)) => Err(refusal),
+        Err(CommitError::Unavailable(error)) => Err(unavailable(&error).into()),
+    }
+}

@@ -1,0 +1,148 @@
+//! Owns the deletion of one object: preconditions, finalizers, the grace that running pods get. Who collects an
+//! owner's objects and who confirms that a pod has ended is elsewhere; both come back here to say so.
+
+use axum::body::Body;
+use http::{Response, StatusCode};
+use jiff::{SignedDuration, Timestamp};
+use resources::registry::Kind;
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::delete_options::{DeleteOptions, Propagation};
+use crate::object::{self, meta_mut, meta_text};
+use crate::respond::{self, Written};
+use crate::rewrite::{Next, Rewritten, rewrite_key};
+use crate::status::{self, Failure};
+use crate::{namespace, request};
+
+const FOREGROUND: &str = "foregroundDeletion";
+const ORPHAN: &str = "orphan";
+/// What a pod gets that names no grace of its own, in seconds.
+const DEFAULT_GRACE: i64 = 30;
+/// Kinds whose deletion is answered with the object; the others' with a Status, as in Kubernetes.
+const ANSWERED_WITH_OBJECT: [&str; 5] =
+    ["Pod", "Service", "ServiceAccount", "PersistentVolumeClaim", "ResourceQuota"];
+
+pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
+    let body = request::read(body).await?;
+    let options = DeleteOptions::of(call, &body)?;
+    let (rewritten, last) = delete_one(call, call.object_name(), call.key(), &options).await?;
+    let mut warnings = Vec::new();
+    if call.kind.kind == "Job" && options.propagation.is_none() {
+        warnings.push(
+            "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
+                .to_string(),
+        );
+    }
+    if !rewritten.removed || ANSWERED_WITH_OBJECT.contains(&call.kind.kind) {
+        let bytes = rewritten.bytes;
+        return respond::written(call, Written { code: StatusCode::OK, bytes, warnings });
+    }
+    let mut response = respond::json(&status::deleted(call.kind, call.object_name(), meta_text(&last, "uid")));
+    respond::warn(&mut response, &warnings);
+    Ok(response)
+}
+
+/// Deletes, or begins to delete, the object under a key. Answers also with its last state before.
+pub(crate) async fn delete_one(
+    call: &Call,
+    name: &str,
+    key: String,
+    options: &DeleteOptions,
+) -> Result<(Rewritten, Value), Failure> {
+    namespace::may_be_deleted(call.kind, name)?;
+    let mut last = Value::Null;
+    let now = call.server.now();
+    let dry = call.dry(options.dry_run);
+    let rewritten = rewrite_key(&dry, name, key, |live| {
+        require(call.kind, live, options)?;
+        last = live.clone();
+        Ok(next(call.kind, live, options, now))
+    })
+    .await?;
+    Ok((rewritten, last))
+}
+
+fn require(kind: &Kind, live: &Value, options: &DeleteOptions) -> Result<(), Failure> {
+    let conditions =
+        [("UID", "uid", &options.uid), ("ResourceVersion", "resourceVersion", &options.resource_version)];
+    for (word, field, wanted) in conditions {
+        let has = meta_text(live, field);
+        if let Some(wanted) = wanted
+            && wanted != has
+        {
+            let why = format!("Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {has}");
+            return Err(Failure::conflict(kind, object::name(live), &why));
+        }
+    }
+    Ok(())
+}
+
+/// What a deletion makes of an object now.
+fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> Next {
+    let finalizers = finalizers_for(kind, live, options.propagation);
+    let grace = if kind.graceful { pod_grace(live, options.grace) } else { 0 };
+    let held = !finalizers.is_empty() || namespace::holds(kind, live);
+    if grace == 0 && !held {
+        return Next::Remove(Box::new(live.clone()));
+    }
+    let mut marked = live.clone();
+    object::set_finalizers(&mut marked, &finalizers);
+    namespace::mark(kind, &mut marked);
+    let begun: Option<Timestamp> = meta_text(live, "deletionTimestamp").parse().ok();
+    let earlier = live["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let generation = live["metadata"]["generation"].as_i64();
+    let meta = meta_mut(&mut marked);
+    let due = match begun {
+        // Grace is only ever shortened.
+        Some(_) if grace >= earlier => None,
+        Some(begun) => Some(begun - SignedDuration::from_secs(earlier) + SignedDuration::from_secs(grace)),
+        None => Some(now + SignedDuration::from_secs(grace)),
+    };
+    if let Some(due) = due {
+        meta.insert("deletionTimestamp".into(), object::seconds(due.max(now)).into());
+        meta.insert("deletionGracePeriodSeconds".into(), grace.into());
+    }
+    if let (None, Some(generation)) = (begun, generation) {
+        meta.insert("generation".into(), (generation + 1).into());
+    }
+    if marked == *live { Next::Keep } else { Next::Put(Box::new(marked)) }
+}
+
+/// How long a pod gets: nothing when it never ran or has ended.
+fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
+    let unassigned = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
+    let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    if unassigned || ended {
+        return 0;
+    }
+    let underway = object::deleting(pod).then(|| pod["metadata"]["deletionGracePeriodSeconds"].as_i64()).flatten();
+    let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(DEFAULT_GRACE);
+    let grace = asked.or(underway).unwrap_or(own).max(0);
+    underway.map_or(grace, |underway| grace.min(underway))
+}
+
+/// The finalizers that a deletion with this policy leaves on the object.
+fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -> Vec<String> {
+    let had = object::finalizers(live);
+    let has = |name: &str| had.iter().any(|one| one == name);
+    let policy = propagation.unwrap_or({
+        if has(ORPHAN) {
+            Propagation::Orphan
+        } else if has(FOREGROUND) {
+            Propagation::Foreground
+        } else if kind.kind == "Job" && !object::deleting(live) {
+            // Kubernetes leaves a Job's pods where they are unless asked.
+            Propagation::Orphan
+        } else {
+            Propagation::Background
+        }
+    });
+    let mut finalizers: Vec<String> = had.iter().filter(|one| *one != ORPHAN && *one != FOREGROUND).cloned().collect();
+    match policy {
+        Propagation::Orphan => finalizers.push(ORPHAN.to_string()),
+        Propagation::Foreground => finalizers.push(FOREGROUND.to_string()),
+        Propagation::Background => {}
+    }
+    finalizers
+}

@@ -1,0 +1,270 @@
+//! Owns GET of a collection: selection, pages that are consistent with the first one's revision, and the list's
+//! bytes, which are the stored ones put one after another.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::{BufMut, Bytes, BytesMut};
+use http::Response;
+use serde_json::{Map, Value, json};
+use store::{Entry, Page, Revision};
+
+use crate::call::Call;
+use crate::negotiate::View;
+use crate::select::Selection;
+use crate::status::Failure;
+use crate::{object, respond, table};
+
+/// How many stored objects are looked at for one page of selected ones at a time.
+const SCAN: usize = 2_000;
+/// Lists of more bytes than this are sent in pieces of this size instead of being put together first.
+const PIECE: usize = 64 * 1024;
+
+/// What a list comes to.
+struct Found {
+    entries: Vec<Arc<Entry>>,
+    revision: Revision,
+    /// The key to go on after, when there is more.
+    next: Option<String>,
+    /// How many more there are, when that is known.
+    remaining: Option<usize>,
+}
+
+pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
+    let selection = Selection::of(call)?;
+    let found = find(call, &selection)?;
+    match call.form.view {
+        View::Object if !call.form.yaml => Ok(respond::json_stream(objects(call, found))),
+        View::Object => {
+            let mut list = head(call.kind.list_kind, &call.kind.api_version(), &found);
+            list["items"] = Value::Array(parsed(&found)?);
+            respond::value(call, &list)
+        }
+        View::Table(version) => {
+            let mut list = head("Table", &format!("meta.k8s.io/{version}"), &found);
+            table::fill(call, version, &mut list, &parsed(&found)?)?;
+            respond::value(call, &list)
+        }
+        View::Metadata(version) => {
+            let api_version = format!("meta.k8s.io/{version}");
+            let mut list = head("PartialObjectMetadataList", &api_version, &found);
+            let items = parsed(&found)?;
+            list["items"] = items.iter().map(|item| table::metadata_of(version, item)).collect();
+            respond::value(call, &list)
+        }
+    }
+}
+
+fn parsed(found: &Found) -> Result<Vec<Value>, Failure> {
+    found.entries.iter().map(|entry| object::parse(entry)).collect()
+}
+
+/// A list without its items.
+fn head(kind: &str, api_version: &str, found: &Found) -> Value {
+    json!({"kind": kind, "apiVersion": api_version, "metadata": list_meta(found)})
+}
+
+fn list_meta(found: &Found) -> Value {
+    let mut meta = Map::new();
+    meta.insert("resourceVersion".into(), found.revision.to_string().into());
+    if let Some(next) = &found.next {
+        meta.insert("continue".into(), Token::new(found.revision, next).encode().into());
+        if let Some(remaining) = found.remaining {
+            meta.insert("remainingItemCount".into(), remaining.into());
+        }
+    }
+    Value::Object(meta)
+}
+
+/// The list's bytes.
+fn objects(call: &Call, found: Found) -> Body {
+    let kind = call.kind;
+    let start = format!(
+        "{{\"kind\":\"{}\",\"apiVersion\":\"{}\",\"metadata\":{},\"items\":[",
+        kind.list_kind,
+        kind.api_version(),
+        list_meta(&found)
+    );
+    let size: usize = found.entries.iter().map(|entry| entry.value.len() + 1).sum();
+    let pieces = Pieces { head: Some(start), entries: found.entries.into_iter(), first: true, done: false };
+    if size <= PIECE {
+        let mut whole = BytesMut::with_capacity(size + 256);
+        pieces.for_each(|piece| whole.extend_from_slice(&piece));
+        return Body::from(whole.freeze());
+    }
+    Body::from_stream(futures::stream::iter(pieces.map(Ok::<_, std::convert::Infallible>)))
+}
+
+/// A list's bytes, made piece by piece.
+struct Pieces {
+    head: Option<String>,
+    entries: std::vec::IntoIter<Arc<Entry>>,
+    first: bool,
+    done: bool,
+}
+
+impl Iterator for Pieces {
+    type Item = Bytes;
+
+    fn next(&mut self) -> Option<Bytes> {
+        if self.done {
+            return None;
+        }
+        let mut piece = BytesMut::with_capacity(PIECE + PIECE / 4);
+        if let Some(head) = self.head.take() {
+            piece.put_slice(head.as_bytes());
+        }
+        while piece.len() < PIECE {
+            let Some(entry) = self.entries.next() else {
+                piece.put_slice(b"]}");
+                self.done = true;
+                break;
+            };
+            if !self.first {
+                piece.put_u8(b',');
+            }
+            self.first = false;
+            piece.put_slice(&entry.value);
+        }
+        Some(piece.freeze())
+    }
+}
+
+fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
+    let params = &call.params;
+    let limit = params.number::<usize>("limit")?.filter(|limit| *limit > 0);
+    let token = params.get("continue").map(Token::decode).transpose()?;
+    let at = revision_asked(call, token.is_some())?;
+    let begun = token.as_ref().and_then(|token| token.revision).or(at);
+    let mut after = match token {
+        Some(token) => Some(token.after(&selection.prefix)?),
+        None => None,
+    };
+    let Some(limit) = limit else {
+        let mut page = page(call, begun, selection, after.as_deref(), usize::MAX)?;
+        if !selection.is_everything() {
+            page.entries.retain(|entry| selection.takes(&entry.meta));
+        }
+        return Ok(Found { entries: page.entries, revision: page.revision, next: None, remaining: None });
+    };
+
+    let mut entries: Vec<Arc<Entry>> = Vec::new();
+    let mut revision = begun;
+    let scan = if selection.is_everything() { limit } else { SCAN };
+    loop {
+        let page = page(call, revision, selection, after.as_deref(), scan)?;
+        revision = Some(page.revision);
+        let last = page.entries.last().map(|entry| entry.key.to_string());
+        let more = page.remaining > 0;
+        let mut chosen = page.entries.into_iter().filter(|entry| selection.takes(&entry.meta));
+        entries.extend(chosen.by_ref().take(limit - entries.len()));
+        let spare = chosen.next().is_some();
+        let full = entries.len() >= limit;
+        if !more && !spare || full {
+            let next = (more || spare).then(|| entries.last().map(|entry| entry.key.to_string())).flatten();
+            // A count of what selectors would let through would cost a look at everything.
+            let remaining = selection.is_everything().then_some(page.remaining);
+            return Ok(Found { entries, revision: page.revision, next, remaining });
+        }
+        after = last;
+    }
+}
+
+fn page(
+    call: &Call,
+    at: Option<Revision>,
+    selection: &Selection,
+    after: Option<&str>,
+    limit: usize,
+) -> Result<Page, Failure> {
+    let store = &call.server.0.store;
+    let Some(revision) = at else { return Ok(store.list(&selection.prefix, after, limit)) };
+    store.list_at(revision, &selection.prefix, after, limit).map_err(|_| {
+        let Some(after) = after else {
+            let current = store.revision();
+            return Failure::expired(format!("too old resource version: {revision} ({current})"));
+        };
+        Failure::expired_continue(&Token { revision: None, start: after.to_string() }.encode())
+    })
+}
+
+/// The revision that a list must show exactly, if any; refuses one that is still to come.
+fn revision_asked(call: &Call, continues: bool) -> Result<Option<Revision>, Failure> {
+    let params = &call.params;
+    let version = params.get("resourceVersion");
+    let rule = params.get("resourceVersionMatch");
+    let forbidden = |why: &str| Err(Failure::bad_request(format!("resourceVersionMatch: Forbidden: {why}")));
+    if params.switch("sendInitialEvents").is_some() {
+        return Err(Failure::bad_request("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"));
+    }
+    match (version, rule) {
+        (_, Some(_)) if continues => return forbidden("resourceVersionMatch is forbidden when continue is provided"),
+        (None, Some(_)) => return forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        (Some("0"), Some("Exact")) => {
+            return forbidden("resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"");
+        }
+        (_, Some(other)) if !matches!(other, "Exact" | "NotOlderThan") => {
+            return Err(Failure::bad_request(format!(
+                "resourceVersionMatch: Unsupported value: \"{other}\": supported values: \"Exact\", \"NotOlderThan\""
+            )));
+        }
+        (Some(version), _) if continues && version != "0" => {
+            return Err(Failure::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        _ => {}
+    }
+    let Some(version) = version.filter(|version| *version != "0") else { return Ok(None) };
+    let asked = parse_revision(version)?;
+    let current = call.server.0.store.revision();
+    if asked > current {
+        return Err(Failure::too_large_resource_version(asked.get(), current.get()));
+    }
+    Ok((rule == Some("Exact")).then_some(asked))
+}
+
+/// Reads a resourceVersion.
+pub(crate) fn parse_revision(text: &str) -> Result<Revision, Failure> {
+    let number: u64 = text.parse().map_err(|_| {
+        Failure::bad_request(format!("resourceVersion: Invalid value: \"{text}\": strconv.ParseUint: parsing \"{text}\": invalid syntax"))
+    })?;
+    Ok(Revision::from(number))
+}
+
+/// Where a list goes on. Clients must not look into it, and cannot leave their prefix with it.
+struct Token {
+    /// None: from whatever is there now.
+    revision: Option<Revision>,
+    /// The key to go on after.
+    start: String,
+}
+
+impl Token {
+    fn new(revision: Revision, after: &str) -> Self {
+        Token { revision: Some(revision), start: after.to_string() }
+    }
+
+    fn encode(&self) -> String {
+        let revision = self.revision.map_or(0, Revision::get);
+        let text = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": self.start}).to_string();
+        URL_SAFE_NO_PAD.encode(text)
+    }
+
+    fn decode(text: &str) -> Result<Self, Failure> {
+        let read = || {
+            let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
+            let value: Value = serde_json::from_slice(&bytes).ok()?;
+            let revision = value["rv"].as_u64().filter(|revision| *revision > 0).map(Revision::from);
+            Some(Token { revision, start: value["start"].as_str()?.to_string() })
+        };
+        read().ok_or_else(|| Failure::bad_request("continue key is not valid: it was not given out by this server"))
+    }
+
+    fn after(self, prefix: &str) -> Result<String, Failure> {
+        if self.start.starts_with(prefix) {
+            return Ok(self.start);
+        }
+        Err(Failure::bad_request("continue key is not valid: it belongs to another list"))
+    }
+}

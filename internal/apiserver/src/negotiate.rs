@@ -1,0 +1,163 @@
+//! Owns the choice of an answer's form from the Accept header: the object, a table, or its metadata alone, as
+//! JSON or YAML. Does not build any of them.
+
+use http::{HeaderMap, header};
+
+use crate::status::Failure;
+
+/// The form of an answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Form {
+    /// What is shown of the object.
+    pub view: View,
+    /// Whether the answer is written as YAML.
+    pub yaml: bool,
+}
+
+/// What is shown of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum View {
+    /// All of it.
+    Object,
+    /// A row with the kind's columns. The text is the Table's version.
+    Table(&'static str),
+    /// Its metadata. The text is the version of PartialObjectMetadata.
+    Metadata(&'static str),
+}
+
+/// What discovery may be asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Discovery {
+    /// One document for each group and version.
+    Legacy,
+    /// All in one; the text is the version asked for.
+    Aggregated(&'static str),
+}
+
+/// The whole object as JSON: what is answered when nothing is asked for.
+pub const PLAIN: Form = Form { view: View::Object, yaml: false };
+
+const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
+
+struct Clause<'a> {
+    media: &'a str,
+    parameters: Vec<(&'a str, &'a str)>,
+}
+
+impl Clause<'_> {
+    fn get(&self, name: &str) -> Option<&str> {
+        self.parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
+    }
+}
+
+/// The clauses of an Accept header, the most wanted first.
+fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
+    let mut found: Vec<(f32, Clause<'_>)> = Vec::new();
+    for value in headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
+        for clause in value.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or_default();
+            let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
+            let clause = Clause { media, parameters };
+            let weight = clause.get("q").and_then(|q| q.parse().ok()).unwrap_or(1.0_f32);
+            found.push((weight, clause));
+        }
+    }
+    found.sort_by(|a, b| b.0.total_cmp(&a.0));
+    found.into_iter().map(|(_, clause)| clause).collect()
+}
+
+fn yaml(media: &str) -> Option<bool> {
+    match media {
+        "*/*" | "application/*" | "application/json" => Some(false),
+        "application/yaml" => Some(true),
+        _ => None,
+    }
+}
+
+/// Chooses the form of objects and lists; 406 when nothing asked for is spoken here.
+pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
+    if !headers.contains_key(header::ACCEPT) {
+        return Ok(PLAIN);
+    }
+    for clause in clauses(headers) {
+        let Some(yaml) = yaml(clause.media) else { continue };
+        let meta_version = match (clause.get("g"), clause.get("v")) {
+            (Some("meta.k8s.io"), Some("v1")) => Some("v1"),
+            (Some("meta.k8s.io"), Some("v1beta1")) => Some("v1beta1"),
+            _ => None,
+        };
+        let view = match (clause.get("as"), meta_version) {
+            (None, _) => View::Object,
+            (Some("Table"), Some(version)) => View::Table(version),
+            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) => View::Metadata(version),
+            _ => continue,
+        };
+        return Ok(Form { view, yaml });
+    }
+    Err(Failure::not_acceptable(ACCEPTED))
+}
+
+/// Chooses the form of `/api` and `/apis`.
+pub fn discovery(headers: &HeaderMap) -> Discovery {
+    for clause in clauses(headers) {
+        if clause.media != "application/json" {
+            continue;
+        }
+        match (clause.get("as"), clause.get("g"), clause.get("v")) {
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2")) => {
+                return Discovery::Aggregated("v2");
+            }
+            (Some("APIGroupDiscoveryList"), Some("apidiscovery.k8s.io"), Some("v2beta1")) => {
+                return Discovery::Aggregated("v2beta1");
+            }
+            (None, _, _) => return Discovery::Legacy,
+            _ => {}
+        }
+    }
+    Discovery::Legacy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn accept(value: &str) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, value.parse().unwrap());
+        headers
+    }
+
+    #[test]
+    fn the_most_wanted_form_that_is_spoken_here_is_chosen() {
+        let object = |yaml| Form { view: View::Object, yaml };
+        let table = Form { view: View::Table("v1"), yaml: false };
+        let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
+        let cases = [
+            ("*/*", object(false)),
+            ("application/json, */*", object(false)),
+            ("application/vnd.kubernetes.protobuf,application/json", object(false)),
+            ("application/yaml", object(true)),
+            (kubectl, table),
+            ("application/json;as=Unheard;v=v1;g=meta.k8s.io,application/json", object(false)),
+            ("application/yaml;q=0.5,application/json", object(false)),
+            (
+                "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
+                Form { view: View::Metadata("v1"), yaml: false },
+            ),
+        ];
+        for (header, form) in cases {
+            assert_eq!(objects(&accept(header)).unwrap(), form, "{header}");
+        }
+        assert_eq!(objects(&HeaderMap::new()).unwrap(), object(false));
+        assert_eq!(objects(&accept("text/html")).unwrap_err().code().as_u16(), 406);
+    }
+
+    #[test]
+    fn aggregated_discovery_is_given_to_those_who_ask() {
+        let asked = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+        assert_eq!(discovery(&accept(asked)), Discovery::Aggregated("v2"));
+        assert_eq!(discovery(&accept("application/json")), Discovery::Legacy);
+        assert_eq!(discovery(&HeaderMap::new()), Discovery::Legacy);
+    }
+}

@@ -1,0 +1,183 @@
+//! Owns how an object lies in the store: its bytes with room for the revision, and what selectors read. Also
+//! the small readers of `metadata`. Knows no verbs.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use resources::registry::Kind;
+use serde_json::{Map, Value};
+use store::{Entry, EntryMeta, Revision};
+
+use crate::status::Failure;
+
+/// Field of an [`EntryMeta`], not selectable, that is set while the object is being deleted.
+pub const DELETING: &str = "~deleting";
+
+/// The bytes that stand before every stored object's revision are found by this.
+const REVISION_KEY: &[u8] = b"\"metadata\":{\"resourceVersion\":\"";
+
+/// An object ready to be written: only its revision is missing.
+#[derive(Debug, Clone)]
+pub struct Encoded {
+    head: Vec<u8>,
+    tail: Vec<u8>,
+    /// What selectors read.
+    pub meta: EntryMeta,
+}
+
+impl Encoded {
+    /// Encodes an object that has been checked.
+    pub fn new(kind: &Kind, object: &Value) -> Self {
+        let mut head = Vec::with_capacity(96);
+        let mut tail = Vec::with_capacity(1024);
+        head.push(b'{');
+        // These two come first, so that the revision is found near the start whatever else there is.
+        for key in ["apiVersion", "kind"] {
+            if let Some(value) = object.get(key) {
+                member(&mut head, key, value);
+                head.push(b',');
+            }
+        }
+        head.extend_from_slice(REVISION_KEY);
+        tail.push(b'"');
+        for (key, value) in object.get("metadata").and_then(Value::as_object).into_iter().flatten() {
+            if key != "resourceVersion" {
+                tail.push(b',');
+                member(&mut tail, key, value);
+            }
+        }
+        tail.push(b'}');
+        for (key, value) in object.as_object().into_iter().flatten() {
+            if !matches!(key.as_str(), "apiVersion" | "kind" | "metadata") {
+                tail.push(b',');
+                member(&mut tail, key, value);
+            }
+        }
+        tail.push(b'}');
+        Encoded { head, tail, meta: entry_meta(kind, object) }
+    }
+
+    /// The object's final bytes.
+    pub fn at(&self, revision: Revision) -> Bytes {
+        self.with(&revision.to_string())
+    }
+
+    /// The bytes an unwritten object is answered with.
+    pub fn with(&self, revision: &str) -> Bytes {
+        let mut out = Vec::with_capacity(self.head.len() + revision.len() + self.tail.len());
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(revision.as_bytes());
+        out.extend_from_slice(&self.tail);
+        Bytes::from(out)
+    }
+}
+
+fn member(out: &mut Vec<u8>, key: &str, value: &Value) {
+    let key = serde_json::to_writer(&mut *out, key);
+    out.push(b':');
+    let value = serde_json::to_writer(&mut *out, value);
+    debug_assert!(key.is_ok() && value.is_ok(), "a JSON value with text keys always encodes into memory");
+}
+
+/// Stored bytes with another revision in them: a deletion's last state.
+pub fn with_revision(stored: &Bytes, revision: Revision) -> Bytes {
+    let Some(at) = stored.windows(REVISION_KEY.len()).position(|window| window == REVISION_KEY) else {
+        return stored.clone();
+    };
+    let start = at + REVISION_KEY.len();
+    let digits = stored[start..].iter().position(|byte| *byte == b'"').unwrap_or_default();
+    let text = revision.to_string();
+    let mut out = Vec::with_capacity(stored.len() + text.len());
+    out.extend_from_slice(&stored[..start]);
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(&stored[start + digits..]);
+    Bytes::from(out)
+}
+
+fn entry_meta(kind: &Kind, object: &Value) -> EntryMeta {
+    let mut fields = kind.selectable(object);
+    if deleting(object) {
+        fields.insert(DELETING.to_string(), String::new());
+    }
+    EntryMeta { labels: labels(object), fields }
+}
+
+/// The value at a dotted path of plain field names.
+pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
+    path.split('.').try_fold(object, |value, step| value.get(step))
+}
+
+/// An object's labels.
+pub fn labels(object: &Value) -> BTreeMap<String, String> {
+    let labels = object["metadata"]["labels"].as_object();
+    let pairs = labels.into_iter().flatten().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
+    pairs.collect()
+}
+
+/// Reads a stored object.
+pub fn parse(entry: &Entry) -> Result<Value, Failure> {
+    serde_json::from_slice(&entry.value)
+        .map_err(|error| Failure::internal(format_args!("{} is stored damaged: {error}", entry.key)))
+}
+
+/// Text of `metadata`, empty when absent.
+pub fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
+    object["metadata"][field].as_str().unwrap_or_default()
+}
+
+/// The object's name.
+pub fn name(object: &Value) -> &str {
+    meta_text(object, "name")
+}
+
+/// Whether deletion has begun.
+pub fn deleting(object: &Value) -> bool {
+    object["metadata"]["deletionTimestamp"].is_string()
+}
+
+/// The finalizers that hold the object.
+pub fn finalizers(object: &Value) -> Vec<String> {
+    let list = object["metadata"]["finalizers"].as_array();
+    list.into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+}
+
+/// Sets the finalizers; none leaves the field out.
+pub fn set_finalizers(object: &mut Value, finalizers: &[String]) {
+    let meta = meta_mut(object);
+    if finalizers.is_empty() {
+        meta.remove("finalizers");
+    } else {
+        meta.insert("finalizers".into(), finalizers.into());
+    }
+}
+
+/// `metadata` to change; made when it is absent or no object.
+pub fn meta_mut(object: &mut Value) -> &mut Map<String, Value> {
+    member_mut(object, "metadata")
+}
+
+/// A member to change as an object; made when it is absent or no object.
+pub fn member_mut<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    let slot = &mut object[key];
+    if !slot.is_object() {
+        *slot = Value::Object(Map::new());
+    }
+    slot.as_object_mut().expect("the slot was just made an object")
+}
+
+/// Copies a member from `from`, or removes it where `from` has none.
+pub fn carry(from: &Value, to: &mut Map<String, Value>, key: &str) {
+    match from.get(key) {
+        Some(value) => to.insert(key.to_string(), value.clone()),
+        None => to.remove(key),
+    };
+}
+
+/// A time as Kubernetes writes it: whole seconds.
+pub fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}

@@ -1,0 +1,217 @@
+//! Owns PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, server-side apply. How each is
+//! computed is the `schema` crate's; here is what is patched and when.
+
+use axum::body::Body;
+use http::Response;
+use schema::apply::{ApplyError, Manager, Operation, apply};
+use schema::{PatchError, json_patch, merge_patch, strategic};
+use serde_json::{Map, Value};
+
+use crate::call::Call;
+use crate::decode::{self, Decoded};
+use crate::object::{self, meta_text};
+use crate::prepare::{self, Part, Tracking};
+use crate::request::{self, Format};
+use crate::respond::{self, Written};
+use crate::rewrite::rewrite;
+use crate::status::{Cause, Failure};
+use crate::create;
+
+/// How often an apply that finds the object gone creates it, and the reverse.
+const MAX_APPEARANCES: usize = 4;
+
+pub(crate) async fn patch(call: &Call, body: Body, part: Part) -> Result<Response<Body>, Failure> {
+    let format = request::patch_format(&call.headers)?;
+    let bytes = request::read(body).await?;
+    let decoded = decode::patch(&bytes, format)?;
+    let written = match format {
+        Format::Apply => applied(call, decoded, part).await?,
+        _ if call.params.get("force").is_some() => {
+            return Err(Failure::bad_request(
+                "PatchOptions.meta.k8s.io \"\" is invalid: force: Forbidden: may not be specified for non-apply patch",
+            ));
+        }
+        _ => patched(call, format, &decoded, part).await?,
+    };
+    respond::written(call, written)
+}
+
+async fn patched(call: &Call, format: Format, patch: &Decoded, part: Part) -> Result<Written, Failure> {
+    let mut warnings = Vec::new();
+    let rewritten = rewrite(call, |live| {
+        let wanted = transform(call, format, live, &patch.value)?;
+        prepare::change(call, part, Tracking::Update, live, wanted, &patch.duplicates, &mut warnings)
+    })
+    .await?;
+    Ok(rewritten.with(warnings))
+}
+
+/// Carries out a patch on a value that has the call's kind.
+pub(crate) fn transform(call: &Call, format: Format, live: &Value, patch: &Value) -> Result<Value, Failure> {
+    if format == Format::StrategicMergePatch && !call.kind.strategic {
+        return Err(request::patch_not_supported(&request::patch_types_without_strategic()));
+    }
+    if format == Format::StrategicMergePatch {
+        let schemas = &call.server.0.schemas;
+        let mut wanted = strategic::apply(schemas, call.kind.schema, live, patch).map_err(refused)?;
+        drop_nulls(&mut wanted);
+        return Ok(wanted);
+    }
+    plain(format, live, patch)
+}
+
+/// The patches that need no schema.
+pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value, Failure> {
+    let mut wanted = live.clone();
+    match format {
+        Format::JsonPatch => json_patch::apply(&mut wanted, patch).map_err(refused)?,
+        Format::MergePatch if patch.is_object() => merge_patch::apply(&mut wanted, patch),
+        Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
+        _ => return Err(request::patch_not_supported(&request::patch_types_without_strategic())),
+    }
+    if !wanted.is_object() {
+        return Err(Failure::unprocessable("the patch leaves no object"));
+    }
+    drop_nulls(&mut wanted);
+    Ok(wanted)
+}
+
+/// Null members say nothing in an object, as in a body.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(members) => {
+            members.retain(|_, member| !member.is_null());
+            members.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
+}
+
+fn refused(error: PatchError) -> Failure {
+    match error {
+        PatchError::Malformed(why) => Failure::bad_request(why),
+        PatchError::Unprocessable(why) => Failure::unprocessable(why),
+    }
+}
+
+async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, Failure> {
+    if call.params.get("fieldManager").is_none() {
+        return Err(Failure::bad_request(
+            "PatchOptions.meta.k8s.io \"\" is invalid: fieldManager: Required value: is required for apply patch",
+        ));
+    }
+    if !decoded.value.is_object() {
+        return Err(Failure::bad_request("an apply patch must be an object"));
+    }
+    let force = call.params.switch("force") == Some(true);
+    let manager = prepare::manager(call, Operation::Apply, part)?;
+    let config = owned_part(call, decoded.value, part);
+    for _ in 0..MAX_APPEARANCES {
+        let exists = call.server.0.store.get(&call.key()).is_some();
+        let attempt = match (exists, part) {
+            (true, _) => onto(call, &config, &decoded.duplicates, &manager, force, part).await,
+            (false, Part::Main) => anew(call, &config, &decoded.duplicates, &manager, force).await,
+            (false, Part::Status) => return Err(Failure::not_found(call.kind, call.object_name())),
+        };
+        match attempt {
+            Err(failure) if exists && failure.reason() == "NotFound" => {}
+            Err(failure) if !exists && failure.reason() == "AlreadyExists" => {}
+            other => return other,
+        }
+    }
+    Err(Failure::modified(call.kind, call.object_name()))
+}
+
+/// Applies to an object that exists.
+async fn onto(
+    call: &Call,
+    config: &Value,
+    duplicates: &[String],
+    manager: &Manager,
+    force: bool,
+    part: Part,
+) -> Result<Written, Failure> {
+    let mut warnings = Vec::new();
+    let rewritten = rewrite(call, |live| {
+        let pinned = meta_text(config, "resourceVersion");
+        if !pinned.is_empty() && pinned != meta_text(live, "resourceVersion") {
+            return Err(Failure::modified(call.kind, call.object_name()));
+        }
+        let wanted = merged(call, Some(live), config, manager, force)?;
+        prepare::change(call, part, Tracking::Applied, live, wanted, duplicates, &mut warnings)
+    })
+    .await?;
+    Ok(rewritten.with(warnings))
+}
+
+/// Creates the object that is applied.
+async fn anew(
+    call: &Call,
+    config: &Value,
+    duplicates: &[String],
+    manager: &Manager,
+    force: bool,
+) -> Result<Written, Failure> {
+    if !meta_text(config, "resourceVersion").is_empty() || !meta_text(config, "uid").is_empty() {
+        return Err(Failure::conflict(call.kind, call.object_name(), "the object to apply to no longer exists"));
+    }
+    let object = merged(call, None, config, manager, force)?;
+    create::new_object(call, object, duplicates, Tracking::Applied).await
+}
+
+fn merged(
+    call: &Call,
+    live: Option<&Value>,
+    config: &Value,
+    manager: &Manager,
+    force: bool,
+) -> Result<Value, Failure> {
+    let now = object::seconds(call.server.now());
+    let server = &call.server.0;
+    apply(&server.schemas, call.kind.schema, live, config, manager, force, &now).map_err(|error| {
+        let message = error.to_string();
+        match error {
+            ApplyError::Conflicts(conflicts) => {
+                let causes = conflicts.iter().map(|conflict| Cause {
+                    reason: "FieldManagerConflict".into(),
+                    message: conflict.message(),
+                    field: conflict.field.clone(),
+                });
+                Failure::apply_conflict(message, causes.collect())
+            }
+            ApplyError::BadRequest(why) => Failure::bad_request(why),
+            ApplyError::Typed(why) => Failure::internal(why),
+        }
+    })
+}
+
+/// The part of an applied configuration that this endpoint writes; the rest is not owned by applying here.
+fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
+    let kind = call.kind;
+    config["apiVersion"] = config.get("apiVersion").cloned().unwrap_or_else(|| kind.api_version().into());
+    config["kind"] = config.get("kind").cloned().unwrap_or_else(|| kind.kind.into());
+    let meta = object::meta_mut(&mut config);
+    meta.entry("name").or_insert_with(|| call.object_name().into());
+    if let Some(namespace) = &call.namespace {
+        meta.entry("namespace").or_insert_with(|| namespace.as_str().into());
+    }
+    let Some(members) = config.as_object_mut() else { return config };
+    match part {
+        Part::Main if kind.status => {
+            members.remove("status");
+        }
+        Part::Main => {}
+        Part::Status => {
+            let kept = ["apiVersion", "kind", "metadata", "status"];
+            members.retain(|key, _| kept.contains(&key.as_str()));
+            let named: Map<String, Value> = object::meta_mut(&mut config)
+                .iter()
+                .filter(|(key, _)| matches!(key.as_str(), "name" | "namespace" | "resourceVersion" | "uid"))
+                .map(|(key, value)| (key.clone(), value.clone()))
+                .collect();
+            config["metadata"] = Value::Object(named);
+        }
+    }
+    config
+}

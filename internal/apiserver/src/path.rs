@@ -1,0 +1,150 @@
+//! Owns the shape of the API's paths: text to a [`Target`]. Does not look resources up or decide verbs.
+
+use std::borrow::Cow;
+
+/// What a request path names.
+#[derive(Debug, PartialEq)]
+pub enum Target {
+    /// `/api`: the legacy group's versions.
+    LegacyVersions,
+    /// `/apis`: every named group.
+    Groups,
+    /// `/apis/GROUP`.
+    Group(String),
+    /// `/api/v1` or `/apis/GROUP/VERSION`.
+    Resources {
+        /// Empty for the core group.
+        group: String,
+        /// Such as `v1`.
+        version: String,
+    },
+    /// A resource, or one of its objects, or a subresource of one.
+    Resource(ResourcePath),
+    /// Nothing that this API has.
+    Unknown,
+}
+
+/// The parts of a path below a group and version.
+#[derive(Debug, Default, PartialEq)]
+pub struct ResourcePath {
+    /// Empty for the core group.
+    pub group: String,
+    /// Such as `v1`.
+    pub version: String,
+    /// The namespace, when the path has one.
+    pub namespace: Option<String>,
+    /// The plural name.
+    pub resource: String,
+    /// The object's name; absent for a collection.
+    pub name: Option<String>,
+    /// What follows the name, such as `status`.
+    pub subresource: Option<String>,
+}
+
+/// Reads a URI's path.
+pub fn parse(path: &str) -> Target {
+    let mut parts = path.trim_matches('/').split('/').map(decode);
+    let first = parts.next();
+    let rest: Vec<Cow<'_, str>> = parts.collect();
+    match first.as_deref() {
+        Some("api") => match rest.split_first() {
+            None => Target::LegacyVersions,
+            Some((version, rest)) => below_version("", version, rest),
+        },
+        Some("apis") => match rest.as_slice() {
+            [] => Target::Groups,
+            [group] => Target::Group(group.to_string()),
+            [group, version, rest @ ..] => below_version(group, version, rest),
+        },
+        _ => Target::Unknown,
+    }
+}
+
+fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
+    let (group, version) = (group.to_string(), version.to_string());
+    let (namespace, rest) = match rest {
+        [] => return Target::Resources { group, version },
+        // `/namespaces/NAME` is the Namespace itself, and so are its two subresources.
+        [scope, _] if scope == "namespaces" => (None, rest),
+        [scope, _, sub] if scope == "namespaces" && (sub == "status" || sub == "finalize") => (None, rest),
+        [scope, namespace, rest @ ..] if scope == "namespaces" => (Some(namespace.to_string()), rest),
+        _ => (None, rest),
+    };
+    let (resource, name, subresource) = match rest {
+        [resource] => (resource, None, None),
+        [resource, name] => (resource, Some(name.to_string()), None),
+        [resource, name, sub] => (resource, Some(name.to_string()), Some(sub.to_string())),
+        _ => return Target::Unknown,
+    };
+    if resource.is_empty() || name.as_deref() == Some("") {
+        return Target::Unknown;
+    }
+    let resource = resource.to_string();
+    Target::Resource(ResourcePath { group, version, namespace, resource, name, subresource })
+}
+
+/// Percent-decodes one segment; a malformed escape stays as it is, and then names nothing.
+pub fn decode(text: &str) -> Cow<'_, str> {
+    if !text.contains('%') {
+        return Cow::Borrowed(text);
+    }
+    let bytes = text.as_bytes();
+    let mut out = Vec::with_capacity(bytes.len());
+    let mut at = 0;
+    while at < bytes.len() {
+        let escape = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
+            Some(byte) => {
+                out.push(byte);
+                at += 3;
+            }
+            None => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resource(text: &str) -> ResourcePath {
+        match parse(text) {
+            Target::Resource(path) => path,
+            other => panic!("{text}: {other:?}"),
+        }
+    }
+
+    #[test]
+    fn paths_name_what_kubernetes_says_they_name() {
+        assert_eq!(parse("/api"), Target::LegacyVersions);
+        assert_eq!(parse("/apis/"), Target::Groups);
+        assert_eq!(parse("/apis/batch"), Target::Group("batch".into()));
+        assert_eq!(parse("/apis/batch/v1"), Target::Resources { group: "batch".into(), version: "v1".into() });
+        assert_eq!(parse("/nothing"), Target::Unknown);
+        assert_eq!(parse("/api/v1/namespaces/a/pods/b/log/more"), Target::Unknown);
+
+        let pod = resource("/api/v1/namespaces/a/pods/b/log");
+        assert_eq!(
+            (pod.namespace.as_deref(), pod.resource.as_str(), pod.name.as_deref(), pod.subresource.as_deref()),
+            (Some("a"), "pods", Some("b"), Some("log"))
+        );
+        let all = resource("/api/v1/pods");
+        assert_eq!((all.namespace, all.name), (None, None));
+        let namespace = resource("/api/v1/namespaces/a");
+        assert_eq!((namespace.resource.as_str(), namespace.name.as_deref()), ("namespaces", Some("a")));
+        let finalize = resource("/api/v1/namespaces/a/finalize");
+        assert_eq!(finalize.subresource.as_deref(), Some("finalize"));
+        let listed = resource("/api/v1/namespaces/a/pods");
+        assert_eq!((listed.namespace.as_deref(), listed.name), (Some("a"), None));
+    }
+
+    #[test]
+    fn escaped_names_are_decoded_and_bad_escapes_are_left_alone() {
+        assert_eq!(resource("/api/v1/nodes/a%3Ab").name.as_deref(), Some("a:b"));
+        assert_eq!(decode("100%zz%4"), "100%zz%4");
+    }
+}

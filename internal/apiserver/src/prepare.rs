@@ -1,0 +1,334 @@
+//! Owns what an object goes through between being decoded and being written: identity, unknown fields, defaults,
+//! admission, what the server alone sets, validation, field managers. Reads snapshots only and writes nothing.
+
+use schema::apply::{Manager, Operation, track_update};
+use serde_json::Value;
+use uuid::Uuid;
+
+use crate::admission;
+use crate::call::Call;
+use crate::fields;
+use crate::object::{self, carry, meta_mut, meta_text};
+use crate::rewrite::Next;
+use crate::status::{Cause, Failure};
+
+/// How long a generated name may be, with its suffix.
+const MAX_GENERATED: usize = 63;
+/// How long the suffix of a generated name is.
+const SUFFIX: usize = 5;
+/// Letters that make no words, as Kubernetes uses them.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+
+/// Which part of an object a write is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Part {
+    /// All but the status.
+    Main,
+    /// The status alone.
+    Status,
+}
+
+/// Whether field managers still have to be worked out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tracking {
+    /// By comparing with what was there.
+    Update,
+    /// Server-side apply has done so.
+    Applied,
+}
+
+/// The manager of this request's fields.
+pub(crate) fn manager(call: &Call, operation: Operation, part: Part) -> Result<Manager, Failure> {
+    Ok(Manager {
+        name: call.manager()?,
+        operation,
+        api_version: call.kind.api_version(),
+        subresource: (part == Part::Status).then(|| "status".to_string()),
+    })
+}
+
+/// Makes a decoded object ready to be created. A generated name is not in it yet.
+pub(crate) fn creation(
+    call: &Call,
+    mut object: Value,
+    duplicates: &[String],
+    tracking: Tracking,
+) -> Result<(Value, Vec<String>), Failure> {
+    let kind = call.kind;
+    identify(call, &mut object)?;
+    if !meta_text(&object, "resourceVersion").is_empty() {
+        return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+    }
+    let warnings = fields::check(call, &mut object, duplicates)?;
+    let generated = name_wanted(call, &object)?;
+
+    let now = object::seconds(call.server.now());
+    let meta = meta_mut(&mut object);
+    for unwanted in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+        meta.remove(unwanted);
+    }
+    if tracking == Tracking::Update {
+        meta.remove("managedFields");
+    }
+    meta.insert("uid".into(), Uuid::new_v4().to_string().into());
+    meta.insert("creationTimestamp".into(), now.clone().into());
+    if kind.generation {
+        meta.insert("generation".into(), 1.into());
+    }
+    if generated {
+        // Defaults and validation see a name of the right shape; each attempt to write takes a new one.
+        generate_name(&mut object);
+    }
+    (kind.default)(&mut object);
+    admission::mutate(call, &mut object)?;
+    (kind.prepare)(&mut object, None);
+    refuse_invalid(call, &object, (kind.validate)(&object, None))?;
+    if tracking == Tracking::Update {
+        let manager = manager(call, Operation::Update, Part::Main)?;
+        track_update(&call.server.0.schemas, kind.schema, None, &mut object, &manager, &now);
+    }
+    if generated {
+        meta_mut(&mut object).remove("name");
+    }
+    Ok((object, warnings))
+}
+
+/// Works out what an object becomes when a client wants it to be `wanted`.
+pub(crate) fn change(
+    call: &Call,
+    part: Part,
+    tracking: Tracking,
+    live: &Value,
+    mut wanted: Value,
+    duplicates: &[String],
+    warnings: &mut Vec<String>,
+) -> Result<Next, Failure> {
+    let kind = call.kind;
+    identify(call, &mut wanted)?;
+    require_current(call, live, &wanted)?;
+    *warnings = fields::check(call, &mut wanted, duplicates)?;
+
+    let mut next = match part {
+        Part::Main => main_part(call, live, wanted),
+        Part::Status => status_part(call, live, wanted),
+    };
+    (kind.default)(&mut next);
+    (kind.prepare)(&mut next, Some(live));
+    if kind.generation && intent_differs(live, &next) {
+        let generation = live["metadata"]["generation"].as_i64().unwrap_or(0);
+        meta_mut(&mut next).insert("generation".into(), (generation + 1).into());
+    }
+    let errors = match part {
+        Part::Main => (kind.validate)(&next, Some(live)),
+        Part::Status => (kind.validate_status)(&next, live),
+    };
+    refuse_invalid(call, &next, errors)?;
+    refuse_new_finalizers(call, live, &next)?;
+    if tracking == Tracking::Update {
+        let manager = manager(call, Operation::Update, part)?;
+        let now = object::seconds(call.server.now());
+        track_update(&call.server.0.schemas, kind.schema, Some(live), &mut next, &manager, &now);
+    }
+    if same_but_times(live, &next) {
+        return Ok(Next::Keep);
+    }
+    Ok(Next::Put(Box::new(next)))
+}
+
+/// Settles apiVersion, kind, namespace and name against the path.
+fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
+    let kind = call.kind;
+    let api_version = kind.api_version();
+    let pairs = [("apiVersion", api_version.as_str(), "API version"), ("kind", kind.kind, "kind")];
+    for (field, expected, word) in pairs {
+        match object[field].as_str() {
+            Some(found) if found == expected => {}
+            None | Some("") => object[field] = expected.into(),
+            Some(found) => {
+                return Err(Failure::bad_request(format!(
+                    "the {word} in the data ({found}) does not match the expected {word} ({expected})"
+                )));
+            }
+        }
+    }
+    let named = call.name.as_deref();
+    let meta = meta_mut(object);
+    match call.namespace.as_deref() {
+        None => {
+            meta.remove("namespace");
+        }
+        Some(namespace) => match meta.get("namespace").and_then(Value::as_str) {
+            Some(found) if found == namespace => {}
+            None | Some("") => {
+                meta.insert("namespace".into(), namespace.into());
+            }
+            Some(_) => {
+                return Err(Failure::bad_request(
+                    "the namespace of the provided object does not match the namespace sent on the request",
+                ));
+            }
+        },
+    }
+    let Some(named) = named else { return Ok(()) };
+    match meta.get("name").and_then(Value::as_str) {
+        Some(found) if found == named => Ok(()),
+        None | Some("") => {
+            meta.insert("name".into(), named.into());
+            Ok(())
+        }
+        Some(found) => Err(Failure::bad_request(format!(
+            "the name of the object ({found}) does not match the name on the URL ({named})"
+        ))),
+    }
+}
+
+/// Whether a name is to be generated; refuses objects that have neither a name nor the start of one.
+fn name_wanted(call: &Call, object: &Value) -> Result<bool, Failure> {
+    if !object::name(object).is_empty() {
+        return Ok(false);
+    }
+    if !meta_text(object, "generateName").is_empty() {
+        return Ok(true);
+    }
+    let cause = Cause {
+        reason: "FieldValueRequired".into(),
+        message: "Required value: name or generateName is required".into(),
+        field: "metadata.name".into(),
+    };
+    Err(Failure::invalid(call.kind, "", vec![cause]))
+}
+
+/// Gives the object a name made from its `generateName`.
+pub(crate) fn generate_name(object: &mut Value) {
+    let prefix: String = meta_text(object, "generateName").chars().take(MAX_GENERATED - SUFFIX).collect();
+    let random = Uuid::new_v4();
+    // The first bytes of a version 4 uuid are all random.
+    let suffix = random.as_bytes()[..SUFFIX].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+    let name: String = prefix.chars().chain(suffix).collect();
+    meta_mut(object).insert("name".into(), name.into());
+}
+
+/// Refuses a write made from another state of the object, or from another object of the name.
+fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Failure> {
+    let name = object::name(live);
+    let (had, has) = (meta_text(wanted, "uid"), meta_text(live, "uid"));
+    if !had.is_empty() && had != has {
+        let why = format!("Precondition failed: UID in precondition: {had}, UID in object meta: {has}");
+        return Err(Failure::conflict(call.kind, name, &why));
+    }
+    let sent = meta_text(wanted, "resourceVersion");
+    if sent.is_empty() && !call.kind.strategic {
+        let cause = Cause {
+            reason: "FieldValueInvalid".into(),
+            message: "Invalid value: 0: must be specified for an update".into(),
+            field: "metadata.resourceVersion".into(),
+        };
+        return Err(Failure::invalid(call.kind, name, vec![cause]));
+    }
+    if !sent.is_empty() && sent != meta_text(live, "resourceVersion") {
+        return Err(Failure::modified(call.kind, name));
+    }
+    Ok(())
+}
+
+/// What the server alone decides about `metadata` stays as it was.
+const SERVERS_OWN: [&str; 5] =
+    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+
+fn main_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
+    let meta = meta_mut(&mut wanted);
+    for field in SERVERS_OWN {
+        carry(&live["metadata"], meta, field);
+    }
+    carry(&live["metadata"], meta, "resourceVersion");
+    meta.remove("selfLink");
+    if call.kind.status
+        && let Some(wanted) = wanted.as_object_mut()
+    {
+        carry(live, wanted, "status");
+    }
+    wanted
+}
+
+fn status_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
+    let mut next = live.clone();
+    if let (Some(from), Some(to)) = (wanted.as_object_mut(), next.as_object_mut()) {
+        match from.remove("status") {
+            Some(status) => to.insert("status".into(), status),
+            None => to.remove("status"),
+        };
+    }
+    // Kubelets and agents annotate nodes and pods along with their status; custom kinds do not allow it.
+    if call.kind.strategic {
+        for field in ["labels", "annotations"] {
+            carry(&wanted["metadata"], meta_mut(&mut next), field);
+        }
+    }
+    carry(&wanted["metadata"], meta_mut(&mut next), "managedFields");
+    next
+}
+
+/// Whether anything but `metadata` and `status` differs.
+fn intent_differs(live: &Value, next: &Value) -> bool {
+    let intent = |object: &Value, other: &Value| {
+        object.as_object().into_iter().flatten().any(|(key, value)| {
+            !matches!(key.as_str(), "metadata" | "status") && other.get(key) != Some(value)
+        })
+    };
+    intent(live, next) || intent(next, live)
+}
+
+/// Whether two states differ in nothing but when field managers wrote.
+fn same_but_times(live: &Value, next: &Value) -> bool {
+    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else { return false };
+    live.len() == next.len()
+        && live.iter().all(|(key, value)| match (key.as_str(), next.get(key)) {
+            ("metadata", Some(other)) => same_metadata(value, other),
+            (_, other) => other == Some(value),
+        })
+}
+
+fn same_metadata(live: &Value, next: &Value) -> bool {
+    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else { return false };
+    live.len() == next.len()
+        && live.iter().all(|(key, value)| match (key.as_str(), next.get(key)) {
+            ("managedFields", Some(other)) => same_managers(value, other),
+            (_, other) => other == Some(value),
+        })
+}
+
+fn same_managers(live: &Value, next: &Value) -> bool {
+    let (Some(live), Some(next)) = (live.as_array(), next.as_array()) else { return live == next };
+    let fields = ["manager", "operation", "apiVersion", "subresource", "fieldsV1"];
+    live.len() == next.len()
+        && live.iter().zip(next).all(|(a, b)| fields.iter().all(|field| a.get(field) == b.get(field)))
+}
+
+fn refuse_invalid(call: &Call, object: &Value, errors: Vec<resources::field::FieldError>) -> Result<(), Failure> {
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let causes = errors.iter().map(Cause::from).collect();
+    Err(Failure::invalid(call.kind, object::name(object), causes))
+}
+
+fn refuse_new_finalizers(call: &Call, live: &Value, next: &Value) -> Result<(), Failure> {
+    if !object::deleting(live) {
+        return Ok(());
+    }
+    let had = object::finalizers(live);
+    let new: Vec<String> = object::finalizers(next).into_iter().filter(|one| !had.contains(one)).collect();
+    if new.is_empty() {
+        return Ok(());
+    }
+    let quoted: Vec<String> = new.iter().map(|one| format!("{one:?}")).collect();
+    let cause = Cause {
+        reason: "FieldValueForbidden".into(),
+        message: format!(
+            "Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+            quoted.join(", ")
+        ),
+        field: "metadata.finalizers".into(),
+    };
+    Err(Failure::invalid(call.kind, object::name(live), vec![cause]))
+}

@@ -1,0 +1,179 @@
+//! Owns reading what a client sent: query parameters and bodies. Does not know what a parameter is for.
+
+use std::str::FromStr;
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+
+use crate::path::decode;
+use crate::status::Failure;
+
+/// The largest body taken, in bytes: the Kubernetes API's own limit.
+pub const MAX_BODY: usize = 3 * 1024 * 1024;
+
+/// The query string, decoded.
+#[derive(Debug, Clone, Default)]
+pub struct Params(Vec<(String, String)>);
+
+impl Params {
+    /// Reads a query string; pairs keep their order, and the first of a name counts.
+    pub fn parse(query: Option<&str>) -> Self {
+        let text = query.unwrap_or_default();
+        let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            (plain(name), plain(value))
+        });
+        Params(pairs.collect())
+    }
+
+    /// The value of a parameter that is given and not empty.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|v| !v.is_empty())
+    }
+
+    /// Every value of a parameter that may be repeated.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    /// A number, or 400 that names the parameter.
+    pub fn number<N: FromStr>(&self, name: &str) -> Result<Option<N>, Failure> {
+        self.get(name)
+            .map(|text| {
+                text.parse().map_err(|_| {
+                    Failure::bad_request(format!("{name}: Invalid value: \"{text}\": must be a number"))
+                })
+            })
+            .transpose()
+    }
+
+    /// A switch. Kubernetes reads `0` and `false` as off, and anything else that is given as on.
+    pub fn switch(&self, name: &str) -> Option<bool> {
+        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| !matches!(value.as_str(), "0" | "false"))
+    }
+
+    /// Whether nothing may be written. Only `All` is known.
+    pub fn dry_run(&self) -> Result<bool, Failure> {
+        let mut dry = false;
+        for value in self.all("dryRun") {
+            if value != "All" {
+                let why = format!("dryRun: Unsupported value: \"{value}\": supported values: \"All\"");
+                return Err(Failure::bad_request(why));
+            }
+            dry = true;
+        }
+        Ok(dry)
+    }
+}
+
+fn plain(text: &str) -> String {
+    if text.contains('+') { decode(&text.replace('+', " ")).into_owned() } else { decode(text).into_owned() }
+}
+
+/// The format of a body, or of a patch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// JSON, also when nothing is said.
+    Json,
+    /// YAML.
+    Yaml,
+    /// RFC 6902.
+    JsonPatch,
+    /// RFC 7386.
+    MergePatch,
+    /// Kubernetes' own merge by list keys.
+    StrategicMergePatch,
+    /// Server-side apply, in YAML (of which JSON is a part).
+    Apply,
+}
+
+/// The media types a body of an object may have.
+const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
+/// The media types a patch may have.
+const PATCH_TYPES: &[&str] = &[
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+
+fn media_type(headers: &HeaderMap) -> Result<&str, Failure> {
+    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok("") };
+    let text = value.to_str().map_err(|_| Failure::unsupported_media_type(OBJECT_TYPES))?;
+    Ok(text.split(';').next().unwrap_or_default().trim())
+}
+
+/// The format of an object's body; protobuf is refused in so many words.
+pub fn object_format(headers: &HeaderMap) -> Result<Format, Failure> {
+    match media_type(headers)? {
+        "" | "application/json" | "*/*" => Ok(Format::Json),
+        "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Format::Yaml),
+        _ => Err(Failure::unsupported_media_type(OBJECT_TYPES)),
+    }
+}
+
+/// The format of a patch.
+pub fn patch_format(headers: &HeaderMap) -> Result<Format, Failure> {
+    match media_type(headers)? {
+        "application/json-patch+json" => Ok(Format::JsonPatch),
+        "application/merge-patch+json" => Ok(Format::MergePatch),
+        "application/strategic-merge-patch+json" => Ok(Format::StrategicMergePatch),
+        "application/apply-patch+yaml" | "application/apply-patch+json" => Ok(Format::Apply),
+        _ => Err(patch_not_supported(PATCH_TYPES)),
+    }
+}
+
+/// 415 in the words that patches get.
+pub fn patch_not_supported(accepted: &[&str]) -> Failure {
+    Failure::unsupported_media_type(accepted)
+}
+
+/// The patch types for kinds that have no strategic merge.
+pub fn patch_types_without_strategic() -> Vec<&'static str> {
+    PATCH_TYPES.iter().copied().filter(|t| !t.contains("strategic")).collect()
+}
+
+/// Reads a whole body, of at most [`MAX_BODY`] bytes.
+pub async fn read(body: Body) -> Result<Bytes, Failure> {
+    match Limited::new(body, MAX_BODY).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(Failure::too_large(MAX_BODY)),
+        Err(error) => Err(Failure::bad_request(format!("unable to read the request's body: {error}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_decoded_and_empty_ones_count_as_absent() {
+        let params = Params::parse(Some("labelSelector=a%3Db%2Cc&limit=&x=1+2&watch&dryRun=All"));
+        assert_eq!(params.get("labelSelector"), Some("a=b,c"));
+        assert_eq!(params.get("limit"), None);
+        assert_eq!(params.get("x"), Some("1 2"));
+        assert_eq!(params.switch("watch"), Some(true));
+        assert_eq!(params.switch("absent"), None);
+        assert!(params.dry_run().unwrap());
+        assert!(Params::parse(Some("dryRun=Some")).dry_run().is_err());
+        assert!(Params::parse(Some("limit=x")).number::<u64>("limit").is_err());
+    }
+
+    #[test]
+    fn formats_follow_the_content_type_and_protobuf_is_refused() {
+        let with = |value: &'static str| {
+            let mut headers = HeaderMap::new();
+            headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
+            headers
+        };
+        assert_eq!(object_format(&HeaderMap::new()).unwrap(), Format::Json);
+        assert_eq!(object_format(&with("application/json; charset=utf-8")).unwrap(), Format::Json);
+        assert_eq!(object_format(&with("application/yaml")).unwrap(), Format::Yaml);
+        let refused = object_format(&with("application/vnd.kubernetes.protobuf")).unwrap_err();
+        assert_eq!(refused.code().as_u16(), 415);
+        assert_eq!(patch_format(&with("application/merge-patch+json")).unwrap(), Format::MergePatch);
+        assert_eq!(patch_format(&with("application/json")).unwrap_err().code().as_u16(), 415);
+    }
+}

@@ -1,0 +1,92 @@
+//! Owns the answers that are not refusals: an object in the form asked for, warnings, plain JSON.
+
+use axum::body::Body;
+use bytes::Bytes;
+use http::{HeaderName, HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::negotiate::View;
+use crate::object;
+use crate::status::Failure;
+use crate::table;
+
+const WARNING: HeaderName = header::WARNING;
+
+/// What a write came to.
+pub(crate) struct Written {
+    /// 200 or 201.
+    pub(crate) code: StatusCode,
+    /// The object's bytes.
+    pub(crate) bytes: Bytes,
+    /// What the client should know.
+    pub(crate) warnings: Vec<String>,
+}
+
+/// Answers with one object.
+pub(crate) fn written(call: &Call, written: Written) -> Result<Response<Body>, Failure> {
+    let mut response = one(call, written.bytes)?;
+    *response.status_mut() = written.code;
+    warn(&mut response, &written.warnings);
+    Ok(response)
+}
+
+/// Answers with one stored object, in the form asked for.
+pub(crate) fn one(call: &Call, bytes: Bytes) -> Result<Response<Body>, Failure> {
+    match call.form.view {
+        View::Object if !call.form.yaml => Ok(json_bytes(bytes)),
+        View::Object => value(call, &read(&bytes)?),
+        View::Table(version) => value(call, &table::of_one(call, version, &read(&bytes)?)?),
+        View::Metadata(version) => value(call, &table::metadata_of(version, &read(&bytes)?)),
+    }
+}
+
+/// Answers with a value, as JSON or YAML.
+pub(crate) fn value(call: &Call, value: &Value) -> Result<Response<Body>, Failure> {
+    if !call.form.yaml {
+        return Ok(json(value));
+    }
+    let text = serde_norway::to_string(value).map_err(Failure::internal)?;
+    let mut response = Response::new(Body::from(text));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    Ok(response)
+}
+
+/// Answers with a value as JSON.
+pub(crate) fn json(value: &Value) -> Response<Body> {
+    json_bytes(Bytes::from(value.to_string()))
+}
+
+/// Answers with JSON text.
+pub(crate) fn json_bytes(bytes: Bytes) -> Response<Body> {
+    let mut response = Response::new(Body::from(bytes));
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Answers with JSON text that is made while it is sent.
+pub(crate) fn json_stream(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response
+}
+
+/// Adds `Warning: 299` headers.
+pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
+    for text in warnings {
+        let quoted: String = text.chars().filter(|c| !c.is_control()).collect();
+        let quoted = quoted.replace('\\', "\\\\").replace('"', "\\\"");
+        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
+            response.headers_mut().append(WARNING, value);
+        }
+    }
+}
+
+fn read(bytes: &Bytes) -> Result<Value, Failure> {
+    serde_json::from_slice(bytes).map_err(Failure::internal)
+}
+
+/// Puts a resourceVersion into an object that is about to be shown.
+pub(crate) fn set_revision(value: &mut Value, revision: &str) {
+    object::meta_mut(value).insert("resourceVersion".into(), revision.into());
+}

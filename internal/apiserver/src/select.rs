@@ -1,0 +1,52 @@
+//! Owns which objects of a kind a list, a watch or a collection's deletion is about: the prefix and the selectors.
+
+use resources::selector::{FieldSelector, LabelSelector};
+use store::EntryMeta;
+
+use crate::call::Call;
+use crate::status::Failure;
+
+/// A choice of objects.
+#[derive(Debug, Clone)]
+pub(crate) struct Selection {
+    /// What the keys of the objects begin with.
+    pub(crate) prefix: String,
+    labels: LabelSelector,
+    fields: FieldSelector,
+}
+
+impl Selection {
+    /// Reads the request's namespace, name and selectors.
+    pub(crate) fn of(call: &Call) -> Result<Self, Failure> {
+        let kind = call.kind;
+        let labels = match call.params.get("labelSelector") {
+            Some(text) => LabelSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?,
+            None => LabelSelector::everything(),
+        };
+        let text = call.params.get("fieldSelector").unwrap_or_default();
+        let mut fields = FieldSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?;
+        if let Some((path, _, _)) = fields.terms().iter().find(|(path, _, _)| !kind.is_selectable(path)) {
+            let (version, resource) = (kind.version, kind.plural);
+            return Err(Failure::bad_request(format!(
+                "Unable to find \"{}/{version}, Resource={resource}\" that match label selector \"{labels}\", field selector \"{text}\": field label not supported: {path}",
+                kind.group
+            )));
+        }
+        if let Some(name) = &call.name {
+            // A watch of one object; the name is checked as a selector would.
+            let terms = [text, &format!("metadata.name={name}")].join(",");
+            fields = FieldSelector::parse(&terms).map_err(|error| Failure::bad_request(error.to_string()))?;
+        }
+        Ok(Selection { prefix: kind.prefix(call.namespace.as_deref()), labels, fields })
+    }
+
+    /// Whether every object under the prefix is chosen.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.labels.is_everything() && self.fields.is_everything()
+    }
+
+    /// Whether an object is chosen.
+    pub(crate) fn takes(&self, meta: &EntryMeta) -> bool {
+        self.labels.matches(&meta.labels) && self.fields.matches(&meta.fields)
+    }
+}

@@ -1,0 +1,382 @@
+//! Owns every refusal the API gives: the `Status` object and its words, which clients match on, so they
+//! are the Kubernetes API's own. Knows nothing of requests or the store.
+
+use axum::body::Body;
+use http::{HeaderValue, Response, StatusCode, header};
+use resources::access::{Attributes, Caller};
+use resources::field::FieldError;
+use resources::registry::Kind;
+use serde_json::{Map, Value, json};
+
+/// One reason among several why an object was refused.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cause {
+    /// Machine-readable reason, such as `FieldValueInvalid`.
+    pub reason: String,
+    /// What a person reads.
+    pub message: String,
+    /// Path of the field at fault; empty when no one field is.
+    pub field: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq)]
+struct Details {
+    name: String,
+    group: String,
+    kind: String,
+    uid: String,
+    causes: Vec<Cause>,
+    retry_after_seconds: u32,
+}
+
+/// A refused request, boxed because it is rare and results are moved often.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Failure(Box<Inner>);
+
+#[derive(Debug, Clone, PartialEq)]
+struct Inner {
+    code: StatusCode,
+    reason: &'static str,
+    message: String,
+    details: Option<Details>,
+    continue_token: Option<String>,
+}
+
+impl Failure {
+    fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
+        Failure(Box::new(Inner { code, reason, message: message.into(), details: None, continue_token: None }))
+    }
+
+    fn about(mut self, kind: &Kind, name: &str) -> Self {
+        self.0.details = Some(Details {
+            name: name.into(),
+            group: kind.group.into(),
+            kind: kind.plural.into(),
+            ..Details::default()
+        });
+        self
+    }
+
+    fn causes(mut self, causes: Vec<Cause>) -> Self {
+        self.0.details.get_or_insert_with(Details::default).causes = causes;
+        self
+    }
+
+    /// The HTTP status this failure is answered with.
+    pub fn code(&self) -> StatusCode {
+        self.0.code
+    }
+
+    /// The machine-readable reason, such as `NotFound`.
+    pub fn reason(&self) -> &'static str {
+        self.0.reason
+    }
+
+    /// The sentence a person reads.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
+    /// 404 for one object.
+    pub fn not_found(kind: &Kind, name: &str) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", kind.qualified()))
+            .about(kind, name)
+    }
+
+    /// 404 for a path that is no resource here.
+    pub fn no_such_resource() -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+    }
+
+    /// 409 for a name already taken.
+    pub fn already_exists(kind: &Kind, name: &str) -> Self {
+        Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{} \"{name}\" already exists", kind.qualified()))
+            .about(kind, name)
+    }
+
+    /// 409 for a write that lost a race or failed a precondition.
+    pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
+        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
+    }
+
+    /// 409 for a stale resourceVersion.
+    pub fn modified(kind: &Kind, name: &str) -> Self {
+        Self::conflict(
+            kind,
+            name,
+            "the object has been modified; please apply your changes to the latest version and try again",
+        )
+    }
+
+    /// 409 for a server-side apply that other managers' fields stand against.
+    pub fn apply_conflict(message: String, causes: Vec<Cause>) -> Self {
+        Self::new(StatusCode::CONFLICT, "Conflict", message).causes(causes)
+    }
+
+    /// 422 with one cause for each field at fault.
+    pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
+        let joined = aggregate(&causes);
+        let qualified =
+            if kind.group.is_empty() { kind.kind.to_string() } else { format!("{}.{}", kind.kind, kind.group) };
+        let mut failure = Self::new(
+            StatusCode::UNPROCESSABLE_ENTITY,
+            "Invalid",
+            format!("{qualified} \"{name}\" is invalid: {joined}"),
+        )
+        .about(kind, name)
+        .causes(causes);
+        if let Some(details) = &mut failure.0.details {
+            details.kind = kind.kind.into();
+        }
+        failure
+    }
+
+    /// 422 when a patch cannot be carried out on the object.
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::UNPROCESSABLE_ENTITY, "Invalid", message)
+    }
+
+    /// 403 by admission (quota, limits, a namespace going away).
+    pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
+        let subject =
+            if name.is_empty() { kind.qualified() } else { format!("{} \"{name}\"", kind.qualified()) };
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", format!("{subject} is forbidden: {why}")).about(kind, name)
+    }
+
+    /// 403 because the namespace is going away; controllers look for the cause.
+    pub fn namespace_terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
+        let why =
+            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        Self::forbidden(kind, name, &why).causes(vec![Cause {
+            reason: "NamespaceTerminating".into(),
+            message: format!("namespace {namespace} is being terminated"),
+            field: "metadata.namespace".into(),
+        }])
+    }
+
+    /// 403 by authorisation.
+    pub fn not_permitted(caller: &Caller, wanted: &Attributes) -> Self {
+        let full = match wanted.subresource {
+            None => wanted.resource.to_string(),
+            Some(subresource) => format!("{}/{subresource}", wanted.resource),
+        };
+        let place = match wanted.namespace {
+            None => "at the cluster scope".to_string(),
+            Some(namespace) => format!("in the namespace \"{namespace}\""),
+        };
+        let qualified = if wanted.group.is_empty() {
+            wanted.resource.to_string()
+        } else {
+            format!("{}.{}", wanted.resource, wanted.group)
+        };
+        let subject = match wanted.name {
+            None => qualified,
+            Some(name) => format!("{qualified} \"{name}\""),
+        };
+        let message = format!(
+            "{subject} is forbidden: User \"{}\" cannot {} resource \"{full}\" in API group \"{}\" {place}",
+            caller.user, wanted.verb, wanted.group
+        );
+        let mut failure = Self::new(StatusCode::FORBIDDEN, "Forbidden", message);
+        failure.0.details = Some(Details {
+            name: wanted.name.unwrap_or_default().to_string(),
+            group: wanted.group.to_string(),
+            kind: wanted.resource.to_string(),
+            ..Details::default()
+        });
+        failure
+    }
+
+    /// 401: nobody said who is calling.
+    pub fn unauthorized() -> Self {
+        Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
+    }
+
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "BadRequest", message)
+    }
+
+    /// 405 for a verb a path does not have.
+    pub fn method_not_allowed() -> Self {
+        Self::new(
+            StatusCode::METHOD_NOT_ALLOWED,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    /// 415 for a body in a format that is not spoken here.
+    pub fn unsupported_media_type(accepted: &[&str]) -> Self {
+        Self::new(
+            StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            "UnsupportedMediaType",
+            format!(
+                "the body of the request was in an unknown format - accepted media types include: {}",
+                accepted.join(", ")
+            ),
+        )
+    }
+
+    /// 406 for an Accept header that nothing here satisfies.
+    pub fn not_acceptable(accepted: &[&str]) -> Self {
+        Self::new(
+            StatusCode::NOT_ACCEPTABLE,
+            "NotAcceptable",
+            format!("only the following media types are accepted: {}", accepted.join(", ")),
+        )
+    }
+
+    /// 410: the revision asked for is no longer kept.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::GONE, "Expired", message)
+    }
+
+    /// 410 for a list that took too long to be read; `token` goes on with what is there now.
+    pub fn expired_continue(token: &str) -> Self {
+        let mut failure = Self::expired(
+            "The provided continue parameter is too old to display a consistent list result. You can start a new \
+             list without the continue parameter, or use the continue token in this response to retrieve the \
+             remainder of the results. Continuing with the provided token results in an inconsistent list - objects \
+             that were created, modified, or deleted between the time the first chunk was returned and now may show \
+             up in the list.",
+        );
+        failure.0.continue_token = Some(token.to_string());
+        failure
+    }
+
+    /// 504: the revision asked for has not happened yet.
+    pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
+        let message = format!("Too large resource version: {asked}, current: {current}");
+        let mut failure =
+            Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Timeout: {message}")).causes(vec![Cause {
+                reason: "ResourceVersionTooLarge".into(),
+                message: "Too large resource version".into(),
+                field: String::new(),
+            }]);
+        if let Some(details) = &mut failure.0.details {
+            details.retry_after_seconds = 1;
+        }
+        failure
+    }
+
+    /// 413.
+    pub fn too_large(limit: usize) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: limit is {limit}"),
+        )
+    }
+
+    /// 429: nothing wrong, but not now.
+    pub fn too_many_requests(message: impl Into<String>) -> Self {
+        let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
+        failure.0.details = Some(Details { retry_after_seconds: 1, ..Details::default() });
+        failure
+    }
+
+    /// 503: the store takes no writes; the message says what to do.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
+    /// 500: a fault of this server's own.
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        Self::new(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        )
+    }
+
+    /// The `Status` object.
+    pub fn to_value(&self) -> Value {
+        let mut status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": self.0.message, "reason": self.0.reason, "code": self.0.code.as_u16(),
+        });
+        if let Some(details) = &self.0.details {
+            status["details"] = details_value(details);
+        }
+        if let Some(token) = &self.0.continue_token {
+            status["metadata"]["continue"] = token.as_str().into();
+        }
+        status
+    }
+
+    /// The HTTP answer.
+    pub fn into_response(self) -> Response<Body> {
+        let mut response = Response::new(Body::from(self.to_value().to_string()));
+        *response.status_mut() = self.0.code;
+        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(seconds) = self.0.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
+    }
+}
+
+fn details_value(details: &Details) -> Value {
+    let mut out = Map::new();
+    for (key, text) in
+        [("name", &details.name), ("group", &details.group), ("kind", &details.kind), ("uid", &details.uid)]
+    {
+        if !text.is_empty() {
+            out.insert(key.into(), Value::String(text.clone()));
+        }
+    }
+    if !details.causes.is_empty() {
+        let causes = details.causes.iter().map(cause_value).collect();
+        out.insert("causes".into(), Value::Array(causes));
+    }
+    if details.retry_after_seconds > 0 {
+        out.insert("retryAfterSeconds".into(), details.retry_after_seconds.into());
+    }
+    Value::Object(out)
+}
+
+fn cause_value(cause: &Cause) -> Value {
+    let mut out = Map::new();
+    for (key, text) in [("reason", &cause.reason), ("message", &cause.message), ("field", &cause.field)] {
+        if !text.is_empty() {
+            out.insert(key.into(), Value::String(text.clone()));
+        }
+    }
+    Value::Object(out)
+}
+
+impl From<&FieldError> for Cause {
+    fn from(error: &FieldError) -> Self {
+        Cause { reason: error.cause_reason().to_string(), message: error.body(), field: error.path.clone() }
+    }
+}
+
+impl From<schema::Invalid> for Cause {
+    fn from(broken: schema::Invalid) -> Self {
+        Cause { reason: broken.reason.to_string(), message: broken.message, field: broken.path }
+    }
+}
+
+/// The causes as one message: one alone, or `[a, b]` without repeats.
+fn aggregate(causes: &[Cause]) -> String {
+    let mut words: Vec<String> = Vec::with_capacity(causes.len());
+    for cause in causes {
+        let text = format!("{}: {}", cause.field, cause.message);
+        if !words.contains(&text) {
+            words.push(text);
+        }
+    }
+    if words.len() == 1 { words.remove(0) } else { format!("[{}]", words.join(", ")) }
+}
+
+/// The `Status` that a finished deletion is answered with.
+pub fn deleted(kind: &Kind, name: &str, uid: &str) -> Value {
+    let details =
+        Details { name: name.into(), group: kind.group.into(), kind: kind.plural.into(), uid: uid.into(), ..Details::default() };
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "details": details_value(&details),
+    })
+}

@@ -1,0 +1,187 @@
+//! Owns WATCH: where a stream of changes starts, how long it lasts, its bookmarks. What a frame looks like is
+//! `watch_frames`; the changes come from the store.
+
+use std::time::Duration;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::stream::{self, Stream};
+use http::Response;
+use store::{EventKind, Page, Revision, Watch, WatchError};
+use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
+
+use crate::call::Call;
+use crate::list::parse_revision;
+use crate::respond;
+use crate::select::Selection;
+use crate::status::Failure;
+use crate::watch_frames::Frames;
+
+/// The longest a watch may ask to last.
+const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
+/// A bookmark comes this long before a watch ends, so that the next one starts where this one stopped.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// Where a watch begins.
+struct Start {
+    /// What is there already, to be sent as additions first.
+    initial: Option<Page>,
+    watch: Watch,
+    /// The initial additions are followed by a bookmark that says so.
+    marks_initial_end: bool,
+}
+
+pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
+    let selection = Selection::of(call)?;
+    let mut frames = Frames::new(call)?;
+    let start = match start(call, &selection)? {
+        Ok(start) => start,
+        Err(expired) => {
+            // Kubernetes answers 200 and tells inside the stream; clients list again on this code.
+            return Ok(respond::json_stream(Body::from(frames.error(&expired))));
+        }
+    };
+    let timeout = call.params.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
+    let timeout = timeout.map_or(call.server.0.config.watch_timeout, Duration::from_secs).min(MAX_TIMEOUT);
+    let bookmarks = call.params.switch("allowWatchBookmarks") == Some(true);
+    let mut first = Vec::new();
+    if let Some(page) = &start.initial {
+        for entry in page.entries.iter().filter(|entry| selection.takes(&entry.meta)) {
+            frames.change(&mut first, "ADDED", &entry.value);
+        }
+        if start.marks_initial_end {
+            frames.bookmark(&mut first, page.revision, true);
+        }
+    }
+    let every = call.server.0.config.bookmark_every.max(Duration::from_millis(1));
+    let stream = Streaming {
+        selection,
+        frames,
+        watch: start.watch,
+        first: (!first.is_empty()).then(|| Bytes::from(first)),
+        bookmarks: bookmarks.then(|| ticks(every, timeout)),
+        ends: Instant::now() + timeout,
+        ended: false,
+    };
+    Ok(respond::json_stream(Body::from_stream(stream.into_stream())))
+}
+
+fn ticks(every: Duration, timeout: Duration) -> Interval {
+    let first = every.min(timeout.saturating_sub(LAST_BOOKMARK)).max(Duration::from_millis(1));
+    let mut ticks = interval_at(Instant::now() + first, every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    ticks
+}
+
+/// Finds where to start; the inner error is one that the stream itself tells.
+fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, Failure> {
+    let params = &call.params;
+    let rule = params.get("resourceVersionMatch");
+    let initial = params.switch("sendInitialEvents");
+    let forbidden = |why: &str| Failure::bad_request(format!("resourceVersionMatch: Forbidden: {why}"));
+    match (initial, rule) {
+        (Some(_), Some("NotOlderThan")) | (None, None) => {}
+        (Some(_), _) => {
+            return Err(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+        }
+        (None, Some(_)) => {
+            return Err(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+        }
+    }
+    let store = &call.server.0.store;
+    let asked = match params.get("resourceVersion") {
+        None | Some("0") => None,
+        Some(text) => Some(parse_revision(text)?),
+    };
+    let current = store.revision();
+    if let Some(asked) = asked.filter(|asked| *asked > current) {
+        return Err(Failure::too_large_resource_version(asked.get(), current.get()));
+    }
+    let from_the_start = initial.unwrap_or(asked.is_none());
+    if from_the_start {
+        let page = store.list(&selection.prefix, None, usize::MAX);
+        return Ok(store
+            .watch(&selection.prefix, Some(page.revision))
+            .map(|watch| Start { initial: Some(page), watch, marks_initial_end: initial == Some(true) })
+            .map_err(|error| expired(error, current)));
+    }
+    Ok(store
+        .watch(&selection.prefix, asked)
+        .map(|watch| Start { initial: None, watch, marks_initial_end: false })
+        .map_err(|error| expired(error, asked.unwrap_or(current))))
+}
+
+fn expired(error: WatchError, asked: Revision) -> Failure {
+    match error {
+        WatchError::Expired { oldest } => Failure::expired(format!("too old resource version: {asked} ({oldest})")),
+        WatchError::Ahead { asked, current } => Failure::too_large_resource_version(asked.get(), current.get()),
+    }
+}
+
+/// A watch while it runs.
+struct Streaming {
+    selection: Selection,
+    frames: Frames,
+    watch: Watch,
+    first: Option<Bytes>,
+    bookmarks: Option<Interval>,
+    ends: Instant,
+    ended: bool,
+}
+
+impl Streaming {
+    fn into_stream(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
+        stream::unfold(self, |mut watching| async move { Some((Ok(watching.next().await?), watching)) })
+    }
+
+    /// The next bytes to send; none when the watch is over.
+    async fn next(&mut self) -> Option<Bytes> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
+        while !self.ended {
+            let mut out = Vec::new();
+            let bookmarks = &mut self.bookmarks;
+            let tick = async {
+                match bookmarks {
+                    Some(ticks) => {
+                        ticks.tick().await;
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                batch = self.watch.next_batch() => match batch {
+                    None => self.ended = true,
+                    Some(Ok(events)) => events.iter().for_each(|event| self.change(&mut out, event)),
+                    Some(Err(error)) => {
+                        self.ended = true;
+                        let failure = expired(error, self.watch.progress());
+                        out = self.frames.error(&failure);
+                    }
+                },
+                () = tick => self.frames.bookmark(&mut out, self.watch.progress(), false),
+                () = sleep_until(self.ends) => self.ended = true,
+            }
+            if !out.is_empty() {
+                return Some(Bytes::from(out));
+            }
+        }
+        None
+    }
+
+    /// Writes a change as this watcher sees it: an object that begins to match is added, one that ceases to is
+    /// deleted.
+    fn change(&mut self, out: &mut Vec<u8>, event: &store::Event) {
+        let now = event.kind != EventKind::Deleted && self.selection.takes(&event.entry.meta);
+        let before = event.previous.as_ref().is_some_and(|meta| self.selection.takes(meta));
+        let what = match (before, now) {
+            (false, false) => return,
+            (false, true) => "ADDED",
+            (true, true) => "MODIFIED",
+            (true, false) => "DELETED",
+        };
+        self.frames.change(out, what, &event.entry.value);
+    }
+}

@@ -1,0 +1,90 @@
+//! Owns how a watch's frames are written: the object as it is stored, or as a table's row, or its metadata.
+
+use jiff::Timestamp;
+use resources::registry::Kind;
+use serde_json::{Value, json};
+use store::Revision;
+
+use crate::call::Call;
+use crate::negotiate::View;
+use crate::status::Failure;
+use crate::table::{self, Inclusion};
+
+/// The annotation of the bookmark that ends the initial additions.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// Writes frames for one watcher.
+pub(crate) struct Frames {
+    kind: &'static Kind,
+    view: View,
+    inclusion: Inclusion,
+    now: fn() -> Timestamp,
+    /// A table's columns are sent once.
+    columns_sent: bool,
+}
+
+impl Frames {
+    pub(crate) fn new(call: &Call) -> Result<Self, Failure> {
+        Ok(Frames {
+            kind: call.kind,
+            view: call.form.view,
+            inclusion: Inclusion::of(call)?,
+            now: call.server.0.config.now,
+            columns_sent: false,
+        })
+    }
+
+    /// Appends a change of an object, given as stored.
+    pub(crate) fn change(&mut self, out: &mut Vec<u8>, what: &str, stored: &[u8]) {
+        match self.view {
+            View::Object => frame(out, what, stored),
+            View::Metadata(version) => self.transformed(out, what, stored, |value| table::metadata_of(version, &value)),
+            View::Table(version) => {
+                let (kind, inclusion, now) = (self.kind, self.inclusion, (self.now)());
+                let headed = !std::mem::replace(&mut self.columns_sent, true);
+                self.transformed(out, what, stored, |value| {
+                    table::table(kind, version, inclusion, now, &[value], headed)
+                });
+            }
+        }
+    }
+
+    fn transformed(&self, out: &mut Vec<u8>, what: &str, stored: &[u8], view: impl FnOnce(Value) -> Value) {
+        match serde_json::from_slice(stored) {
+            Ok(value) => frame(out, what, view(value).to_string().as_bytes()),
+            Err(error) => tracing::error!(%error, kind = self.kind.kind, "a stored object is damaged"),
+        }
+    }
+
+    /// Appends a bookmark.
+    pub(crate) fn bookmark(&mut self, out: &mut Vec<u8>, revision: Revision, initial_end: bool) {
+        let mut meta = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_end {
+            meta["annotations"] = json!({INITIAL_EVENTS_END: "true"});
+        }
+        let object = match self.view {
+            View::Object => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": meta}),
+            View::Metadata(version) => json!({
+                "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
+            }),
+            View::Table(version) => table::bookmark(self.kind, version, &meta),
+        };
+        frame(out, "BOOKMARK", object.to_string().as_bytes());
+    }
+
+    /// The frame that tells why a watch ends.
+    pub(crate) fn error(&self, failure: &Failure) -> Vec<u8> {
+        let mut out = Vec::new();
+        frame(&mut out, "ERROR", failure.to_value().to_string().as_bytes());
+        out
+    }
+}
+
+fn frame(out: &mut Vec<u8>, what: &str, object: &[u8]) {
+    out.reserve(object.len() + what.len() + 24);
+    out.extend_from_slice(b"{\"type\":\"");
+    out.extend_from_slice(what.as_bytes());
+    out.extend_from_slice(b"\",\"object\":");
+    out.extend_from_slice(object);
+    out.extend_from_slice(b"}\n");
+}

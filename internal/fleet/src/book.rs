@@ -1,0 +1,369 @@
+//! What one session has told its agent, and what there is to tell it next. Pure: it compares
+//! the node's pods with what was said, and answers with what to say.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::names::NODE_LOST;
+use rpc::agent::v1::{HeldPod, Stop};
+
+/// Grace for a pod whose object is gone already: somebody forced its deletion.
+const GRACE_OF_THE_DELETED: u32 = 2;
+
+/// Kubernetes' default for spec.terminationGracePeriodSeconds.
+const DEFAULT_GRACE: i64 = 30;
+
+/// What to tell the agent.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Tell {
+    /// Run this pod.
+    Assign(Arc<Pod>),
+    /// End this pod.
+    Stop(Stop),
+    /// The pod isn't among the node's any more. To be confirmed, then stopped.
+    Vanished {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+        /// Its uid.
+        uid: String,
+    },
+}
+
+#[derive(Debug, Clone, PartialEq, Default)]
+struct Told {
+    namespace: String,
+    name: String,
+    assigned: bool,
+    /// The least grace that a Stop was sent with.
+    stopping: Option<u32>,
+    /// The agent reported that it ended by itself.
+    finished: bool,
+    /// The agent has nothing of it any more.
+    gone: bool,
+}
+
+/// One session's account.
+#[derive(Debug, Default)]
+pub struct Book {
+    told: BTreeMap<String, Told>,
+}
+
+impl Book {
+    /// Starts from what the agent says it holds. What it holds and shouldn't is to be stopped,
+    /// before anything else is told; what it holds and should, it is told again by
+    /// [`Book::review`], which does no harm.
+    pub fn open(held: &[HeldPod], pods: &[Arc<Pod>]) -> (Book, Vec<Stop>) {
+        let mut book = Book::default();
+        let mut stops = Vec::new();
+        let assigned: BTreeMap<&str, &Arc<Pod>> = pods
+            .iter()
+            .filter_map(|pod| Some((pod.metadata.uid.as_deref()?, pod)))
+            .collect();
+        for held in held {
+            let verdict = match assigned.get(held.uid.as_str()) {
+                None => Some("the pod is not assigned to this node any more".to_owned()),
+                Some(pod) if held.running => ended(pod).map(|reason| {
+                    format!("the pod was declared ended while the node was away ({reason})")
+                }),
+                Some(_) => None,
+            };
+            let told = book.told.entry(held.uid.clone()).or_insert_with(|| Told {
+                namespace: held.namespace.clone(),
+                name: held.name.clone(),
+                finished: !held.running,
+                ..Told::default()
+            });
+            if let Some(reason) = verdict {
+                told.stopping = Some(GRACE_OF_THE_DELETED);
+                stops.push(Stop {
+                    namespace: held.namespace.clone(),
+                    name: held.name.clone(),
+                    uid: held.uid.clone(),
+                    grace_seconds: GRACE_OF_THE_DELETED,
+                    fence: true,
+                    reason,
+                });
+            }
+        }
+        (book, stops)
+    }
+
+    /// Compares the pods now bound to the node with what was told.
+    pub fn review(&mut self, pods: &[Arc<Pod>]) -> Vec<Tell> {
+        let mut tells = Vec::new();
+        let mut present = BTreeSet::new();
+        for pod in pods {
+            let Some(uid) = pod.metadata.uid.as_deref() else {
+                continue;
+            };
+            present.insert(uid);
+            if let Some(tell) = self.review_one(uid, pod) {
+                tells.push(tell);
+            }
+        }
+        for (uid, told) in &self.told {
+            if !present.contains(uid.as_str()) && !told.gone && told.stopping.is_none() {
+                tells.push(Tell::Vanished {
+                    namespace: told.namespace.clone(),
+                    name: told.name.clone(),
+                    uid: uid.clone(),
+                });
+            }
+        }
+        // What the agent has let go of and the node no longer has is of no more use.
+        self.told
+            .retain(|uid, told| present.contains(uid.as_str()) || !told.gone);
+        tells
+    }
+
+    /// The Stop for a pod that has vanished, once that is confirmed.
+    pub fn confirm_vanished(&mut self, uid: &str) -> Option<Stop> {
+        let told = self.told.get_mut(uid)?;
+        told.stopping = Some(GRACE_OF_THE_DELETED);
+        Some(Stop {
+            namespace: told.namespace.clone(),
+            name: told.name.clone(),
+            uid: uid.to_owned(),
+            grace_seconds: GRACE_OF_THE_DELETED,
+            fence: false,
+            reason: "the pod was deleted".to_owned(),
+        })
+    }
+
+    /// The agent reported a pod's phase.
+    pub fn reported(&mut self, uid: &str, phase: &str) {
+        if let Some(told) = self.told.get_mut(uid) {
+            told.finished = matches!(phase, "Succeeded" | "Failed");
+        }
+    }
+
+    /// The agent has nothing of the pod any more.
+    pub fn gone(&mut self, uid: &str) {
+        if let Some(told) = self.told.get_mut(uid) {
+            told.gone = true;
+        }
+    }
+
+    /// Whether the agent was told to run this pod and may still have it.
+    pub fn has(&self, uid: &str) -> bool {
+        self.told
+            .get(uid)
+            .is_some_and(|told| told.assigned && !told.gone && told.stopping.is_none())
+    }
+
+    fn review_one(&mut self, uid: &str, pod: &Arc<Pod>) -> Option<Tell> {
+        let told = self.told.entry(uid.to_owned()).or_insert_with(|| Told {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            ..Told::default()
+        });
+        if told.gone {
+            return None;
+        }
+        let deleting = pod.metadata.deletion_timestamp.is_some();
+        let wanted = if deleting {
+            Some((grace_of(pod), "the pod is being deleted".to_owned()))
+        } else {
+            match ended(pod) {
+                // Ended by somebody else's word while the agent may still run it.
+                Some(reason) if told.assigned && !told.finished => Some((
+                    GRACE_OF_THE_DELETED,
+                    format!("the pod was declared ended ({reason})"),
+                )),
+                // Ended, and nothing to run: never to be assigned (again).
+                Some(_) => return None,
+                None => None,
+            }
+        };
+        if let Some((grace_seconds, reason)) = wanted {
+            if told.stopping.is_some_and(|sent| sent <= grace_seconds) {
+                return None;
+            }
+            told.stopping = Some(grace_seconds);
+            return Some(Tell::Stop(Stop {
+                namespace: told.namespace.clone(),
+                name: told.name.clone(),
+                uid: uid.to_owned(),
+                grace_seconds,
+                fence: !deleting,
+                reason,
+            }));
+        }
+        if told.assigned || told.stopping.is_some() {
+            return None;
+        }
+        told.assigned = true;
+        Some(Tell::Assign(pod.clone()))
+    }
+}
+
+/// Why a pod counts as ended, if the API says it has.
+fn ended(pod: &Pod) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    let phase = status.phase.as_deref()?;
+    matches!(phase, "Succeeded" | "Failed")
+        .then(|| status.reason.clone().unwrap_or_else(|| phase.to_owned()))
+}
+
+/// Whether the pod was declared lost with its node.
+pub fn is_lost(pod: &Pod) -> bool {
+    pod.status
+        .as_ref()
+        .is_some_and(|status| status.reason.as_deref() == Some(NODE_LOST))
+}
+
+/// The grace of a pod that is being deleted, in seconds.
+fn grace_of(pod: &Pod) -> u32 {
+    let seconds = pod
+        .metadata
+        .deletion_grace_period_seconds
+        .or_else(|| pod.spec.as_ref()?.termination_grace_period_seconds)
+        .unwrap_or(DEFAULT_GRACE);
+    u32::try_from(seconds.max(0)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(uid: &str, status: Value, deleting: Option<i64>) -> Arc<Pod> {
+        let mut value = json!({
+            "metadata": {"namespace": "ns", "name": uid, "uid": uid},
+            "spec": {"nodeName": "n", "containers": []},
+            "status": status,
+        });
+        if let Some(grace) = deleting {
+            value["metadata"]["deletionTimestamp"] = json!("2025-01-01T00:00:00Z");
+            value["metadata"]["deletionGracePeriodSeconds"] = json!(grace);
+        }
+        Arc::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn held(uid: &str, running: bool) -> HeldPod {
+        HeldPod {
+            namespace: "ns".to_owned(),
+            name: uid.to_owned(),
+            uid: uid.to_owned(),
+            running,
+        }
+    }
+
+    fn running(uid: &str) -> Arc<Pod> {
+        pod(uid, json!({"phase": "Running"}), None)
+    }
+
+    fn stop_of(tell: &Tell) -> &Stop {
+        match tell {
+            Tell::Stop(stop) => stop,
+            other => panic!("{other:?} is not a Stop"),
+        }
+    }
+
+    #[test]
+    fn a_pod_is_assigned_once() {
+        let (mut book, stops) = Book::open(&[], &[]);
+        assert!(stops.is_empty());
+        let pods = [running("a")];
+        assert_eq!(book.review(&pods), [Tell::Assign(pods[0].clone())]);
+        assert_eq!(book.review(&pods), []);
+        assert!(book.has("a"));
+    }
+
+    #[test]
+    fn what_a_returning_node_should_not_run_is_fenced_before_all_else() {
+        let lost = pod(
+            "lost",
+            json!({"phase": "Failed", "reason": "NodeLost"}),
+            None,
+        );
+        let kept = running("kept");
+        let pods = [lost, kept.clone()];
+        let all_held = [
+            held("lost", true),
+            held("kept", true),
+            held("foreign", true),
+        ];
+        let (mut book, stops) = Book::open(&all_held, &pods);
+        let fenced: Vec<_> = stops.iter().map(|s| (s.uid.as_str(), s.fence)).collect();
+        assert_eq!(fenced, [("lost", true), ("foreign", true)]);
+        assert!(stops[0].reason.contains("NodeLost"));
+        assert_eq!(book.review(&pods), [Tell::Assign(kept)]);
+    }
+
+    #[test]
+    fn a_pod_that_ended_while_away_by_itself_is_left_to_be_reported() {
+        let pods = [running("a")];
+        let (mut book, stops) = Book::open(&[held("a", false)], &pods);
+        assert!(stops.is_empty());
+        assert_eq!(book.review(&pods).len(), 1);
+        book.reported("a", "Succeeded");
+        let ended = [pod("a", json!({"phase": "Succeeded"}), None)];
+        assert_eq!(book.review(&ended), []);
+    }
+
+    #[test]
+    fn a_pod_declared_ended_by_somebody_else_is_stopped() {
+        let (mut book, _) = Book::open(&[], &[]);
+        book.review(&[running("a")]);
+        book.reported("a", "Running");
+        let tells = book.review(&[pod("a", json!({"phase": "Failed"}), None)]);
+        assert_eq!(stop_of(&tells[0]).uid, "a");
+        assert!(!book.has("a"));
+    }
+
+    #[test]
+    fn an_ended_pod_that_this_session_never_ran_is_never_told() {
+        let (mut book, _) = Book::open(&[], &[]);
+        let pods = [pod("a", json!({"phase": "Failed"}), None)];
+        assert_eq!(book.review(&pods), []);
+    }
+
+    #[test]
+    fn a_deletion_is_told_with_its_grace_and_again_only_when_shorter() {
+        let (mut book, _) = Book::open(&[], &[]);
+        book.review(&[running("a")]);
+        let deleting = |grace| [pod("a", json!({"phase": "Running"}), Some(grace))];
+        let tells = book.review(&deleting(30));
+        assert_eq!(stop_of(&tells[0]).grace_seconds, 30);
+        assert_eq!(book.review(&deleting(30)), []);
+        assert_eq!(stop_of(&book.review(&deleting(0))[0]).grace_seconds, 0);
+        book.gone("a");
+        assert_eq!(book.review(&deleting(0)), []);
+    }
+
+    #[test]
+    fn a_pod_deleted_before_the_agent_knew_it_is_stopped_and_not_started() {
+        let (mut book, _) = Book::open(&[], &[]);
+        let tells = book.review(&[pod("a", json!({}), Some(30))]);
+        assert_eq!(stop_of(&tells[0]).uid, "a");
+        assert_eq!(tells.len(), 1);
+    }
+
+    #[test]
+    fn a_pod_whose_object_went_is_stopped_once_that_is_confirmed() {
+        let (mut book, _) = Book::open(&[], &[]);
+        book.review(&[running("a")]);
+        let tells = book.review(&[]);
+        assert!(matches!(&tells[0], Tell::Vanished { uid, .. } if uid == "a"));
+        assert_eq!(book.confirm_vanished("a").unwrap().uid, "a");
+        assert_eq!(book.review(&[]), []);
+        book.gone("a");
+        book.review(&[]);
+        assert!(book.told.is_empty());
+    }
+
+    #[test]
+    fn a_pod_of_the_same_name_with_another_uid_is_another_pod() {
+        let (mut book, _) = Book::open(&[], &[]);
+        book.review(&[running("old")]);
+        let tells = book.review(&[running("new")]);
+        assert!(
+            matches!(&tells[0], Tell::Assign(pod) if pod.metadata.uid.as_deref() == Some("new"))
+        );
+        assert!(matches!(&tells[1], Tell::Vanished { uid, .. } if uid == "old"));
+    }
+}

@@ -1,0 +1,92 @@
+//! The Enrollment service: a join token, or the certificate in use, against a new certificate.
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use rpc::agent::v1::enrollment_server::{Enrollment, EnrollmentServer};
+use rpc::agent::v1::{Certificate, JoinRequest, RenewRequest};
+use rpc::{NODE_GROUP, PeerIdentity};
+use tonic::{Request, Response, Status};
+
+use crate::Fleet;
+use crate::error::FleetError;
+use crate::node::valid_name;
+
+/// The greatest request that is read from somebody not known yet, in bytes.
+const MAX_REQUEST_BYTES: usize = 64 * 1024;
+
+struct Service(Arc<Fleet>);
+
+/// The service, for the fleet's routes.
+pub fn service(fleet: &Arc<Fleet>) -> EnrollmentServer<impl Enrollment> {
+    EnrollmentServer::new(Service(fleet.clone())).max_decoding_message_size(MAX_REQUEST_BYTES)
+}
+
+#[tonic::async_trait]
+impl Enrollment for Service {
+    async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
+        let fleet = &self.0;
+        let request = request.into_inner();
+        let token = fleet
+            .tokens
+            .verify(&request.token, Timestamp::now())
+            .await
+            .map_err(refused)?;
+        let name = &request.node_name;
+        if !valid_name(name) {
+            return Err(refused(FleetError::NodeName { name: name.clone() }));
+        }
+        // A token must not be enough to take over a node that is at work.
+        if fleet.session(name).is_some() {
+            return Err(Status::already_exists(format!(
+                "node {name:?} is connected; stop its agent first, or give this machine another \
+                 name with --node-name"
+            )));
+        }
+        tracing::info!(node = name, token, "a node joins");
+        self.sign(name, &request.csr_pem)
+    }
+
+    async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
+        let peer = request.extensions().get::<PeerIdentity>().cloned();
+        let name = peer
+            .as_ref()
+            .and_then(PeerIdentity::node_name)
+            .ok_or_else(|| {
+                Status::unauthenticated(
+                    "only a node with a valid certificate can renew it; join again with a token",
+                )
+            })?;
+        tracing::info!(node = name, "a node renews its certificate");
+        self.sign(name, &request.get_ref().csr_pem)
+    }
+}
+
+impl Service {
+    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
+    fn sign(&self, name: &str, csr_pem: &str) -> Result<Response<Certificate>, Status> {
+        let identity = PeerIdentity::node(name);
+        let signed = self
+            .0
+            .ca
+            .sign_csr(csr_pem, &identity.common_name, NODE_GROUP)
+            .map_err(refused)?;
+        Ok(Response::new(Certificate {
+            certificate_pem: signed.certificate_pem,
+            ca_pem: self.0.ca.certificate_pem().to_owned(),
+            not_after: signed.not_after.as_second(),
+        }))
+    }
+}
+
+fn refused(error: FleetError) -> Status {
+    let text = error.to_string();
+    match error {
+        FleetError::Token(_) => Status::unauthenticated(text),
+        FleetError::NodeName { .. } | FleetError::Certificate { .. } => {
+            Status::invalid_argument(text)
+        }
+        FleetError::Api { .. } => Status::unavailable(text),
+        _ => Status::internal(text),
+    }
+}

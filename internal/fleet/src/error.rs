@@ -1,0 +1,121 @@
+//! What can go wrong at the server's end of the fleet, and what to do about it.
+
+use std::path::PathBuf;
+
+/// An error of the fleet.
+#[derive(Debug, thiserror::Error)]
+pub enum FleetError {
+    /// A file of the certificate authority can't be read or written.
+    #[error("{}: {source}; check the data directory's owner and permissions", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Half of the certificate authority is there.
+    #[error(
+        "{} is missing but its counterpart is there; restore it from a backup, or remove both to \
+         make a new authority (every node must then join again)",
+        path.display()
+    )]
+    HalfAuthority {
+        /// The file that is missing.
+        path: PathBuf,
+    },
+    /// A certificate or key doesn't parse, or can't be made.
+    #[error("{what}: {source}")]
+    Certificate {
+        /// What was being done.
+        what: String,
+        /// What the certificate library said.
+        source: rcgen::Error,
+    },
+    /// A certificate file isn't what it should be.
+    #[error("{what}")]
+    Malformed {
+        /// What is wrong, and what would be right.
+        what: String,
+    },
+    /// A join token isn't known, has expired, or isn't a token.
+    #[error("{0}")]
+    Token(#[from] TokenError),
+    /// A node's name can't be used.
+    #[error(
+        "node name {name:?} is not valid: lower case letters, digits, '-' and '.', starting and \
+         ending with a letter or digit, at most 253 characters"
+    )]
+    NodeName {
+        /// The name.
+        name: String,
+    },
+    /// The resource API refused or didn't answer.
+    #[error("{what}: {source}")]
+    Api {
+        /// What was being done.
+        what: String,
+        /// What the API said.
+        #[source]
+        source: Box<kube::Error>,
+    },
+    /// The system has no random numbers to give.
+    #[error("no random numbers from the system: {0}")]
+    Random(getrandom::Error),
+}
+
+/// Why a join token was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenError {
+    /// It doesn't look like a token.
+    #[error(
+        "the join token has the wrong form; it reads ID.SECRET, as `muster token create` prints it"
+    )]
+    Malformed,
+    /// No such token, or it was revoked.
+    #[error("the join token is not known; make one with `muster token create`")]
+    Unknown,
+    /// Its time is over.
+    #[error("the join token has expired; make a new one with `muster token create`")]
+    Expired,
+}
+
+/// Why a log can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// The pod isn't there and no connected node keeps a log of it.
+    #[error("{0}")]
+    NotFound(String),
+    /// The pod has no node yet, or its container hasn't started.
+    #[error("{0}")]
+    NotReady(String),
+    /// The node that has the log isn't connected.
+    #[error(
+        "node {node:?} is not connected, so logs of pod {pod:?} can't be read now; check that its \
+         agent runs and reaches the server"
+    )]
+    NodeAway {
+        /// The node.
+        node: String,
+        /// The pod.
+        pod: String,
+    },
+    /// The node couldn't read it.
+    #[error("{0}")]
+    Failed(String),
+}
+
+pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> FleetError {
+    let what = what.into();
+    move |source| FleetError::Api {
+        what,
+        source: Box::new(source),
+    }
+}
+
+/// The status code of an error that the API answered with.
+pub(crate) fn status_code(error: &kube::Error) -> Option<u16> {
+    match error {
+        kube::Error::Api(status) => Some(status.code),
+        _ => None,
+    }
+}

@@ -1,0 +1,266 @@
+//! The names that a pod's hosts file gives: the gang's members, pods with a host name, and
+//! services. Pure; the index is what it reads.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::names::GROUP_NAME;
+use rpc::agent::v1::HostsEntry;
+
+use crate::index::Index;
+
+/// The domain under which a cluster's names live.
+const DOMAIN: &str = "cluster.local";
+
+/// What of a pod can show in hosts files; a change of it is a change of names.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PodFacts<'a> {
+    node: Option<&'a str>,
+    ip: Option<&'a str>,
+    hostname: Option<&'a str>,
+    subdomain: Option<&'a str>,
+    gang: Option<&'a str>,
+    labels: Option<&'a BTreeMap<String, String>>,
+    ended: bool,
+}
+
+impl<'a> PodFacts<'a> {
+    /// Reads them from a pod.
+    pub fn of(pod: &'a Pod) -> Self {
+        let spec = pod.spec.as_ref();
+        PodFacts {
+            node: crate::index::node_of(pod),
+            ip: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.pod_ip.as_deref()),
+            hostname: spec.and_then(|spec| spec.hostname.as_deref()),
+            subdomain: spec.and_then(|spec| spec.subdomain.as_deref()),
+            gang: gang_of(pod),
+            labels: pod.metadata.labels.as_ref(),
+            ended: ended(pod),
+        }
+    }
+}
+
+/// The gang that a pod belongs to.
+pub fn gang_of(pod: &Pod) -> Option<&str> {
+    pod.metadata
+        .annotations
+        .as_ref()?
+        .get(GROUP_NAME)
+        .map(String::as_str)
+        .filter(|name| !name.is_empty())
+}
+
+fn ended(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// The entries for the pods of one gang in a namespace, or for those of none.
+pub fn entries(index: &Index, namespace: &str, gang: Option<&str>) -> Vec<HostsEntry> {
+    // By address, so that the file has one line for each; names keep their first order.
+    let mut by_ip: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    let mut add = |ip: String, names: Vec<String>| {
+        let line = by_ip.entry(ip).or_default();
+        for name in names {
+            if !line.contains(&name) {
+                line.push(name);
+            }
+        }
+    };
+    for pod in index.bound_pods(namespace) {
+        let Some(spec) = &pod.spec else { continue };
+        let same_gang = gang.is_some() && gang_of(pod) == gang;
+        let named = spec.hostname.is_some() || spec.subdomain.is_some();
+        // Members that have ended keep their names until they are deleted: the others may
+        // still be saying goodbye.
+        if !same_gang && (!named || ended(pod)) {
+            continue;
+        }
+        let Some(ip) = index.address_of(pod) else {
+            continue;
+        };
+        let pod_name = pod.metadata.name.as_deref().unwrap_or_default();
+        let hostname = spec.hostname.as_deref().unwrap_or(pod_name);
+        let mut names = Vec::new();
+        if let Some(subdomain) = spec.subdomain.as_deref().filter(|s| !s.is_empty()) {
+            names.extend(qualified(&format!("{hostname}.{subdomain}"), namespace));
+        }
+        if same_gang {
+            names.push(hostname.to_owned());
+            names.push(pod_name.to_owned());
+        }
+        add(ip, names);
+    }
+    for service in index.services(namespace) {
+        let Some(name) = service.metadata.name.as_deref() else {
+            continue;
+        };
+        let selector = service.spec.as_ref().and_then(|s| s.selector.as_ref());
+        let Some(selector) = selector.filter(|selector| !selector.is_empty()) else {
+            continue;
+        };
+        for pod in index.bound_pods(namespace) {
+            if ended(pod) || !selects(selector, pod.metadata.labels.as_ref()) {
+                continue;
+            }
+            if let Some(ip) = index.address_of(pod) {
+                add(ip, qualified(name, namespace));
+            }
+        }
+    }
+    by_ip
+        .into_iter()
+        .filter(|(_, names)| !names.is_empty())
+        .map(|(ip, names)| HostsEntry { ip, names })
+        .collect()
+}
+
+/// `name`, `name.ns`, `name.ns.svc` and `name.ns.svc.cluster.local`.
+fn qualified(name: &str, namespace: &str) -> Vec<String> {
+    vec![
+        name.to_owned(),
+        format!("{name}.{namespace}"),
+        format!("{name}.{namespace}.svc"),
+        format!("{name}.{namespace}.svc.{DOMAIN}"),
+    ]
+}
+
+fn selects(selector: &BTreeMap<String, String>, labels: Option<&BTreeMap<String, String>>) -> bool {
+    labels.is_some_and(|labels| {
+        selector
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::{Node, Service};
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, node: &str, extra: Value) -> Pod {
+        let mut value = json!({
+            "metadata": {"namespace": "ns", "name": name, "uid": name,
+                "labels": {"job": "train", "rank": name},
+                "annotations": {GROUP_NAME: "train"}},
+            "spec": {"nodeName": node, "containers": []},
+        });
+        for (path, part) in extra.as_object().unwrap() {
+            for (key, inner) in part.as_object().unwrap() {
+                value[path][key] = inner.clone();
+            }
+        }
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn index() -> Index {
+        let mut index = Index::default();
+        for (name, ip) in [("n1", "10.0.0.1"), ("n2", "10.0.0.2")] {
+            let node: Node = serde_json::from_value(json!({
+                "metadata": {"name": name},
+                "status": {"addresses": [{"type": "InternalIP", "address": ip}]},
+            }))
+            .unwrap();
+            index.put_node(&node);
+        }
+        index
+    }
+
+    fn resolve(entries: &[HostsEntry], name: &str) -> Vec<String> {
+        entries
+            .iter()
+            .filter(|entry| entry.names.iter().any(|n| n == name))
+            .map(|entry| entry.ip.clone())
+            .collect()
+    }
+
+    #[test]
+    fn members_of_a_gang_know_each_other_before_any_has_reported_an_address() {
+        let mut index = index();
+        index.put_pod(pod("train-master-0", "n1", json!({})));
+        index.put_pod(pod("train-worker-0", "n2", json!({})));
+        index.put_pod(pod("other", "n2", json!({"metadata": {"annotations": {}}})));
+        let entries = entries(&index, "ns", Some("train"));
+        assert_eq!(resolve(&entries, "train-master-0"), ["10.0.0.1"]);
+        assert_eq!(resolve(&entries, "train-worker-0"), ["10.0.0.2"]);
+        assert!(resolve(&entries, "other").is_empty());
+    }
+
+    #[test]
+    fn a_service_resolves_by_its_four_names_to_its_pods() {
+        let mut index = index();
+        index.put_pod(pod("train-master-0", "n1", json!({})));
+        index.put_pod(pod("train-worker-0", "n2", json!({})));
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "master"},
+            "spec": {"selector": {"rank": "train-master-0"}, "clusterIP": "None"},
+        }))
+        .unwrap();
+        index.put_service(service);
+        let entries = entries(&index, "ns", None);
+        for name in [
+            "master",
+            "master.ns",
+            "master.ns.svc",
+            "master.ns.svc.cluster.local",
+        ] {
+            assert_eq!(resolve(&entries, name), ["10.0.0.1"], "{name}");
+        }
+    }
+
+    #[test]
+    fn an_ended_pod_leaves_its_service_but_stays_known_to_its_gang() {
+        let mut index = index();
+        index.put_pod(pod(
+            "train-master-0",
+            "n1",
+            json!({"status": {"phase": "Succeeded", "podIP": "10.9.9.9"}}),
+        ));
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "all"},
+            "spec": {"selector": {"job": "train"}},
+        }))
+        .unwrap();
+        index.put_service(service);
+        let entries = entries(&index, "ns", Some("train"));
+        assert!(resolve(&entries, "all").is_empty());
+        assert_eq!(resolve(&entries, "train-master-0"), ["10.9.9.9"]);
+    }
+
+    #[test]
+    fn a_pod_with_host_name_and_subdomain_is_known_in_its_whole_namespace() {
+        let mut index = index();
+        index.put_pod(pod(
+            "p",
+            "n1",
+            json!({"spec": {"hostname": "db-0", "subdomain": "db"}}),
+        ));
+        let entries = entries(&index, "ns", None);
+        assert_eq!(resolve(&entries, "db-0.db"), ["10.0.0.1"]);
+        assert_eq!(
+            resolve(&entries, "db-0.db.ns.svc.cluster.local"),
+            ["10.0.0.1"]
+        );
+        assert!(resolve(&entries, "db-0").is_empty());
+    }
+
+    #[test]
+    fn a_service_without_selector_names_nobody() {
+        let mut index = index();
+        index.put_pod(pod("a", "n1", json!({})));
+        let service: Service = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "outside"},
+            "spec": {"selector": {}},
+        }))
+        .unwrap();
+        index.put_service(service);
+        assert!(resolve(&entries(&index, "ns", None), "outside").is_empty());
+    }
+}

@@ -1,0 +1,360 @@
+//! What the sessions need to know of the cluster: pods by node and by namespace, services, and
+//! the nodes' addresses. Kept by the one watch of each kind; a plain in-memory state that reads
+//! nothing itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+
+use crate::hosts::PodFacts;
+
+/// A namespaced name.
+pub type Key = (String, String);
+
+/// The cluster as far as sessions need it.
+#[derive(Default)]
+pub struct Index {
+    pods: BTreeMap<Key, Arc<Pod>>,
+    by_node: BTreeMap<String, BTreeSet<Key>>,
+    services: BTreeMap<Key, Arc<Service>>,
+    addresses: BTreeMap<String, String>,
+    /// Counts the changes in a namespace that hosts files may show.
+    names_version: BTreeMap<String, u64>,
+    /// Each of pods, services and nodes has been listed once.
+    synced: [bool; 3],
+}
+
+/// Which list has been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Listed {
+    /// The pods.
+    Pods,
+    /// The services.
+    Services,
+    /// The nodes.
+    Nodes,
+}
+
+/// Whose sessions should look again.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// Nodes with a pod that changed, came or went.
+    pub nodes: BTreeSet<String>,
+}
+
+impl Touched {
+    fn add(&mut self, node: Option<&str>) {
+        if let Some(node) = node {
+            self.nodes.insert(node.to_owned());
+        }
+    }
+}
+
+impl Index {
+    /// Every list has been read once, so that what isn't here isn't there.
+    pub fn is_synced(&self) -> bool {
+        self.synced.iter().all(|synced| *synced)
+    }
+
+    /// Notes that a list has been read whole.
+    pub fn set_synced(&mut self, listed: Listed) {
+        self.synced[listed as usize] = true;
+    }
+
+    /// Takes a pod in, unless what is known of it is newer.
+    pub fn put_pod(&mut self, pod: Pod) -> Touched {
+        let mut touched = Touched::default();
+        let key = key_of(&pod.metadata);
+        let old = self.pods.get(&key).cloned();
+        if let Some(old) = &old
+            && newer(
+                old.metadata.resource_version.as_deref(),
+                pod.metadata.resource_version.as_deref(),
+            )
+        {
+            return touched;
+        }
+        let old_node = old.as_deref().and_then(node_of);
+        let new_node = node_of(&pod);
+        touched.add(old_node);
+        touched.add(new_node);
+        if old_node != new_node {
+            if let Some(node) = old_node {
+                self.unlink(node, &key);
+            }
+            if let Some(node) = new_node {
+                self.by_node
+                    .entry(node.to_owned())
+                    .or_default()
+                    .insert(key.clone());
+            }
+        }
+        if old.as_deref().map(PodFacts::of) != Some(PodFacts::of(&pod)) {
+            self.touch_namespace(&key.0, &mut touched);
+        }
+        self.pods.insert(key, Arc::new(pod));
+        touched
+    }
+
+    /// Forgets a pod, if it is still the one with this uid.
+    pub fn remove_pod(&mut self, key: &Key, uid: Option<&str>) -> Touched {
+        let mut touched = Touched::default();
+        let Some(pod) = self.pods.get(key).cloned() else {
+            return touched;
+        };
+        if uid.is_some() && pod.metadata.uid.as_deref() != uid {
+            return touched;
+        }
+        self.pods.remove(key);
+        if let Some(node) = node_of(&pod) {
+            self.unlink(node, key);
+            touched.add(Some(node));
+            self.touch_namespace(&key.0, &mut touched);
+        }
+        touched
+    }
+
+    /// After a list read anew: forgets every pod that isn't in it.
+    pub fn retain_pods(&mut self, seen: &BTreeSet<Key>) -> Touched {
+        let gone: Vec<Key> = self
+            .pods
+            .keys()
+            .filter(|key| !seen.contains(*key))
+            .cloned()
+            .collect();
+        let mut touched = Touched::default();
+        for key in gone {
+            touched.nodes.extend(self.remove_pod(&key, None).nodes);
+        }
+        touched
+    }
+
+    /// Takes a service in.
+    pub fn put_service(&mut self, service: Service) -> Touched {
+        let mut touched = Touched::default();
+        let key = key_of(&service.metadata);
+        let selector = |service: &Service| service.spec.as_ref().map(|spec| spec.selector.clone());
+        let old = self.services.insert(key.clone(), Arc::new(service.clone()));
+        if old.as_deref().map(selector) != Some(selector(&service)) {
+            self.touch_namespace(&key.0, &mut touched);
+        }
+        touched
+    }
+
+    /// Forgets a service.
+    pub fn remove_service(&mut self, key: &Key) -> Touched {
+        let mut touched = Touched::default();
+        if self.services.remove(key).is_some() {
+            self.touch_namespace(&key.0, &mut touched);
+        }
+        touched
+    }
+
+    /// After a list read anew: forgets every service that isn't in it.
+    pub fn retain_services(&mut self, seen: &BTreeSet<Key>) -> Touched {
+        let gone: Vec<Key> = self
+            .services
+            .keys()
+            .filter(|key| !seen.contains(*key))
+            .cloned()
+            .collect();
+        let mut touched = Touched::default();
+        for key in gone {
+            touched.nodes.extend(self.remove_service(&key).nodes);
+        }
+        touched
+    }
+
+    /// Takes a node's address in: hosts files name pods by it before they report their own.
+    pub fn put_node(&mut self, node: &Node) -> Touched {
+        let mut touched = Touched::default();
+        let Some(name) = node.metadata.name.as_deref() else {
+            return touched;
+        };
+        let address = node
+            .status
+            .as_ref()
+            .and_then(|status| status.addresses.as_ref())
+            .into_iter()
+            .flatten()
+            .find(|address| address.type_ == "InternalIP")
+            .map(|address| address.address.clone());
+        if self.addresses.get(name) == address.as_ref() {
+            return touched;
+        }
+        match address {
+            Some(address) => self.addresses.insert(name.to_owned(), address),
+            None => self.addresses.remove(name),
+        };
+        let namespaces: BTreeSet<String> = self
+            .by_node
+            .get(name)
+            .into_iter()
+            .flatten()
+            .map(|key| key.0.clone())
+            .collect();
+        for namespace in namespaces {
+            self.touch_namespace(&namespace, &mut touched);
+        }
+        touched
+    }
+
+    /// Forgets a node's address.
+    pub fn remove_node(&mut self, name: &str) {
+        self.addresses.remove(name);
+    }
+
+    /// A pod by its name.
+    pub fn pod(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
+        self.pods
+            .get(&(namespace.to_owned(), name.to_owned()))
+            .cloned()
+    }
+
+    /// The pods bound to a node.
+    pub fn pods_of_node(&self, node: &str) -> Vec<Arc<Pod>> {
+        self.by_node
+            .get(node)
+            .into_iter()
+            .flatten()
+            .filter_map(|key| self.pods.get(key).cloned())
+            .collect()
+    }
+
+    /// The pods of a namespace that have a node.
+    pub fn bound_pods(&self, namespace: &str) -> impl Iterator<Item = &Arc<Pod>> {
+        let from = (namespace.to_owned(), String::new());
+        self.pods
+            .range(from..)
+            .take_while(move |(key, _)| key.0 == namespace)
+            .map(|(_, pod)| pod)
+            .filter(|pod| node_of(pod).is_some())
+    }
+
+    /// The services of a namespace.
+    pub fn services(&self, namespace: &str) -> impl Iterator<Item = &Arc<Service>> {
+        let from = (namespace.to_owned(), String::new());
+        self.services
+            .range(from..)
+            .take_while(move |(key, _)| key.0 == namespace)
+            .map(|(_, service)| service)
+    }
+
+    /// Where a pod is reached: what it reported, or its node's address until then.
+    pub fn address_of(&self, pod: &Pod) -> Option<String> {
+        pod.status
+            .as_ref()
+            .and_then(|status| status.pod_ip.clone())
+            .filter(|ip| !ip.is_empty())
+            .or_else(|| self.addresses.get(node_of(pod)?).cloned())
+    }
+
+    /// Changes whenever a hosts file of the namespace may have to.
+    pub fn names_version(&self, namespace: &str) -> u64 {
+        self.names_version.get(namespace).copied().unwrap_or(0)
+    }
+
+    fn unlink(&mut self, node: &str, key: &Key) {
+        if let Some(keys) = self.by_node.get_mut(node) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.by_node.remove(node);
+            }
+        }
+    }
+
+    fn touch_namespace(&mut self, namespace: &str, touched: &mut Touched) {
+        *self.names_version.entry(namespace.to_owned()).or_default() += 1;
+        let nodes: BTreeSet<String> = self
+            .bound_pods(namespace)
+            .filter_map(|pod| node_of(pod).map(str::to_owned))
+            .collect();
+        touched.nodes.extend(nodes);
+    }
+}
+
+/// The node that a pod is bound to.
+pub fn node_of(pod: &Pod) -> Option<&str> {
+    pod.spec
+        .as_ref()?
+        .node_name
+        .as_deref()
+        .filter(|name| !name.is_empty())
+}
+
+/// Namespace and name of an object.
+pub fn key_of(metadata: &kube::api::ObjectMeta) -> Key {
+    (
+        metadata.namespace.clone().unwrap_or_default(),
+        metadata.name.clone().unwrap_or_default(),
+    )
+}
+
+/// Whether resource version `a` is later than `b`. Both engines count with numbers; where they
+/// aren't numbers nothing is known, and what came last is taken.
+fn newer(a: Option<&str>, b: Option<&str>) -> bool {
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<u64>().ok());
+    match (number(a), number(b)) {
+        (Some(a), Some(b)) => a > b,
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, node: &str, version: u64, uid: &str) -> Pod {
+        serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "ns", "name": name, "uid": uid,
+                "resourceVersion": version.to_string()},
+            "spec": {"nodeName": node, "containers": []},
+        }))
+        .unwrap()
+    }
+
+    fn key(name: &str) -> Key {
+        ("ns".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn an_older_view_of_a_pod_does_not_replace_a_newer_one() {
+        let mut index = Index::default();
+        index.put_pod(pod("a", "n1", 7, "u"));
+        let touched = index.put_pod(pod("a", "", 6, "u"));
+        assert_eq!(touched, Touched::default());
+        assert_eq!(index.pods_of_node("n1").len(), 1);
+    }
+
+    #[test]
+    fn a_deletion_that_is_late_leaves_the_pod_of_the_same_name_alone() {
+        let mut index = Index::default();
+        index.put_pod(pod("a", "n1", 9, "new"));
+        index.remove_pod(&key("a"), Some("old"));
+        assert_eq!(index.pods_of_node("n1").len(), 1);
+        index.remove_pod(&key("a"), Some("new"));
+        assert!(index.pods_of_node("n1").is_empty());
+    }
+
+    #[test]
+    fn a_pod_that_is_bound_touches_every_node_that_may_name_it() {
+        let mut index = Index::default();
+        index.put_pod(pod("a", "n1", 1, "a"));
+        let touched = index.put_pod(pod("b", "n2", 2, "b"));
+        assert_eq!(
+            touched.nodes,
+            BTreeSet::from(["n1".to_owned(), "n2".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_list_read_anew_drops_what_it_lacks() {
+        let mut index = Index::default();
+        index.put_pod(pod("a", "n1", 1, "a"));
+        index.put_pod(pod("b", "n1", 2, "b"));
+        index.retain_pods(&BTreeSet::from([key("b")]));
+        assert!(index.pod("ns", "a").is_none());
+        assert!(index.pod("ns", "b").is_some());
+    }
+}

@@ -1,0 +1,418 @@
+//! Reading a container's log through its node's session. The agent may send only as much as the
+//! reader has taken (credit), so a slow reader holds up nothing but its own log.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::{Stream, StreamExt};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use rpc::LOG_WINDOW_CHUNKS;
+use rpc::agent::v1::{CloseLog, LogCredit, LogEnd, OpenLog};
+use tokio::sync::mpsc;
+
+use crate::Fleet;
+use crate::error::LogError;
+use crate::index::node_of;
+use crate::session::Session;
+
+/// How long a node may take to open a log.
+const OPEN: Duration = Duration::from_secs(15);
+
+/// Logs read from one node at a time.
+const MAX_STREAMS: usize = 256;
+
+/// Which log, and which part of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LogQuery {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// This pod and no later one of the same name.
+    pub uid: Option<String>,
+    /// The node to ask, where the caller knows better than the pod object.
+    pub node: Option<String>,
+    /// The container; empty for the pod's first.
+    pub container: String,
+    /// Go on as the log grows, until the container ends.
+    pub follow: bool,
+    /// Only the last lines.
+    pub tail_lines: Option<i64>,
+    /// Only what was written at this time or later.
+    pub since: Option<Timestamp>,
+    /// Begin each line with its time.
+    pub timestamps: bool,
+    /// The container's run before the present one.
+    pub previous: bool,
+    /// At most this many bytes.
+    pub limit_bytes: Option<i64>,
+}
+
+/// A log's bytes as they come.
+pub type LogStream = Pin<Box<dyn Stream<Item = Result<Bytes, io::Error>> + Send>>;
+
+enum Piece {
+    Opened,
+    Data(Bytes),
+    End(LogEnd),
+}
+
+/// The logs being read from one node.
+#[derive(Default)]
+pub struct LogSinks {
+    sinks: Mutex<BTreeMap<u64, mpsc::Sender<Piece>>>,
+}
+
+impl LogSinks {
+    fn add(&self, id: u64) -> Option<mpsc::Receiver<Piece>> {
+        let mut sinks = self.sinks.lock();
+        if sinks.len() >= MAX_STREAMS {
+            return None;
+        }
+        // Room for the whole window, Opened and End: a well-behaved agent never finds it full.
+        let (sender, receiver) = mpsc::channel(LOG_WINDOW_CHUNKS as usize + 2);
+        sinks.insert(id, sender);
+        Some(receiver)
+    }
+
+    fn give(&self, id: u64, piece: Piece) {
+        let mut sinks = self.sinks.lock();
+        let over = matches!(piece, Piece::End(_));
+        let given = sinks.get(&id).map(|sink| sink.try_send(piece).is_ok());
+        if over || given == Some(false) {
+            sinks.remove(&id);
+        }
+    }
+
+    /// The agent has the log.
+    pub fn opened(&self, id: u64) {
+        self.give(id, Piece::Opened);
+    }
+
+    /// A piece of a log.
+    pub fn chunk(&self, id: u64, data: Bytes) {
+        self.give(id, Piece::Data(data));
+    }
+
+    /// A log's end.
+    pub fn ended(&self, end: LogEnd) {
+        self.give(end.stream_id, Piece::End(end));
+    }
+
+    /// The session is over; readers see their logs break off.
+    pub fn clear(&self) {
+        self.sinks.lock().clear();
+    }
+}
+
+/// One open log; tells the agent when nobody reads it any more.
+struct Reader {
+    session: Arc<Session>,
+    id: u64,
+    pieces: mpsc::Receiver<Piece>,
+    taken: u32,
+    over: bool,
+}
+
+impl Drop for Reader {
+    fn drop(&mut self) {
+        self.session.logs.sinks.lock().remove(&self.id);
+        if self.over {
+            return;
+        }
+        let close = CloseLog { stream_id: self.id };
+        if !self.session.try_send(close)
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let session = self.session.clone();
+            runtime.spawn(async move { session.send(close).await });
+        }
+    }
+}
+
+impl Fleet {
+    /// Opens a container's log. When the pod object is gone, every connected node is asked: logs
+    /// outlast the pods.
+    pub async fn open_log(&self, query: LogQuery) -> Result<LogStream, LogError> {
+        let pod = self
+            .index
+            .lock()
+            .pod(&query.namespace, &query.pod)
+            .filter(|pod| query.uid.is_none() || pod.metadata.uid == query.uid);
+        let Some(pod) = pod else {
+            return self.open_log_of_the_gone(query).await;
+        };
+        let container = default_container(&pod, &query.container);
+        let node = query.node.as_deref().or_else(|| node_of(&pod));
+        let Some(node) = node else {
+            return Err(LogError::NotReady(format!(
+                "pod {:?} has not been given a node yet, so there is no log",
+                query.pod
+            )));
+        };
+        let session = self.session(node).ok_or_else(|| LogError::NodeAway {
+            node: node.to_owned(),
+            pod: query.pod.clone(),
+        })?;
+        let open = open_message(&query, container.clone(), pod.metadata.uid.clone());
+        match self.open_on(session, open).await {
+            Err(LogError::NotFound(text)) => match waiting_reason(&pod, &container) {
+                Some(reason) => Err(LogError::NotReady(format!(
+                    "container {container:?} in pod {:?} is waiting to start: {reason}",
+                    query.pod
+                ))),
+                None => Err(LogError::NotFound(text)),
+            },
+            other => other,
+        }
+    }
+
+    async fn open_log_of_the_gone(&self, query: LogQuery) -> Result<LogStream, LogError> {
+        let sessions: Vec<Arc<Session>> = match &query.node {
+            Some(node) => self.session(node).into_iter().collect(),
+            None => self.sessions.lock().values().cloned().collect(),
+        };
+        let mut answers: futures::stream::FuturesUnordered<_> = sessions
+            .into_iter()
+            .map(|session| {
+                let open = open_message(&query, query.container.clone(), query.uid.clone());
+                self.open_on(session, open)
+            })
+            .collect();
+        while let Some(answer) = answers.next().await {
+            match answer {
+                Ok(stream) => return Ok(stream),
+                Err(LogError::NotFound(_)) => {}
+                Err(error) => tracing::debug!(%error, "a node could not say whether it has a log"),
+            }
+        }
+        Err(LogError::NotFound(format!(
+            "pods {:?} not found, and no connected node keeps a log of it",
+            query.pod
+        )))
+    }
+
+    async fn open_on(
+        &self,
+        session: Arc<Session>,
+        mut open: OpenLog,
+    ) -> Result<LogStream, LogError> {
+        let id = self.next_id();
+        open.stream_id = id;
+        let (pod, container) = (open.pod.clone(), open.container.clone());
+        let away = || LogError::NodeAway {
+            node: session.node.clone(),
+            pod: pod.clone(),
+        };
+        let pieces = session.logs.add(id).ok_or_else(|| {
+            LogError::Failed(format!(
+                "{MAX_STREAMS} logs are being read from node {:?}; close one and try again",
+                session.node
+            ))
+        })?;
+        let mut reader = Reader {
+            session: session.clone(),
+            id,
+            pieces,
+            taken: 0,
+            over: false,
+        };
+        if !session.send(open).await {
+            return Err(away());
+        }
+        match tokio::time::timeout(OPEN, reader.pieces.recv()).await {
+            Err(_) => Err(LogError::Failed(format!(
+                "node {:?} did not open the log of pod {pod:?} within {} s; try again",
+                session.node,
+                OPEN.as_secs()
+            ))),
+            Ok(None) => Err(away()),
+            Ok(Some(Piece::End(end))) => {
+                reader.over = true;
+                if end.not_found {
+                    Err(LogError::NotFound(format!(
+                        "node {:?} has no log of container {container:?} of pod {pod:?}",
+                        session.node
+                    )))
+                } else if end.error.is_empty() {
+                    Ok(Box::pin(futures::stream::empty()))
+                } else {
+                    Err(LogError::Failed(end.error))
+                }
+            }
+            Ok(Some(Piece::Opened)) => Ok(Box::pin(stream(reader, None))),
+            Ok(Some(Piece::Data(data))) => Ok(Box::pin(stream(reader, Some(data)))),
+        }
+    }
+}
+
+fn stream(
+    reader: Reader,
+    first: Option<Bytes>,
+) -> impl Stream<Item = Result<Bytes, io::Error>> + Send {
+    let rest = futures::stream::unfold(reader, |mut reader| async move {
+        if reader.over {
+            return None;
+        }
+        match reader.pieces.recv().await {
+            Some(Piece::Data(data)) => {
+                reader.taken += 1;
+                if reader.taken >= LOG_WINDOW_CHUNKS / 2 {
+                    let credit = LogCredit {
+                        stream_id: reader.id,
+                        chunks: reader.taken,
+                    };
+                    reader.taken = 0;
+                    reader.session.send(credit).await;
+                }
+                Some((Ok(data), reader))
+            }
+            Some(Piece::Opened) => Some((Ok(Bytes::new()), reader)),
+            Some(Piece::End(end)) => {
+                reader.over = true;
+                if end.error.is_empty() {
+                    None
+                } else {
+                    Some((Err(io::Error::other(end.error)), reader))
+                }
+            }
+            None => {
+                reader.over = true;
+                let text = format!("the connection to node {:?} broke off", reader.session.node);
+                Some((
+                    Err(io::Error::new(io::ErrorKind::ConnectionAborted, text)),
+                    reader,
+                ))
+            }
+        }
+    });
+    futures::stream::iter(first.map(Ok)).chain(rest)
+}
+
+fn open_message(query: &LogQuery, container: String, uid: Option<String>) -> OpenLog {
+    OpenLog {
+        stream_id: 0,
+        namespace: query.namespace.clone(),
+        pod: query.pod.clone(),
+        uid: uid.unwrap_or_default(),
+        container,
+        follow: query.follow,
+        tail_lines: query.tail_lines,
+        since_unix_nanos: query
+            .since
+            .map(|since| i64::try_from(since.as_nanosecond()).unwrap_or(0)),
+        timestamps: query.timestamps,
+        previous: query.previous,
+        limit_bytes: query.limit_bytes,
+        credit: LOG_WINDOW_CHUNKS,
+    }
+}
+
+/// The container asked for, or the one that kubectl would take.
+fn default_container(pod: &Pod, asked: &str) -> String {
+    if !asked.is_empty() {
+        return asked.to_owned();
+    }
+    let annotated = pod
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|all| all.get("kubectl.kubernetes.io/default-container"));
+    annotated.cloned().unwrap_or_else(|| {
+        let first = pod.spec.as_ref().and_then(|spec| spec.containers.first());
+        first
+            .map(|container| container.name.clone())
+            .unwrap_or_default()
+    })
+}
+
+/// Why a container hasn't started, if it hasn't.
+fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
+    let status = pod.status.as_ref()?;
+    if matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")) {
+        return None;
+    }
+    let statuses = status
+        .container_statuses
+        .iter()
+        .flatten()
+        .chain(status.init_container_statuses.iter().flatten());
+    let mut any = false;
+    for one in statuses {
+        any = true;
+        if one.name == container {
+            let waiting = one.state.as_ref()?.waiting.as_ref()?;
+            return Some(waiting.reason.clone().unwrap_or_default());
+        }
+    }
+    (!any).then(|| "ContainerCreating".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_log_goes_to_its_reader_and_only_while_there_is_one() {
+        let sinks = LogSinks::default();
+        let mut pieces = sinks.add(1).unwrap();
+        sinks.opened(1);
+        sinks.chunk(1, Bytes::from_static(b"a"));
+        sinks.chunk(2, Bytes::from_static(b"nobody's"));
+        assert!(matches!(pieces.try_recv(), Ok(Piece::Opened)));
+        assert!(matches!(pieces.try_recv(), Ok(Piece::Data(data)) if data == "a"));
+        sinks.ended(LogEnd {
+            stream_id: 1,
+            ..LogEnd::default()
+        });
+        assert!(matches!(pieces.try_recv(), Ok(Piece::End(_))));
+        assert!(sinks.sinks.lock().is_empty());
+    }
+
+    #[test]
+    fn an_agent_that_sends_more_than_it_may_loses_the_stream() {
+        let sinks = LogSinks::default();
+        let _pieces = sinks.add(1).unwrap();
+        for _ in 0..LOG_WINDOW_CHUNKS + 3 {
+            sinks.chunk(1, Bytes::from_static(b"a"));
+        }
+        assert!(sinks.sinks.lock().is_empty());
+    }
+
+    #[test]
+    fn the_container_is_the_one_asked_for_or_the_default_or_the_first() {
+        let mut pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "a"}, {"name": "b"}]}}))
+        .unwrap();
+        assert_eq!(default_container(&pod, "b"), "b");
+        assert_eq!(default_container(&pod, ""), "a");
+        pod.metadata.annotations = Some(BTreeMap::from([(
+            "kubectl.kubernetes.io/default-container".to_owned(),
+            "b".to_owned(),
+        )]));
+        assert_eq!(default_container(&pod, ""), "b");
+    }
+
+    #[test]
+    fn a_container_that_waits_says_why() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "status": {"phase": "Pending", "containerStatuses": [{
+                "name": "a", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+                "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]}}))
+        .unwrap();
+        assert_eq!(
+            waiting_reason(&pod, "a").as_deref(),
+            Some("CrashLoopBackOff")
+        );
+        assert_eq!(waiting_reason(&pod, "b"), None);
+    }
+}

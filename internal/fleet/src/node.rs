@@ -1,0 +1,426 @@
+//! The Node object that stands for a connected agent, and its lease. Says what the agent said;
+//! whether a node that fell silent is lost is decided elsewhere, by the lease.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
+use kube::Client;
+use kube::api::{Api, Patch, PatchParams, PostParams};
+use resources::devices::NodeInventory;
+use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
+use rpc::agent::v1::Hello;
+use serde_json::{Value, json};
+
+use crate::error::{FleetError, api, status_code};
+
+/// How long a lease is good without being renewed, in seconds; Kubernetes' own.
+pub const LEASE_SECONDS: i32 = 40;
+
+/// Counts a node's sessions, so that two of them can be put in order.
+pub const SESSION_ANNOTATION: &str = "muster.io/session";
+
+/// The GPU's product on a node of one kind of GPU, as NVIDIA's feature discovery labels it.
+const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
+
+/// What an agent's Hello says about its node, checked.
+#[derive(Clone, Debug)]
+pub struct Description {
+    /// The node's name.
+    pub name: String,
+    labels: BTreeMap<String, String>,
+    addresses: Vec<Value>,
+    info: Value,
+    max_pods: u32,
+}
+
+impl Description {
+    /// Reads a Hello.
+    pub fn of(hello: &Hello, inventory: &NodeInventory) -> Self {
+        let name = hello.node_name.clone();
+        let architecture = match hello.architecture.as_str() {
+            "x86_64" => "amd64",
+            "aarch64" => "arm64",
+            other => other,
+        };
+        let mut labels: BTreeMap<String, String> = hello
+            .labels
+            .iter()
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
+        labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
+        labels.insert("kubernetes.io/arch".to_owned(), architecture.to_owned());
+        if let Some(product) = product(inventory) {
+            labels
+                .entry(GPU_PRODUCT_LABEL.to_owned())
+                .or_insert(product);
+        }
+        let addresses = hello
+            .addresses
+            .iter()
+            .map(|address| json!({"type": address.kind, "address": address.address}))
+            .collect();
+        let info = json!({
+            "machineID": hello.machine_id,
+            "systemUUID": hello.machine_id,
+            "bootID": hello.boot_id,
+            "kernelVersion": inventory.kernel,
+            "osImage": inventory.os,
+            "containerRuntimeVersion": hello.container_runtime,
+            "kubeletVersion": hello.agent_version,
+            "kubeProxyVersion": "",
+            "operatingSystem": "linux",
+            "architecture": architecture,
+        });
+        Description {
+            name,
+            labels,
+            addresses,
+            info,
+            max_pods: hello.max_pods,
+        }
+    }
+}
+
+/// The one product that all GPUs are, fit for a label's value.
+fn product(inventory: &NodeInventory) -> Option<String> {
+    let first = &inventory.gpus.first()?.model;
+    if first.is_empty() || inventory.gpus.iter().any(|gpu| gpu.model != *first) {
+        return None;
+    }
+    let value: String = first
+        .chars()
+        .map(|c| match c {
+            c if c.is_ascii_alphanumeric() || "-_.".contains(c) => c,
+            _ => '-',
+        })
+        .take(63)
+        .collect();
+    Some(
+        value
+            .trim_matches(|c: char| !c.is_ascii_alphanumeric())
+            .to_owned(),
+    )
+}
+
+/// What the node has, and of that what may be given out.
+fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
+    let amounts = |gpus: usize| {
+        let mut all = json!({
+            "cpu": inventory.cpus.to_string(),
+            "memory": inventory.memory_bytes.to_string(),
+            "pods": max_pods.to_string(),
+        });
+        if !inventory.gpus.is_empty() {
+            all[NVIDIA_GPU] = json!(gpus.to_string());
+        }
+        all
+    };
+    let healthy = inventory.gpus.iter().filter(|gpu| gpu.healthy).count();
+    (amounts(inventory.gpus.len()), amounts(healthy))
+}
+
+/// Nodes and their leases, as written by the fleet.
+#[derive(Clone)]
+pub struct Nodes {
+    nodes: Api<Node>,
+    leases: Api<Lease>,
+}
+
+impl Nodes {
+    /// With the fleet's client.
+    pub fn new(client: &Client) -> Self {
+        Nodes {
+            nodes: Api::all(client.clone()),
+            leases: Api::namespaced(client.clone(), NODE_LEASES),
+        }
+    }
+
+    /// Makes or updates the Node of a session that begins; answers the session's epoch.
+    pub async fn register(
+        &self,
+        description: &Description,
+        inventory: &NodeInventory,
+    ) -> Result<u64, FleetError> {
+        let name = &description.name;
+        let found = self
+            .nodes
+            .get_opt(name)
+            .await
+            .map_err(api(format!("reading node {name:?}")))?;
+        let epoch = found.as_ref().map_or(0, epoch_of).saturating_add(1);
+        let metadata = json!({
+            "name": name,
+            "labels": description.labels,
+            "annotations": {
+                INVENTORY: inventory_json(inventory),
+                SESSION_ANNOTATION: epoch.to_string(),
+            },
+        });
+        if found.is_none() {
+            let node: Node = serde_json::from_value(json!({"metadata": metadata, "spec": {}}))
+                .map_err(|error| FleetError::Malformed {
+                    what: format!("node {name:?} can't be made from what its agent said: {error}"),
+                })?;
+            match self.nodes.create(&PostParams::default(), &node).await {
+                Ok(_) => {}
+                // Somebody else was faster; the patch below does the rest.
+                Err(error) if status_code(&error) == Some(409) => {}
+                Err(error) => return Err(api(format!("creating node {name:?}"))(error)),
+            }
+        }
+        let patch = json!({"metadata": metadata});
+        self.nodes
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(api(format!("updating node {name:?}")))?;
+        self.write_status(description, inventory).await?;
+        self.renew_lease(name).await?;
+        Ok(epoch)
+    }
+
+    /// Puts the Node right if it doesn't say Ready or is missing; the session is alive.
+    pub async fn keep_ready(
+        &self,
+        description: &Description,
+        inventory: &NodeInventory,
+    ) -> Result<(), FleetError> {
+        let name = &description.name;
+        let found = self
+            .nodes
+            .get_opt(name)
+            .await
+            .map_err(api(format!("reading node {name:?}")))?;
+        match found {
+            None => self.register(description, inventory).await.map(|_| ()),
+            Some(node) if !is_ready(&node) => self.write_status(description, inventory).await,
+            Some(_) => Ok(()),
+        }
+    }
+
+    /// Writes a changed inventory.
+    pub async fn write_inventory(
+        &self,
+        description: &Description,
+        inventory: &NodeInventory,
+    ) -> Result<(), FleetError> {
+        let patch = json!({"metadata": {"annotations": {INVENTORY: inventory_json(inventory)}}});
+        self.nodes
+            .patch(
+                &description.name,
+                &PatchParams::default(),
+                &Patch::Merge(&patch),
+            )
+            .await
+            .map_err(api(format!("updating node {:?}", description.name)))?;
+        self.write_status(description, inventory).await
+    }
+
+    async fn write_status(
+        &self,
+        description: &Description,
+        inventory: &NodeInventory,
+    ) -> Result<(), FleetError> {
+        let name = &description.name;
+        let current = self
+            .nodes
+            .get(name)
+            .await
+            .map_err(api(format!("reading node {name:?}")))?;
+        let (capacity, allocatable) = capacity(inventory, description.max_pods);
+        let patch = json!({"status": {
+            "capacity": capacity,
+            "allocatable": allocatable,
+            "addresses": description.addresses,
+            "nodeInfo": description.info,
+            "conditions": conditions(&current, Timestamp::now()),
+        }});
+        self.nodes
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(api(format!("updating the status of node {name:?}")))?;
+        Ok(())
+    }
+
+    /// Renews the node's lease, or makes it.
+    pub async fn renew_lease(&self, name: &str) -> Result<(), FleetError> {
+        let spec = json!({
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_SECONDS,
+            "renewTime": micros(Timestamp::now()),
+        });
+        let patch = json!({"spec": spec});
+        let renewed = self
+            .leases
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await;
+        match renewed {
+            Ok(_) => return Ok(()),
+            Err(error) if status_code(&error) == Some(404) => {}
+            Err(error) => return Err(api(format!("renewing the lease of node {name:?}"))(error)),
+        }
+        let lease: Lease = serde_json::from_value(
+            json!({"metadata": {"name": name}, "spec": spec}),
+        )
+        .map_err(|error| FleetError::Malformed {
+            what: format!("the lease of node {name:?} can't be made: {error}"),
+        })?;
+        match self.leases.create(&PostParams::default(), &lease).await {
+            Ok(_) => Ok(()),
+            Err(error) if status_code(&error) == Some(409) => Ok(()),
+            Err(error) => Err(api(format!("making the lease of node {name:?}"))(error)),
+        }
+    }
+}
+
+fn inventory_json(inventory: &NodeInventory) -> String {
+    serde_json::to_string(inventory).expect("an inventory is plain data and always JSON")
+}
+
+fn epoch_of(node: &Node) -> u64 {
+    node.metadata
+        .annotations
+        .as_ref()
+        .and_then(|annotations| annotations.get(SESSION_ANNOTATION))
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(0)
+}
+
+fn is_ready(node: &Node) -> bool {
+    node.status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref())
+        .into_iter()
+        .flatten()
+        .any(|condition| condition.type_ == "Ready" && condition.status == "True")
+}
+
+/// The node's conditions with Ready=True among them; the others as they are.
+fn conditions(node: &Node, now: Timestamp) -> Vec<Value> {
+    let current = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.clone())
+        .unwrap_or_default();
+    let since = current
+        .iter()
+        .find(|condition| condition.type_ == "Ready" && condition.status == "True")
+        .and_then(|condition| condition.last_transition_time.as_ref())
+        .map_or(now, |time| time.0);
+    let mut all: Vec<Value> = current
+        .iter()
+        .filter(|condition| condition.type_ != "Ready")
+        .filter_map(|condition| serde_json::to_value(condition).ok())
+        .collect();
+    all.push(json!({
+        "type": "Ready",
+        "status": "True",
+        "reason": "AgentReady",
+        "message": "the node's agent is connected and reports ready",
+        "lastHeartbeatTime": seconds(now),
+        "lastTransitionTime": seconds(since),
+    }));
+    all
+}
+
+/// A time as Kubernetes writes it in most places: whole seconds.
+pub fn seconds(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// A time as Kubernetes writes a MicroTime.
+pub fn micros(time: Timestamp) -> String {
+    time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
+}
+
+/// Whether a name can be a node's: a DNS subdomain.
+pub fn valid_name(name: &str) -> bool {
+    let label = |label: &str| {
+        let alphanumeric = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        let bytes = label.as_bytes();
+        match (bytes.first(), bytes.last()) {
+            (Some(first), Some(last)) => {
+                alphanumeric(*first)
+                    && alphanumeric(*last)
+                    && bytes
+                        .iter()
+                        .all(|byte| alphanumeric(*byte) || *byte == b'-')
+            }
+            _ => false,
+        }
+    };
+    name.len() <= 253 && name.split('.').all(label)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resources::devices::GpuDevice;
+
+    fn inventory() -> NodeInventory {
+        let gpu = |healthy| GpuDevice {
+            id: "GPU-1".to_owned(),
+            model: "NVIDIA A100-SXM4-80GB".to_owned(),
+            healthy,
+            ..GpuDevice::default()
+        };
+        NodeInventory {
+            gpus: vec![gpu(true), gpu(false)],
+            cpus: 8,
+            memory_bytes: 1024,
+            ..NodeInventory::default()
+        }
+    }
+
+    #[test]
+    fn an_unhealthy_gpu_is_had_but_not_given_out() {
+        let (has, gives) = capacity(&inventory(), 100);
+        assert_eq!(has[NVIDIA_GPU], "2");
+        assert_eq!(gives[NVIDIA_GPU], "1");
+        assert_eq!(gives["cpu"], "8");
+        let (none, _) = capacity(&NodeInventory::default(), 100);
+        assert!(none.get(NVIDIA_GPU).is_none());
+    }
+
+    #[test]
+    fn a_product_becomes_a_label_only_when_all_gpus_are_it() {
+        let mut inventory = inventory();
+        assert_eq!(product(&inventory).unwrap(), "NVIDIA-A100-SXM4-80GB");
+        inventory.gpus[1].model = "other".to_owned();
+        assert_eq!(product(&inventory), None);
+    }
+
+    #[test]
+    fn the_other_conditions_stay_and_ready_keeps_its_time() {
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {
+        "conditions": [
+            {"type": "Ready", "status": "True", "lastTransitionTime": "2020-01-01T00:00:00Z"},
+            {"type": "DiskPressure", "status": "False"},
+        ]}}))
+        .unwrap();
+        let all = conditions(&node, Timestamp::from_second(2_000_000_000).unwrap());
+        assert_eq!(all.len(), 2);
+        assert_eq!(all[0]["type"], "DiskPressure");
+        assert_eq!(all[1]["lastTransitionTime"], "2020-01-01T00:00:00Z");
+        assert!(is_ready(&node));
+    }
+
+    #[test]
+    fn node_names_are_dns_subdomains() {
+        for good in ["a", "gpu-01.rack2", "10.0.0.1"] {
+            assert!(valid_name(good), "{good}");
+        }
+        for bad in ["", "A", "-a", "a-", "a..b", "a_b", "a/b", &"a".repeat(254)] {
+            assert!(!valid_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn times_are_written_as_kubernetes_does() {
+        let time: Timestamp = "2025-03-04T05:06:07.123456789Z".parse().unwrap();
+        assert_eq!(seconds(time), "2025-03-04T05:06:07Z");
+        assert_eq!(micros(time), "2025-03-04T05:06:07.123456Z");
+    }
+}

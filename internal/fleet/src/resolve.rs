@@ -1,0 +1,506 @@
+//! What a pod takes from ConfigMaps, Secrets and claims, fetched for the agent, which has no
+//! access of its own. Something missing is a problem in words that the pod's status shows; the
+//! session asks again later.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    ConfigMap, Container, KeyToPath, PersistentVolumeClaim, Pod, Secret, Volume,
+};
+use kube::Client;
+use kube::api::Api;
+use rpc::agent::v1::{ContainerEnv, EnvVar, VolumeData, VolumeFile};
+
+use crate::error::status_code;
+
+/// What was found for a pod.
+#[derive(Debug, Default, PartialEq)]
+pub struct Resolved {
+    /// Its volumes' contents.
+    pub volumes: Vec<VolumeData>,
+    /// Its containers' values.
+    pub env: Vec<ContainerEnv>,
+}
+
+impl Resolved {
+    /// Something was missing.
+    pub fn has_problem(&self) -> bool {
+        self.volumes.iter().any(|v| !v.problem.is_empty())
+            || self.env.iter().any(|e| !e.problem.is_empty())
+    }
+}
+
+/// The objects that a pod refers to, as far as they exist.
+#[derive(Default)]
+pub struct Sources {
+    config_maps: BTreeMap<String, Option<ConfigMap>>,
+    secrets: BTreeMap<String, Option<Secret>>,
+    claims: BTreeMap<String, bool>,
+    /// What couldn't even be asked.
+    failures: BTreeMap<String, String>,
+}
+
+/// Fetches what the pod refers to, each object once.
+pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut sources = Sources::default();
+    for reference in references(pod) {
+        sources.fetch(client, namespace, reference).await;
+    }
+    assemble(pod, &sources)
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reference {
+    ConfigMap(String),
+    Secret(String),
+    Claim(String),
+}
+
+impl Sources {
+    async fn fetch(&mut self, client: &Client, namespace: &str, reference: Reference) {
+        let failed = match &reference {
+            Reference::ConfigMap(name) => {
+                let api: Api<ConfigMap> = Api::namespaced(client.clone(), namespace);
+                let found = api.get_opt(name).await;
+                found.map(|found| {
+                    self.config_maps.insert(name.clone(), found);
+                })
+            }
+            Reference::Secret(name) => {
+                let api: Api<Secret> = Api::namespaced(client.clone(), namespace);
+                let found = api.get_opt(name).await;
+                found.map(|found| {
+                    self.secrets.insert(name.clone(), found);
+                })
+            }
+            Reference::Claim(name) => {
+                let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), namespace);
+                let found = api.get_opt(name).await;
+                found.map(|found| {
+                    self.claims.insert(name.clone(), found.is_some());
+                })
+            }
+        };
+        if let Err(error) = failed {
+            let (word, name) = reference.words();
+            let detail = match status_code(&error) {
+                Some(code) => format!("the API answered {code}: {error}"),
+                None => error.to_string(),
+            };
+            self.failures.insert(
+                format!("{word}/{name}"),
+                format!("{word} {name:?}: {detail}"),
+            );
+        }
+    }
+
+    fn absent(&self, word: &str, name: &str) -> String {
+        self.failures
+            .get(&format!("{word}/{name}"))
+            .cloned()
+            .unwrap_or_else(|| format!("{word} {name:?} not found"))
+    }
+}
+
+impl Reference {
+    fn words(&self) -> (&'static str, &str) {
+        match self {
+            Reference::ConfigMap(name) => ("configmap", name),
+            Reference::Secret(name) => ("secret", name),
+            Reference::Claim(name) => ("persistentvolumeclaim", name),
+        }
+    }
+}
+
+/// Init containers and then the others.
+fn containers(pod: &Pod) -> impl Iterator<Item = &Container> {
+    let spec = pod.spec.as_ref();
+    spec.and_then(|spec| spec.init_containers.as_ref())
+        .into_iter()
+        .flatten()
+        .chain(spec.map(|spec| &spec.containers).into_iter().flatten())
+}
+
+fn volumes(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    pod.spec
+        .as_ref()
+        .and_then(|spec| spec.volumes.as_ref())
+        .into_iter()
+        .flatten()
+}
+
+fn references(pod: &Pod) -> Vec<Reference> {
+    let mut found = Vec::new();
+    for container in containers(pod) {
+        for env in container.env.iter().flatten() {
+            let Some(from) = &env.value_from else {
+                continue;
+            };
+            if let Some(key) = &from.config_map_key_ref {
+                found.push(Reference::ConfigMap(key.name.clone()));
+            }
+            if let Some(key) = &from.secret_key_ref {
+                found.push(Reference::Secret(key.name.clone()));
+            }
+        }
+        for from in container.env_from.iter().flatten() {
+            if let Some(source) = &from.config_map_ref {
+                found.push(Reference::ConfigMap(source.name.clone()));
+            }
+            if let Some(source) = &from.secret_ref {
+                found.push(Reference::Secret(source.name.clone()));
+            }
+        }
+    }
+    for volume in volumes(pod) {
+        if let Some(source) = &volume.config_map {
+            found.push(Reference::ConfigMap(source.name.clone()));
+        }
+        if let Some(name) = volume.secret.as_ref().and_then(|s| s.secret_name.clone()) {
+            found.push(Reference::Secret(name));
+        }
+        if let Some(claim) = &volume.persistent_volume_claim {
+            found.push(Reference::Claim(claim.claim_name.clone()));
+        }
+        let projected = volume.projected.as_ref().and_then(|p| p.sources.as_ref());
+        for source in projected.into_iter().flatten() {
+            if let Some(map) = &source.config_map {
+                found.push(Reference::ConfigMap(map.name.clone()));
+            }
+            if let Some(secret) = &source.secret {
+                found.push(Reference::Secret(secret.name.clone()));
+            }
+        }
+    }
+    found.sort();
+    found.dedup();
+    found
+}
+
+/// Puts together what the agent needs from what was fetched.
+fn assemble(pod: &Pod, sources: &Sources) -> Resolved {
+    Resolved {
+        volumes: volumes(pod)
+            .filter_map(|volume| volume_data(volume, sources))
+            .collect(),
+        env: containers(pod)
+            .map(|container| container_env(pod, container, sources))
+            .filter(|env| !env.values.is_empty() || !env.from.is_empty() || !env.problem.is_empty())
+            .collect(),
+    }
+}
+
+fn container_env(pod: &Pod, container: &Container, sources: &Sources) -> ContainerEnv {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let mut result = ContainerEnv {
+        container: container.name.clone(),
+        ..ContainerEnv::default()
+    };
+    let mut problems = Vec::new();
+    for from in container.env_from.iter().flatten() {
+        let prefix = from.prefix.as_deref().unwrap_or_default();
+        let found = if let Some(map) = &from.config_map_ref {
+            texts_of_map(sources, &map.name, map.optional)
+        } else if let Some(secret) = &from.secret_ref {
+            texts_of_secret(sources, &secret.name, secret.optional)
+        } else {
+            continue;
+        };
+        match found {
+            Ok(values) => result
+                .from
+                .extend(values.into_iter().map(|(name, value)| EnvVar {
+                    name: format!("{prefix}{name}"),
+                    value,
+                })),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    for env in container.env.iter().flatten() {
+        let Some(from) = &env.value_from else {
+            continue;
+        };
+        let (found, key, optional, kind, name) = if let Some(key) = &from.config_map_key_ref {
+            let found = texts_of_map(sources, &key.name, key.optional);
+            (found, &key.key, key.optional, "ConfigMap", &key.name)
+        } else if let Some(key) = &from.secret_key_ref {
+            let found = texts_of_secret(sources, &key.name, key.optional);
+            (found, &key.key, key.optional, "Secret", &key.name)
+        } else {
+            continue;
+        };
+        match found.map(|mut values| values.remove(key)) {
+            Ok(Some(value)) => {
+                result.values.insert(env.name.clone(), value);
+            }
+            Ok(None) if optional == Some(true) => {}
+            Ok(None) => problems.push(format!(
+                "couldn't find key {key} in {kind} {namespace}/{name}"
+            )),
+            Err(problem) => problems.push(problem),
+        }
+    }
+    if let Some(first) = problems.into_iter().next() {
+        result.problem = first;
+    }
+    result
+}
+
+fn texts_of_map(
+    sources: &Sources,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, String>, String> {
+    match sources.config_maps.get(name) {
+        Some(Some(map)) => Ok(map.data.clone().unwrap_or_default()),
+        Some(None) if optional == Some(true) => Ok(BTreeMap::new()),
+        _ => Err(sources.absent("configmap", name)),
+    }
+}
+
+fn texts_of_secret(
+    sources: &Sources,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, String>, String> {
+    Ok(bytes_of_secret(sources, name, optional)?
+        .into_iter()
+        .map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned()))
+        .collect())
+}
+
+fn bytes_of_map(
+    sources: &Sources,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    match sources.config_maps.get(name) {
+        Some(Some(map)) => {
+            let texts = map.data.iter().flatten();
+            let binaries = map.binary_data.iter().flatten();
+            Ok(texts
+                .map(|(key, value)| (key.clone(), value.clone().into_bytes()))
+                .chain(binaries.map(|(key, value)| (key.clone(), value.0.clone())))
+                .collect())
+        }
+        Some(None) if optional == Some(true) => Ok(BTreeMap::new()),
+        _ => Err(sources.absent("configmap", name)),
+    }
+}
+
+fn bytes_of_secret(
+    sources: &Sources,
+    name: &str,
+    optional: Option<bool>,
+) -> Result<BTreeMap<String, Vec<u8>>, String> {
+    match sources.secrets.get(name) {
+        Some(Some(secret)) => Ok(secret
+            .data
+            .iter()
+            .flatten()
+            .map(|(key, value)| (key.clone(), value.0.clone()))
+            .collect()),
+        Some(None) if optional == Some(true) => Ok(BTreeMap::new()),
+        _ => Err(sources.absent("secret", name)),
+    }
+}
+
+fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
+    let mut data = VolumeData {
+        volume: volume.name.clone(),
+        ..VolumeData::default()
+    };
+    let outcome = if let Some(source) = &volume.config_map {
+        bytes_of_map(sources, &source.name, source.optional).and_then(|all| {
+            let what = format!("configmap {:?}", source.name);
+            choose(all, source.items.as_deref(), source.optional, &what)
+        })
+    } else if let Some(source) = &volume.secret {
+        let name = source.secret_name.as_deref().unwrap_or_default();
+        bytes_of_secret(sources, name, source.optional).and_then(|all| {
+            let what = format!("secret {name:?}");
+            choose(all, source.items.as_deref(), source.optional, &what)
+        })
+    } else if let Some(claim) = &volume.persistent_volume_claim {
+        data.claim = claim.claim_name.clone();
+        data.read_only = claim.read_only.unwrap_or(false);
+        match sources.claims.get(&claim.claim_name) {
+            Some(true) => Ok(Vec::new()),
+            _ => Err(sources.absent("persistentvolumeclaim", &claim.claim_name)),
+        }
+    } else if let Some(projected) = &volume.projected {
+        projected_files(projected.sources.as_deref().unwrap_or_default(), sources)
+    } else {
+        return None;
+    };
+    match outcome {
+        Ok(files) => data.files = files,
+        Err(problem) => data.problem = problem,
+    }
+    Some(data)
+}
+
+fn projected_files(
+    projections: &[k8s_openapi::api::core::v1::VolumeProjection],
+    sources: &Sources,
+) -> Result<Vec<VolumeFile>, String> {
+    let mut files = Vec::new();
+    for projection in projections {
+        if let Some(map) = &projection.config_map {
+            let all = bytes_of_map(sources, &map.name, map.optional)?;
+            let what = format!("configmap {:?}", map.name);
+            files.extend(choose(all, map.items.as_deref(), map.optional, &what)?);
+        }
+        if let Some(secret) = &projection.secret {
+            let all = bytes_of_secret(sources, &secret.name, secret.optional)?;
+            let what = format!("secret {:?}", secret.name);
+            files.extend(choose(
+                all,
+                secret.items.as_deref(),
+                secret.optional,
+                &what,
+            )?);
+        }
+    }
+    Ok(files)
+}
+
+/// All keys as files, or those that `items` names under the paths that it gives.
+fn choose(
+    mut all: BTreeMap<String, Vec<u8>>,
+    items: Option<&[KeyToPath]>,
+    optional: Option<bool>,
+    what: &str,
+) -> Result<Vec<VolumeFile>, String> {
+    let Some(items) = items.filter(|items| !items.is_empty()) else {
+        return Ok(all
+            .into_iter()
+            .map(|(path, data)| VolumeFile {
+                path,
+                data,
+                mode: 0,
+            })
+            .collect());
+    };
+    let mut files = Vec::new();
+    for item in items {
+        match all.get_mut(&item.key) {
+            Some(data) => files.push(VolumeFile {
+                path: item.path.clone(),
+                data: data.clone(),
+                mode: item
+                    .mode
+                    .and_then(|mode| u32::try_from(mode).ok())
+                    .unwrap_or(0),
+            }),
+            None if optional == Some(true) => {}
+            None => return Err(format!("{what} references non-existent key: {}", item.key)),
+        }
+    }
+    Ok(files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod() -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p"},
+            "spec": {
+                "containers": [{
+                    "name": "main",
+                    "env": [
+                        {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "level"}}},
+                        {"name": "MAYBE", "valueFrom": {"secretKeyRef":
+                            {"name": "none", "key": "k", "optional": true}}},
+                    ],
+                    "envFrom": [{"prefix": "P_", "secretRef": {"name": "s"}}],
+                }],
+                "volumes": [
+                    {"name": "conf", "configMap": {"name": "c", "items": [{"key": "level", "path": "a/b", "mode": 256}]}},
+                    {"name": "all", "projected": {"sources": [
+                        {"configMap": {"name": "c"}}, {"secret": {"name": "s"}}]}},
+                    {"name": "data", "persistentVolumeClaim": {"claimName": "disk"}},
+                    {"name": "scratch", "emptyDir": {}},
+                ],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn sources() -> Sources {
+        let map = serde_json::from_value(json!({
+            "data": {"level": "high"}, "binaryData": {"blob": "AAE="}}))
+        .unwrap();
+        let secret = serde_json::from_value(json!({"data": {"pass": "aHVzaA=="}})).unwrap();
+        Sources {
+            config_maps: BTreeMap::from([("c".to_owned(), Some(map))]),
+            secrets: BTreeMap::from([("s".to_owned(), Some(secret)), ("none".to_owned(), None)]),
+            claims: BTreeMap::from([("disk".to_owned(), true)]),
+            failures: BTreeMap::new(),
+        }
+    }
+
+    #[test]
+    fn each_object_is_fetched_once() {
+        assert_eq!(
+            references(&pod()),
+            [
+                Reference::ConfigMap("c".to_owned()),
+                Reference::Secret("none".to_owned()),
+                Reference::Secret("s".to_owned()),
+                Reference::Claim("disk".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn values_files_and_claims_come_from_what_was_fetched() {
+        let resolved = assemble(&pod(), &sources());
+        assert!(!resolved.has_problem(), "{resolved:?}");
+        let env = &resolved.env[0];
+        assert_eq!(env.values["LEVEL"], "high");
+        assert!(!env.values.contains_key("MAYBE"));
+        assert_eq!(
+            (env.from[0].name.as_str(), env.from[0].value.as_str()),
+            ("P_pass", "hush")
+        );
+        let names: Vec<_> = resolved.volumes.iter().map(|v| v.volume.as_str()).collect();
+        assert_eq!(names, ["conf", "all", "data"]);
+        let file = &resolved.volumes[0].files[0];
+        assert_eq!((file.path.as_str(), file.mode), ("a/b", 256));
+        assert_eq!(resolved.volumes[1].files.len(), 3);
+        assert_eq!(resolved.volumes[2].claim, "disk");
+    }
+
+    #[test]
+    fn what_is_missing_is_named() {
+        let mut without = sources();
+        without.config_maps.insert("c".to_owned(), None);
+        without.claims.insert("disk".to_owned(), false);
+        let resolved = assemble(&pod(), &without);
+        assert!(resolved.has_problem());
+        assert_eq!(resolved.env[0].problem, "configmap \"c\" not found");
+        assert_eq!(resolved.volumes[0].problem, "configmap \"c\" not found");
+        assert_eq!(
+            resolved.volumes[2].problem,
+            "persistentvolumeclaim \"disk\" not found"
+        );
+        let mut other_keys = sources();
+        other_keys
+            .config_maps
+            .insert("c".to_owned(), Some(ConfigMap::default()));
+        let resolved = assemble(&pod(), &other_keys);
+        assert_eq!(
+            resolved.env[0].problem,
+            "couldn't find key level in ConfigMap ns/c"
+        );
+        assert_eq!(
+            resolved.volumes[0].problem,
+            "configmap \"c\" references non-existent key: level"
+        );
+    }
+}

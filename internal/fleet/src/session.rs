@@ -1,0 +1,557 @@
+//! One node's session: from Hello to the end of the connection. A reader takes what the agent
+//! says, a driver tells it what its pods are to be, a keeper renews its lease; none of them waits
+//! for another, so that neither end can block the other.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, ListParams};
+use parking_lot::Mutex;
+use resources::devices::NodeInventory;
+use rpc::agent::v1::fleet_server::{Fleet as FleetService, FleetServer};
+use rpc::agent::v1::{
+    AgentMessage, Assign, Hello, HostsEntry, ServerMessage, SyncComplete, Update, Welcome,
+    agent_message,
+};
+use rpc::{HEARTBEAT_SECONDS, MAX_MESSAGE_BYTES, PeerIdentity, SESSION_SILENCE_SECONDS};
+use tokio::sync::{Notify, mpsc, watch};
+use tokio::time::Instant;
+use tokio_stream::wrappers::ReceiverStream;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::Fleet;
+use crate::book::{Book, Tell};
+use crate::hosts;
+use crate::index::node_of;
+use crate::logs::LogSinks;
+use crate::node::Description;
+use crate::resolve::{Resolved, resolve};
+use crate::status::Reports;
+
+/// Messages on their way to one agent.
+const OUTBOUND: usize = 256;
+
+/// How long an agent may take to say Hello.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// How long a session may wait for the first lists after the server's start.
+const SYNC: Duration = Duration::from_secs(30);
+
+/// Changes within this time are told together.
+const COALESCE: Duration = Duration::from_millis(20);
+
+/// How often the sources that a pod lacks are looked for again.
+const RESOLVE_AGAIN: Duration = Duration::from_secs(3);
+
+/// How often a live node's lease is renewed.
+const RENEW: Duration = Duration::from_secs(5);
+
+/// A node that was heard this recently is alive.
+const ALIVE: Duration = Duration::from_secs(12);
+
+type Outbound = mpsc::Sender<Result<ServerMessage, Status>>;
+
+/// A connected node, as the rest of the fleet sees it.
+pub struct Session {
+    /// The node's name.
+    pub node: String,
+    id: u64,
+    outbound: Outbound,
+    wake: Notify,
+    ended: watch::Sender<bool>,
+    /// The logs being read from the node.
+    pub logs: LogSinks,
+    book: Mutex<Book>,
+    heard: Mutex<Instant>,
+    inventory: Mutex<NodeInventory>,
+    description: Description,
+}
+
+impl Session {
+    /// Something that concerns the node has changed.
+    pub fn wake(&self) {
+        self.wake.notify_one();
+    }
+
+    /// Ends the session.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Sends a message; false if the session is over.
+    pub async fn send(&self, message: impl Into<ServerMessage>) -> bool {
+        self.outbound.send(Ok(message.into())).await.is_ok()
+    }
+
+    /// Sends a message if there is room for it now.
+    pub fn try_send(&self, message: impl Into<ServerMessage>) -> bool {
+        self.outbound.try_send(Ok(message.into())).is_ok()
+    }
+}
+
+/// The tonic service.
+struct Service(Arc<Fleet>);
+
+/// The service's routes.
+pub fn routes(fleet: &Arc<Fleet>) -> tonic::service::Routes {
+    let server = FleetServer::new(Service(fleet.clone()))
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    tonic::service::Routes::new(server)
+}
+
+#[tonic::async_trait]
+impl FleetService for Service {
+    type SessionStream =
+        Pin<Box<dyn futures::Stream<Item = Result<ServerMessage, Status>> + Send + 'static>>;
+
+    async fn session(
+        &self,
+        request: Request<Streaming<AgentMessage>>,
+    ) -> Result<Response<Self::SessionStream>, Status> {
+        let peer = request.extensions().get::<PeerIdentity>().cloned();
+        let mut inbound = request.into_inner();
+        let hello = read_hello(&mut inbound).await?;
+        authorise(peer.as_ref(), &hello.node_name)?;
+        let outbound = begin(&self.0, hello, inbound).await?;
+        Ok(Response::new(Box::pin(outbound)))
+    }
+}
+
+async fn read_hello(inbound: &mut Streaming<AgentMessage>) -> Result<Hello, Status> {
+    let first = tokio::time::timeout(HELLO, inbound.message())
+        .await
+        .map_err(|_| Status::deadline_exceeded("no Hello came in time"))??;
+    match first.and_then(|message| message.body) {
+        Some(agent_message::Body::Hello(hello)) => Ok(hello),
+        _ => Err(Status::invalid_argument(
+            "the first message of a session must be Hello",
+        )),
+    }
+}
+
+#[allow(clippy::result_large_err, reason = "tonic's own error type")]
+fn authorise(peer: Option<&PeerIdentity>, node: &str) -> Result<(), Status> {
+    let Some(peer) = peer else {
+        return Err(Status::unauthenticated(
+            "a session needs a node's client certificate; join with a token first",
+        ));
+    };
+    if peer.node_name() != Some(node) {
+        return Err(Status::permission_denied(format!(
+            "the certificate is for {:?}, not for node {node:?}",
+            peer.common_name
+        )));
+    }
+    Ok(())
+}
+
+#[allow(clippy::result_large_err, reason = "tonic's own error type")]
+fn read_inventory(json: &str) -> Result<NodeInventory, Status> {
+    serde_json::from_str(json).map_err(|error| {
+        Status::invalid_argument(format!("Hello's inventory can't be read: {error}"))
+    })
+}
+
+async fn begin(
+    fleet: &Arc<Fleet>,
+    hello: Hello,
+    inbound: Streaming<AgentMessage>,
+) -> Result<ReceiverStream<Result<ServerMessage, Status>>, Status> {
+    let unavailable = |error: crate::FleetError| Status::unavailable(error.to_string());
+    let inventory = read_inventory(hello.inventory.as_ref().map_or("{}", |i| &i.json))?;
+    let mut synced = fleet.synced.subscribe();
+    tokio::time::timeout(SYNC, synced.wait_for(|synced| *synced))
+        .await
+        .map_err(|_| Status::unavailable("the server has not read its pods yet; try again"))?
+        .map_err(|_| Status::unavailable("the server is ending"))?;
+    let description = Description::of(&hello, &inventory);
+    let node = description.name.clone();
+    // The one before must not write a word after the new epoch began.
+    if let Some(before) = fleet.sessions.lock().remove(&node) {
+        tracing::info!(node, "a new session replaces the one before");
+        before.end();
+    }
+    let epoch = fleet
+        .nodes
+        .register(&description, &inventory)
+        .await
+        .map_err(unavailable)?;
+    let pods = pods_of(fleet, &node).await.map_err(unavailable)?;
+    let (book, stops) = Book::open(&hello.pods, &pods);
+    let (outbound, stream) = mpsc::channel(OUTBOUND);
+    let session = Arc::new(Session {
+        node: node.clone(),
+        id: fleet.next_id(),
+        outbound,
+        wake: Notify::new(),
+        ended: watch::Sender::new(false),
+        logs: LogSinks::default(),
+        book: Mutex::new(book),
+        heard: Mutex::new(Instant::now()),
+        inventory: Mutex::new(inventory),
+        description,
+    });
+    if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
+        before.end();
+    }
+    tracing::info!(
+        node,
+        epoch,
+        held = hello.pods.len(),
+        fenced = stops.len(),
+        "a session begins"
+    );
+    let fleet = fleet.clone();
+    tokio::spawn(async move {
+        let welcome = Welcome {
+            epoch,
+            heartbeat_seconds: HEARTBEAT_SECONDS,
+        };
+        let reports = Reports::new(fleet.client.clone(), session.node.clone());
+        let mut ended = session.ended.subscribe();
+        let why = tokio::select! {
+            why = read(&fleet, &session, &reports, inbound) => why,
+            () = async {
+                session.send(welcome).await;
+                for stop in stops {
+                    session.send(stop).await;
+                }
+                drive(&fleet, &session).await;
+            } => "the agent is gone".to_owned(),
+            () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
+            () = reports.clone().run() => "the reports ended".to_owned(),
+            _ = ended.wait_for(|ended| *ended) => "it was replaced or the server ends".to_owned(),
+        };
+        session.end();
+        session.logs.clear();
+        let mut sessions = fleet.sessions.lock();
+        if sessions
+            .get(&session.node)
+            .is_some_and(|s| s.id == session.id)
+        {
+            sessions.remove(&session.node);
+        }
+        tracing::info!(node = session.node, epoch, why, "a session ends");
+    });
+    Ok(ReceiverStream::new(stream))
+}
+
+/// The node's pods, read from the API rather than the index, which may be a moment late.
+async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::FleetError> {
+    let api: Api<Pod> = Api::all(fleet.client.clone());
+    let parameters = ListParams::default().fields(&format!("spec.nodeName={node}"));
+    let list = api
+        .list(&parameters)
+        .await
+        .map_err(crate::error::api(format!(
+            "listing the pods of node {node:?}"
+        )))?;
+    let pods = list
+        .items
+        .into_iter()
+        .filter(|pod| node_of(pod) == Some(node))
+        .collect::<Vec<_>>();
+    for pod in &pods {
+        fleet.change(|index| index.put_pod(pod.clone()));
+    }
+    Ok(pods.into_iter().map(Arc::new).collect())
+}
+
+/// Takes in what the agent says until the connection ends; answers why it did.
+async fn read(
+    fleet: &Arc<Fleet>,
+    session: &Arc<Session>,
+    reports: &Arc<Reports>,
+    mut inbound: Streaming<AgentMessage>,
+) -> String {
+    let silence = Duration::from_secs(SESSION_SILENCE_SECONDS);
+    loop {
+        let message = match tokio::time::timeout(silence, inbound.message()).await {
+            Err(_) => return format!("no word for {SESSION_SILENCE_SECONDS} s"),
+            Ok(Err(status)) => return format!("the connection failed: {}", status.message()),
+            Ok(Ok(None)) => return "the agent ended it".to_owned(),
+            Ok(Ok(Some(message))) => message,
+        };
+        *session.heard.lock() = Instant::now();
+        use agent_message::Body;
+        match message.body {
+            None | Some(Body::Heartbeat(_)) => {}
+            Some(Body::Hello(_)) => return "a second Hello".to_owned(),
+            Some(Body::PodStatus(status)) => {
+                if let Some(phase) = phase_of(&status.status_json) {
+                    session.book.lock().reported(&status.uid, &phase);
+                }
+                reports.status(status);
+            }
+            Some(Body::PodGone(gone)) => {
+                session.book.lock().gone(&gone.uid);
+                reports.gone(gone);
+            }
+            Some(Body::Event(note)) => reports.event(note),
+            Some(Body::Inventory(inventory)) => match read_inventory(&inventory.json) {
+                Ok(inventory) => {
+                    *session.inventory.lock() = inventory.clone();
+                    let (fleet, session) = (fleet.clone(), session.clone());
+                    tokio::spawn(async move {
+                        let written = fleet
+                            .nodes
+                            .write_inventory(&session.description, &inventory)
+                            .await;
+                        if let Err(error) = written {
+                            tracing::warn!(node = session.node, %error, "an inventory was not written");
+                        }
+                    });
+                }
+                Err(status) => tracing::warn!(
+                    node = session.node,
+                    error = status.message(),
+                    "an inventory is dropped"
+                ),
+            },
+            Some(Body::LogOpened(opened)) => session.logs.opened(opened.stream_id),
+            Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
+            Some(Body::LogEnd(end)) => session.logs.ended(end),
+        }
+    }
+}
+
+fn phase_of(status_json: &str) -> Option<String> {
+    #[derive(serde::Deserialize)]
+    struct Phase {
+        phase: Option<String>,
+    }
+    serde_json::from_str::<Phase>(status_json).ok()?.phase
+}
+
+/// What the driver has sent of a pod, to send only what changed.
+#[derive(Default)]
+struct Sent {
+    names_version: u64,
+    hosts: Vec<HostsEntry>,
+    /// What was found for a pod that lacks something; looked for again until it lacks nothing.
+    lacking: Option<Resolved>,
+}
+
+/// Tells the agent what its pods are to be, for as long as there is somebody to tell.
+async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
+    let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
+    let mut complete = false;
+    let mut resolve_at = Instant::now() + RESOLVE_AGAIN;
+    loop {
+        let pods = fleet.index.lock().pods_of_node(&session.node);
+        let tells = session.book.lock().review(&pods);
+        for tell in tells {
+            if !carry_out(fleet, session, &mut sent, tell).await {
+                return;
+            }
+        }
+        if !send_changes(fleet, session, &mut sent, &pods).await {
+            return;
+        }
+        if Instant::now() >= resolve_at {
+            resolve_at = Instant::now() + RESOLVE_AGAIN;
+            if !resolve_again(fleet, session, &mut sent, &pods).await {
+                return;
+            }
+        }
+        if !complete {
+            complete = true;
+            if !session.send(SyncComplete {}).await {
+                return;
+            }
+        }
+        let lacking = sent.values().any(|sent| sent.lacking.is_some());
+        tokio::select! {
+            () = session.wake.notified() => {}
+            () = tokio::time::sleep_until(resolve_at), if lacking => {}
+            () = session.outbound.closed() => return,
+        }
+        tokio::time::sleep(COALESCE).await;
+    }
+}
+
+async fn carry_out(
+    fleet: &Arc<Fleet>,
+    session: &Arc<Session>,
+    sent: &mut BTreeMap<String, Sent>,
+    tell: Tell,
+) -> bool {
+    match tell {
+        Tell::Stop(stop) => session.send(stop).await,
+        Tell::Assign(pod) => {
+            let resolved = resolve(&fleet.client, &pod).await;
+            assign(fleet, session, sent, &pod, resolved).await
+        }
+        Tell::Vanished {
+            namespace,
+            name,
+            uid,
+        } => {
+            // Killing work is not done on a view that may be stale.
+            let api: Api<Pod> = Api::namespaced(fleet.client.clone(), &namespace);
+            match api.get_opt(&name).await {
+                Ok(Some(pod))
+                    if pod.metadata.uid.as_deref() == Some(&uid)
+                        && node_of(&pod) == Some(&session.node) =>
+                {
+                    fleet.change(|index| index.put_pod(pod));
+                    true
+                }
+                Ok(_) => {
+                    sent.remove(&uid);
+                    let stop = session.book.lock().confirm_vanished(&uid);
+                    match stop {
+                        Some(stop) => session.send(stop).await,
+                        None => true,
+                    }
+                }
+                Err(error) => {
+                    tracing::warn!(node = session.node, pod = name, %error, "whether a pod is gone is not known; asking again");
+                    let session = session.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(RESOLVE_AGAIN).await;
+                        session.wake();
+                    });
+                    true
+                }
+            }
+        }
+    }
+}
+
+async fn assign(
+    fleet: &Fleet,
+    session: &Session,
+    sent: &mut BTreeMap<String, Sent>,
+    pod: &Arc<Pod>,
+    resolved: Resolved,
+) -> bool {
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let (names_version, hosts) = names_of(fleet, pod);
+    let pod_json = match serde_json::to_string(pod.as_ref()) {
+        Ok(json) => json,
+        Err(error) => {
+            tracing::error!(node = session.node, uid, %error, "a pod can't be written as JSON");
+            return true;
+        }
+    };
+    let entry = sent.entry(uid).or_default();
+    entry.names_version = names_version;
+    entry.hosts = hosts.clone();
+    let message = Assign {
+        pod_json,
+        volumes: resolved.volumes.clone(),
+        env: resolved.env.clone(),
+        hosts,
+    };
+    entry.lacking = resolved.has_problem().then_some(resolved);
+    session.send(message).await
+}
+
+fn names_of(fleet: &Fleet, pod: &Pod) -> (u64, Vec<HostsEntry>) {
+    let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+    let index = fleet.index.lock();
+    (
+        index.names_version(namespace),
+        hosts::entries(&index, namespace, hosts::gang_of(pod)),
+    )
+}
+
+/// Sends the hosts entries that changed, computed once for each gang.
+async fn send_changes(
+    fleet: &Fleet,
+    session: &Session,
+    sent: &mut BTreeMap<String, Sent>,
+    pods: &[Arc<Pod>],
+) -> bool {
+    let mut computed: BTreeMap<(&str, Option<&str>), (u64, Vec<HostsEntry>)> = BTreeMap::new();
+    let mut updates = Vec::new();
+    for pod in pods {
+        let Some(uid) = pod.metadata.uid.as_deref() else {
+            continue;
+        };
+        let Some(entry) = sent.get_mut(uid) else {
+            continue;
+        };
+        if !session.book.lock().has(uid) {
+            continue;
+        }
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        if fleet.index.lock().names_version(namespace) == entry.names_version {
+            continue;
+        }
+        let (version, hosts) = computed
+            .entry((namespace, hosts::gang_of(pod)))
+            .or_insert_with(|| names_of(fleet, pod));
+        entry.names_version = *version;
+        if entry.hosts != *hosts {
+            entry.hosts.clone_from(hosts);
+            updates.push(Update {
+                uid: uid.to_owned(),
+                hosts: hosts.clone(),
+            });
+        }
+    }
+    for update in updates {
+        if !session.send(update).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Looks again for what pods lack, and tells what has changed.
+async fn resolve_again(
+    fleet: &Arc<Fleet>,
+    session: &Arc<Session>,
+    sent: &mut BTreeMap<String, Sent>,
+    pods: &[Arc<Pod>],
+) -> bool {
+    for pod in pods {
+        let Some(uid) = pod.metadata.uid.as_deref() else {
+            continue;
+        };
+        let Some(before) = sent.get_mut(uid).and_then(|sent| sent.lacking.take()) else {
+            continue;
+        };
+        if !session.book.lock().has(uid) {
+            continue;
+        }
+        let now = resolve(&fleet.client, pod).await;
+        if now == before {
+            if let Some(entry) = sent.get_mut(uid) {
+                entry.lacking = Some(before);
+            }
+        } else if !assign(fleet, session, sent, pod, now).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// Renews the lease of a node that is heard, and keeps its Node object right.
+async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
+    let mut tick = tokio::time::interval_at(Instant::now() + RENEW, RENEW);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tick.tick().await;
+        if session.heard.lock().elapsed() > ALIVE {
+            continue;
+        }
+        let inventory = session.inventory.lock().clone();
+        let kept = async {
+            fleet.nodes.renew_lease(&session.node).await?;
+            fleet
+                .nodes
+                .keep_ready(&session.description, &inventory)
+                .await
+        };
+        if let Err(error) = kept.await {
+            tracing::warn!(node = session.node, %error, "a node's lease was not renewed; trying again");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! The fleet's watches: one for each kind, however many sessions there are. They only feed the
+//! index.
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::sync::{Arc, Weak};
+
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Node, Pod, Service};
+use kube::api::Api;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde::de::DeserializeOwned;
+use tokio::task::AbortHandle;
+
+use crate::Fleet;
+use crate::index::{Index, Key, Listed, Touched, key_of};
+
+/// How the index takes the events of one kind.
+struct Feed<K> {
+    listed: Listed,
+    put: fn(&mut Index, K) -> Touched,
+    remove: fn(&mut Index, &Key, &K) -> Touched,
+    retain: fn(&mut Index, &BTreeSet<Key>) -> Touched,
+}
+
+/// Starts the watches. They hold the fleet weakly, and end with it.
+pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
+    let client = fleet.client.clone();
+    let pods = Feed::<Pod> {
+        listed: Listed::Pods,
+        put: Index::put_pod,
+        remove: |index, key, pod| index.remove_pod(key, pod.metadata.uid.as_deref()),
+        retain: Index::retain_pods,
+    };
+    let services = Feed::<Service> {
+        listed: Listed::Services,
+        put: Index::put_service,
+        remove: |index, key, _| index.remove_service(key),
+        retain: Index::retain_services,
+    };
+    let nodes = Feed::<Node> {
+        listed: Listed::Nodes,
+        put: |index, node| index.put_node(&node),
+        remove: |index, key, _| {
+            index.remove_node(&key.1);
+            Touched::default()
+        },
+        // A node's address is of no harm when the node is gone.
+        retain: |_, _| Touched::default(),
+    };
+    let weak = Arc::downgrade(fleet);
+    vec![
+        tokio::spawn(follow(weak.clone(), Api::all(client.clone()), pods)).abort_handle(),
+        tokio::spawn(follow(weak.clone(), Api::all(client.clone()), services)).abort_handle(),
+        tokio::spawn(follow(weak, Api::all(client), nodes)).abort_handle(),
+    ]
+}
+
+async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, feed: Feed<K>)
+where
+    K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
+{
+    // The watcher lists again by itself after errors, with a growing pause.
+    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut seen = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        let Some(fleet) = fleet.upgrade() else { return };
+        match event {
+            Ok(watcher::Event::Init) => seen.clear(),
+            Ok(watcher::Event::InitApply(object)) => {
+                seen.insert(key_of(object.meta()));
+                fleet.change(|index| (feed.put)(index, object));
+            }
+            Ok(watcher::Event::InitDone) => {
+                let seen = std::mem::take(&mut seen);
+                fleet.change(|index| {
+                    index.set_synced(feed.listed);
+                    (feed.retain)(index, &seen)
+                });
+            }
+            Ok(watcher::Event::Apply(object)) => {
+                fleet.change(|index| (feed.put)(index, object));
+            }
+            Ok(watcher::Event::Delete(object)) => {
+                let key = key_of(object.meta());
+                fleet.change(|index| (feed.remove)(index, &key, &object));
+            }
+            Err(error) => {
+                tracing::warn!(kind = ?feed.listed, %error, "the fleet's watch failed; trying again");
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! What can go wrong with identities, in words that say what to do.
+
+use std::time::Duration;
+
+/// An error of this crate.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    /// The name and the password don't belong together.
+    #[error("the user name or the password is wrong; an administrator can set a new password")]
+    WrongPassword,
+    /// Too many wrong passwords for this name.
+    #[error("too many failed attempts for this user; try again in {} s", wait.as_secs().max(1))]
+    TooManyAttempts {
+        /// How long to wait.
+        wait: Duration,
+    },
+    /// The password can't be used.
+    #[error("password: {reason}")]
+    WeakPassword {
+        /// What is wrong and what would be right.
+        reason: String,
+    },
+    /// The user's name can't be used.
+    #[error(
+        "user name {name:?}: use 1 to 40 lower-case letters, digits and '-', beginning and ending with a letter or digit"
+    )]
+    BadName {
+        /// The name that was offered.
+        name: String,
+    },
+    /// The name is taken.
+    #[error("user {name:?} exists already; choose another name")]
+    UserExists {
+        /// The name.
+        name: String,
+    },
+    /// No such user.
+    #[error("there is no user {name:?}; see the list of users for the names that exist")]
+    NoSuchUser {
+        /// The name.
+        name: String,
+    },
+    /// No such token.
+    #[error("there is no token {id:?}; see `muster token list` for those that exist")]
+    NoSuchToken {
+        /// The token's public id.
+        id: String,
+    },
+    /// A life that tokens don't get.
+    #[error("a token can't live for {} s; choose between 1 s and 366 days", asked.as_secs())]
+    TokenLifetime {
+        /// The life that was asked for.
+        asked: Duration,
+    },
+    /// A stored user or token can't be read.
+    #[error(
+        "the stored identity {secret:?} in namespace muster-system can't be read ({reason}); delete that Secret, or restore a backup"
+    )]
+    Damaged {
+        /// The Secret's name.
+        secret: String,
+        /// Why.
+        reason: String,
+    },
+    /// The operating system gave no random bytes.
+    #[error("the operating system gave no random bytes: {0}; retry, or look at the system's log")]
+    Entropy(String),
+    /// Hashing failed.
+    #[error("the password could not be hashed: {0}")]
+    Hashing(String),
+    /// The work was cut off by a shutdown.
+    #[error("the server is stopping; try again when it is back")]
+    Interrupted,
+    /// The resource API refused.
+    #[error("the identity could not be stored: {0}")]
+    Store(#[from] Box<kube::Error>),
+}
+
+impl From<kube::Error> for IdentityError {
+    fn from(error: kube::Error) -> Self {
+        IdentityError::Store(Box::new(error))
+    }
+}

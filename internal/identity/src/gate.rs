@@ -1,0 +1,142 @@
+//! The gate in front of every request: finds out who calls and says so in the request's
+//! extensions. It refuses credentials that are wrong; a request without any goes on
+//! without a caller, and the router behind decides what that may see.
+
+use axum::extract::{Request, State};
+use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use resources::access::Caller;
+
+use crate::Identity;
+
+/// The cookie that carries a browser's session.
+pub const SESSION_COOKIE: &str = "muster_session";
+
+/// Middleware for `axum::middleware::from_fn_with_state(identity, require_caller)`.
+///
+/// A [`Caller`] that is there already (set by the listener from a client certificate)
+/// stays. A bearer token comes before a cookie. A cookie alone may change something only
+/// when the browser says that the request comes from our own pages.
+pub async fn require_caller(
+    State(identity): State<Identity>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    if request.extensions().get::<Caller>().is_some() {
+        return next.run(request).await;
+    }
+    if let Some(secret) = bearer(request.headers()) {
+        let Some((caller, info)) = identity.bearer(secret) else {
+            return unauthorized(
+                "the bearer token is unknown, revoked or expired; ask for a new one with `muster token create`",
+            );
+        };
+        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(info);
+    } else if let Some(secret) = cookie(request.headers())
+        && let Some((caller, info)) = identity.bearer(secret)
+    {
+        if changes_something(request.method()) && !same_origin(request.headers()) {
+            return refuse(
+                StatusCode::FORBIDDEN,
+                "Forbidden",
+                "a request that changes something and carries a session cookie must come from Muster's own pages",
+            );
+        }
+        request.extensions_mut().insert(caller);
+        request.extensions_mut().insert(info);
+    }
+    next.run(request).await
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, secret) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+/// The session's secret among the cookies.
+pub(crate) fn cookie(headers: &HeaderMap) -> Option<&str> {
+    headers
+        .get_all(header::COOKIE)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(';'))
+        .filter_map(|pair| pair.trim().split_once('='))
+        .find_map(|(name, value)| (name == SESSION_COOKIE).then_some(value))
+}
+
+fn changes_something(method: &Method) -> bool {
+    !matches!(*method, Method::GET | Method::HEAD | Method::OPTIONS)
+}
+
+/// Whether `Origin`, which browsers send with every request that changes something, is
+/// the host that was asked.
+fn same_origin(headers: &HeaderMap) -> bool {
+    let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
+    match (text(header::ORIGIN), text(header::HOST)) {
+        (Some(origin), Some(host)) => origin
+            .split_once("://")
+            .is_some_and(|(_, from)| from.eq_ignore_ascii_case(host)),
+        (None, _) => text(header::HeaderName::from_static("sec-fetch-site")) == Some("same-origin"),
+        (Some(_), None) => false,
+    }
+}
+
+fn unauthorized(message: &str) -> Response {
+    refuse(StatusCode::UNAUTHORIZED, "Unauthorized", message)
+}
+
+fn refuse(code: StatusCode, reason: &str, message: &str) -> Response {
+    let status = serde_json::json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": message, "reason": reason, "code": code.as_u16(),
+    });
+    (code, axum::Json(status)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn the_session_is_found_among_other_cookies() {
+        let h = headers(&[
+            ("cookie", "theme=dark; muster_session=abc"),
+            ("cookie", "x=y"),
+        ]);
+        assert_eq!(cookie(&h), Some("abc"));
+        assert_eq!(cookie(&headers(&[("cookie", "muster_sessions=abc")])), None);
+    }
+
+    #[test]
+    fn a_bearer_token_is_read_whatever_the_scheme_is_capitalised_like() {
+        assert_eq!(
+            bearer(&headers(&[("authorization", "bearer  t")])),
+            Some("t")
+        );
+        assert_eq!(bearer(&headers(&[("authorization", "Basic t")])), None);
+    }
+
+    #[test]
+    fn only_our_own_pages_are_of_the_same_origin() {
+        let own = [("host", "gpu1:8443"), ("origin", "https://gpu1:8443")];
+        assert!(same_origin(&headers(&own)));
+        let other = [("host", "gpu1:8443"), ("origin", "https://evil.example")];
+        assert!(!same_origin(&headers(&other)));
+        assert!(!same_origin(&headers(&[("host", "gpu1:8443")])));
+        assert!(!same_origin(&headers(&[
+            ("host", "gpu1:8443"),
+            ("origin", "null")
+        ])));
+    }
+}

@@ -1,0 +1,98 @@
+//! Passwords: argon2id hashes in the PHC string format, and what a password must be like.
+
+use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
+use argon2::{Algorithm, Argon2, Params, Version};
+
+use crate::IdentityError;
+
+/// The least number of characters in a password (NIST SP 800-63B).
+const SHORTEST: usize = 8;
+
+/// The most bytes hashed, so that a huge body can't keep a core busy.
+const LONGEST: usize = 1024;
+
+/// The hash of nobody's password, verified against when the user doesn't exist, so that
+/// both answers take the same time.
+pub(crate) const DECOY: &str = "$argon2id$v=19$m=19456,t=2,p=1$bXVzdGVyLWRlY295LXNhbHQ$Vgd0dY0gQ0tZbnA6f3xHkM0eZ0s1Y9w0nQm6mJ2q1xI";
+
+/// Refuses passwords that are too short or too long.
+pub(crate) fn check_strength(password: &str) -> Result<(), IdentityError> {
+    let characters = password.chars().count();
+    if characters < SHORTEST {
+        return Err(IdentityError::WeakPassword {
+            reason: format!("it has {characters} characters; use at least {SHORTEST}"),
+        });
+    }
+    if password.len() > LONGEST {
+        return Err(IdentityError::WeakPassword {
+            reason: format!("it is over {LONGEST} bytes long; use a shorter one"),
+        });
+    }
+    Ok(())
+}
+
+/// OWASP's first recommendation for argon2id: 19 MiB, 2 passes, 1 lane.
+fn hasher() -> Argon2<'static> {
+    let params = Params::new(19 * 1024, 2, 1, None).expect("19 MiB, 2 passes, 1 lane are in range");
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+}
+
+/// Hashes with a fresh salt. Takes tens of milliseconds: call it off the async threads.
+pub(crate) fn hash(password: &str) -> Result<String, IdentityError> {
+    let mut salt = [0u8; 16];
+    getrandom::fill(&mut salt).map_err(|e| IdentityError::Entropy(e.to_string()))?;
+    let salt = SaltString::encode_b64(&salt).map_err(|e| IdentityError::Hashing(e.to_string()))?;
+    hasher()
+        .hash_password(password.as_bytes(), &salt)
+        .map(|hash| hash.to_string())
+        .map_err(|e| IdentityError::Hashing(e.to_string()))
+}
+
+/// Whether the password belongs to the hash; a hash that can't be read belongs to none.
+pub(crate) fn verify(password: &str, stored: &str) -> bool {
+    if password.len() > LONGEST {
+        return false;
+    }
+    PasswordHash::new(stored)
+        .is_ok_and(|hash| hasher().verify_password(password.as_bytes(), &hash).is_ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_verifies_against_its_own_hash_only() {
+        let stored = hash("correct horse").unwrap();
+        assert!(stored.starts_with("$argon2id$"));
+        assert!(verify("correct horse", &stored));
+        assert!(!verify("correct horsf", &stored));
+        assert!(!verify("correct horse", "not a hash"));
+    }
+
+    #[test]
+    fn two_hashes_of_one_password_differ_by_their_salt() {
+        assert_ne!(
+            hash("correct horse").unwrap(),
+            hash("correct horse").unwrap()
+        );
+    }
+
+    #[test]
+    fn the_decoy_is_a_readable_hash_that_costs_as_much_as_a_real_one() {
+        let decoy = PasswordHash::new(DECOY).unwrap();
+        let real = hash("correct horse").unwrap();
+        let real = PasswordHash::new(&real).unwrap();
+        assert_eq!(decoy.params, real.params);
+        assert_eq!(decoy.algorithm, real.algorithm);
+        assert!(decoy.hash.is_some());
+    }
+
+    #[test]
+    fn short_and_huge_passwords_are_refused_with_what_would_be_right() {
+        let short = check_strength("1234567").unwrap_err().to_string();
+        assert!(short.contains("7 characters; use at least 8"), "{short}");
+        assert!(check_strength(&"x".repeat(LONGEST + 1)).is_err());
+        assert!(check_strength("12345678").is_ok());
+    }
+}

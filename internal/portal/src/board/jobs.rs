@@ -1,0 +1,448 @@
+//! Jobs as the pages show them: rows, and one job whole.
+
+use std::cmp::Reverse;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use resources::access::Caller;
+use resources::names;
+use serde::Serialize;
+use serde_json::Value;
+
+use super::{Board, age};
+use crate::rest::state_of;
+
+/// How a state looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tone {
+    /// It went well.
+    Good,
+    /// It is at work.
+    Busy,
+    /// It waits.
+    Idle,
+    /// It went wrong.
+    Bad,
+}
+
+impl Tone {
+    /// The CSS class.
+    pub fn class(self) -> &'static str {
+        match self {
+            Tone::Good => "good",
+            Tone::Busy => "busy",
+            Tone::Idle => "idle",
+            Tone::Bad => "bad",
+        }
+    }
+}
+
+/// The tone of a job's or a pod's state.
+pub fn tone_of(state: &str) -> Tone {
+    match state {
+        "Succeeded" | "Complete" | "SuccessCriteriaMet" => Tone::Good,
+        "Running" | "Restarting" => Tone::Busy,
+        "Failed" | "FailureTarget" | "Unknown" => Tone::Bad,
+        _ => Tone::Idle,
+    }
+}
+
+/// One line of the list of jobs.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobRow {
+    /// The kind's plural, as in addresses.
+    pub plural: &'static str,
+    /// Its kind.
+    pub kind: &'static str,
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The condition that holds.
+    pub state: String,
+    /// How that looks.
+    pub tone: Tone,
+    /// Its queue.
+    pub queue: String,
+    /// Replicas wanted.
+    pub wanted: i64,
+    /// Pods that run now.
+    pub running: usize,
+    /// GPUs asked for by all its replicas.
+    pub gpus: i64,
+    /// When it was created.
+    pub created: Option<Timestamp>,
+    /// How long ago that was.
+    pub age: String,
+    /// How long it has run, or ran.
+    pub duration: String,
+}
+
+impl JobRow {
+    /// The job's page.
+    pub fn href(&self) -> String {
+        format!("/ui/jobs/{}/{}/{}", self.namespace, self.plural, self.name)
+    }
+}
+
+/// One condition of a job, in the order in which they came about.
+#[derive(Clone, Debug, Serialize)]
+pub struct Step {
+    /// The condition.
+    pub name: String,
+    /// Whether it still holds.
+    pub holds: bool,
+    /// How it looks.
+    pub tone: Tone,
+    /// When it last changed.
+    pub at: String,
+    /// Why.
+    pub message: String,
+}
+
+/// One replica of a job.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replica {
+    /// Its rank among the replicas.
+    pub rank: usize,
+    /// Its pod's name.
+    pub pod: String,
+    /// What it is in the job.
+    pub role: String,
+    /// Its pod's phase, or the reason that says more.
+    pub state: String,
+    /// How that looks.
+    pub tone: Tone,
+    /// Its node.
+    pub node: String,
+    /// The devices it was given.
+    pub devices: Vec<String>,
+    /// How often its containers were started again.
+    pub restarts: i32,
+    /// Its exit code, when it ended.
+    pub exit: String,
+}
+
+/// A job's page.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobDetail {
+    /// The line that lists show.
+    pub row: JobRow,
+    /// What happened so far.
+    pub steps: Vec<Step>,
+    /// Its replicas by rank.
+    pub replicas: Vec<Replica>,
+    /// Whether it is suspended by its owner.
+    pub suspended: bool,
+    /// Whether it is over.
+    pub over: bool,
+    /// The manifest, as YAML.
+    pub manifest: String,
+}
+
+/// What of a job does not depend on its kind.
+struct Facts {
+    plural: &'static str,
+    kind: &'static str,
+    object: Value,
+}
+
+impl Facts {
+    fn text(&self, pointer: &str) -> &str {
+        self.object
+            .pointer(pointer)
+            .and_then(Value::as_str)
+            .unwrap_or("")
+    }
+
+    fn stamp(&self, pointer: &str) -> Option<Timestamp> {
+        self.text(pointer).parse().ok()
+    }
+
+    fn is_pytorch(&self) -> bool {
+        self.kind == "PyTorchJob"
+    }
+
+    fn owner_label(&self) -> &'static str {
+        if self.is_pytorch() {
+            "training.kubeflow.org/job-name"
+        } else {
+            "batch.kubernetes.io/job-name"
+        }
+    }
+
+    fn queue(&self) -> String {
+        let named = [
+            "/spec/runPolicy/schedulingPolicy/queue",
+            "/metadata/labels/scheduling.volcano.sh~1queue-name",
+            "/metadata/annotations/scheduling.volcano.sh~1queue-name",
+        ];
+        let found = named
+            .iter()
+            .map(|pointer| self.text(pointer))
+            .find(|name| !name.is_empty());
+        found.unwrap_or("default").to_string()
+    }
+
+    /// Replicas wanted and GPUs asked for by each.
+    fn parts(&self) -> Vec<(i64, i64)> {
+        let gpus = |template: &Value| -> i64 {
+            let containers = template["spec"]["containers"].as_array();
+            let of = |container: &Value| {
+                let amount = &container["resources"]["limits"]["nvidia.com/gpu"];
+                amount
+                    .as_i64()
+                    .or_else(|| amount.as_str()?.parse().ok())
+                    .unwrap_or(0)
+            };
+            containers.into_iter().flatten().map(of).sum()
+        };
+        let spec = &self.object["spec"];
+        if self.is_pytorch() {
+            let replicas = spec["pytorchReplicaSpecs"].as_object();
+            let part = |replica: &Value| {
+                (
+                    replica["replicas"].as_i64().unwrap_or(1),
+                    gpus(&replica["template"]),
+                )
+            };
+            return replicas
+                .into_iter()
+                .flat_map(|r| r.values())
+                .map(part)
+                .collect();
+        }
+        let wanted = spec["parallelism"].as_i64().unwrap_or(1);
+        vec![(wanted, gpus(&spec["template"]))]
+    }
+
+    fn row(&self, pods: &[std::sync::Arc<Pod>], now: Timestamp) -> JobRow {
+        let state = state_of(&self.object["status"]);
+        let suspended = self.suspended() && !matches!(tone_of(&state), Tone::Good | Tone::Bad);
+        let state = if suspended {
+            "Suspended".to_string()
+        } else {
+            state
+        };
+        let parts = self.parts();
+        let created = self.stamp("/metadata/creationTimestamp");
+        let started = self.stamp("/status/startTime");
+        let ended = self.stamp("/status/completionTime").unwrap_or(now);
+        let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs();
+        let running = pods.iter().filter(|pod| phase(pod) == "Running").count();
+        JobRow {
+            plural: self.plural,
+            kind: self.kind,
+            namespace: self.text("/metadata/namespace").to_string(),
+            name: self.text("/metadata/name").to_string(),
+            tone: tone_of(&state),
+            state,
+            queue: self.queue(),
+            wanted: parts.iter().map(|(count, _)| count).sum(),
+            running,
+            gpus: parts.iter().map(|(count, gpus)| count * gpus).sum(),
+            created,
+            age: created.map(|c| age(seconds(c, now))).unwrap_or_default(),
+            duration: started.map(|s| age(seconds(s, ended))).unwrap_or_default(),
+        }
+    }
+
+    fn suspended(&self) -> bool {
+        let pointer = if self.is_pytorch() {
+            "/spec/runPolicy/suspend"
+        } else {
+            "/spec/suspend"
+        };
+        self.object
+            .pointer(pointer)
+            .and_then(Value::as_bool)
+            .unwrap_or(false)
+    }
+
+    fn steps(&self) -> Vec<Step> {
+        let conditions = self.object["status"]["conditions"].as_array();
+        let step = |condition: &Value| {
+            let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
+            let name = text("type");
+            Step {
+                holds: condition["status"] == "True",
+                tone: tone_of(&name),
+                at: text("lastTransitionTime"),
+                message: text("message"),
+                name,
+            }
+        };
+        conditions.into_iter().flatten().map(step).collect()
+    }
+}
+
+fn phase(pod: &Pod) -> &str {
+    pod.status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref())
+        .unwrap_or("Pending")
+}
+
+fn label<'a>(pod: &'a Pod, name: &str) -> &'a str {
+    let labels = pod.metadata.labels.as_ref();
+    labels
+        .and_then(|labels| labels.get(name))
+        .map_or("", String::as_str)
+}
+
+fn replica(rank: usize, pod: &Pod) -> Replica {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.container_statuses.unwrap_or_default();
+    let waiting = containers
+        .iter()
+        .find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
+    let ended = containers
+        .iter()
+        .find_map(|c| c.state.as_ref()?.terminated.clone());
+    let state = if pod.metadata.deletion_timestamp.is_some() {
+        "Terminating".to_string()
+    } else {
+        let phase = status.phase.unwrap_or_else(|| "Pending".to_string());
+        waiting
+            .or(status.reason)
+            .filter(|_| phase != "Running")
+            .unwrap_or(phase)
+    };
+    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
+    let chosen: resources::devices::ChosenDevices = annotations
+        .get(names::DEVICES)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let devices = chosen
+        .into_values()
+        .flat_map(|by| by.into_values().flatten())
+        .collect();
+    let exit = ended.map(|end| {
+        let reason = end
+            .reason
+            .filter(|reason| reason != "Completed")
+            .unwrap_or_default();
+        format!("{} {reason}", end.exit_code).trim().to_string()
+    });
+    Replica {
+        rank,
+        pod: pod.metadata.name.clone().unwrap_or_default(),
+        role: label(pod, "training.kubeflow.org/replica-type").to_string(),
+        tone: tone_of(&state),
+        state,
+        node: pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.node_name.clone())
+            .unwrap_or_default(),
+        devices,
+        restarts: containers.iter().map(|c| c.restart_count).sum(),
+        exit: exit.unwrap_or_default(),
+    }
+}
+
+impl Board {
+    fn facts(&self, caller: &Caller) -> Vec<Facts> {
+        let reaches = |namespace: &Option<String>| {
+            namespace
+                .as_deref()
+                .is_some_and(|namespace| caller.reaches(namespace))
+        };
+        let pytorch = self.pytorch_jobs.state().into_iter();
+        let pytorch = pytorch
+            .filter(|job| reaches(&job.metadata.namespace))
+            .map(|job| Facts {
+                plural: "pytorchjobs",
+                kind: "PyTorchJob",
+                object: serde_json::to_value(&*job).unwrap_or_default(),
+            });
+        let plain = self.plain_jobs.state().into_iter();
+        let plain = plain
+            .filter(|job| reaches(&job.metadata.namespace))
+            .map(|job| Facts {
+                plural: "jobs",
+                kind: "Job",
+                object: serde_json::to_value(&*job).unwrap_or_default(),
+            });
+        pytorch.chain(plain).collect()
+    }
+
+    fn pods_of(&self, facts: &Facts) -> Vec<std::sync::Arc<Pod>> {
+        let name = facts.text("/metadata/name");
+        let namespace = facts.text("/metadata/namespace");
+        let mut pods: Vec<_> = self
+            .pods
+            .state()
+            .into_iter()
+            .filter(|pod| {
+                pod.metadata.namespace.as_deref() == Some(namespace)
+                    && label(pod, facts.owner_label()) == name
+            })
+            .collect();
+        let key = |pod: &Pod| {
+            let index = label(pod, "training.kubeflow.org/replica-index").parse::<u64>();
+            let index =
+                index.or_else(|_| label(pod, "batch.kubernetes.io/job-completion-index").parse());
+            let role = label(pod, "training.kubeflow.org/replica-type").to_string();
+            (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
+        };
+        pods.sort_by_key(|pod| key(pod));
+        pods
+    }
+
+    /// Every job that the caller may see, newest first.
+    pub fn jobs(&self, caller: &Caller, now: Timestamp) -> Vec<JobRow> {
+        let facts = self.facts(caller);
+        let mut rows: Vec<JobRow> = facts
+            .iter()
+            .map(|facts| facts.row(&self.pods_of(facts), now))
+            .collect();
+        rows.sort_by_key(|row| (Reverse(row.created), row.name.clone()));
+        rows
+    }
+
+    /// One job whole.
+    pub fn job(
+        &self,
+        caller: &Caller,
+        namespace: &str,
+        plural: &str,
+        name: &str,
+        now: Timestamp,
+    ) -> Option<JobDetail> {
+        let facts = self.facts(caller).into_iter().find(|facts| {
+            facts.plural == plural
+                && facts.text("/metadata/name") == name
+                && facts.text("/metadata/namespace") == namespace
+        })?;
+        let pods = self.pods_of(&facts);
+        let row = facts.row(&pods, now);
+        let mut shown = facts.object.clone();
+        if let Some(metadata) = shown["metadata"].as_object_mut() {
+            metadata.remove("managedFields");
+        }
+        Some(JobDetail {
+            steps: facts.steps(),
+            replicas: pods
+                .iter()
+                .enumerate()
+                .map(|(rank, pod)| replica(rank, pod))
+                .collect(),
+            suspended: facts.suspended(),
+            over: matches!(row.tone, Tone::Good | Tone::Bad),
+            manifest: serde_norway::to_string(&shown).unwrap_or_default(),
+            row,
+        })
+    }
+
+    /// The PodGroup's phase of a job, when it has one.
+    pub fn group_phase(&self, namespace: &str, name: &str) -> Option<String> {
+        let group = self.groups.state().into_iter().find(|group| {
+            group.metadata.name.as_deref() == Some(name)
+                && group.metadata.namespace.as_deref() == Some(namespace)
+        })?;
+        let status = serde_json::to_value(&group.status).ok()?;
+        status["phase"].as_str().map(str::to_string)
+    }
+}

@@ -1,0 +1,126 @@
+//! The board: what the pages show, kept current by watches and read from memory.
+//!
+//! It only reads. A change bumps a version at most every [`COALESCE`], which is what
+//! pages are pushed.
+
+mod jobs;
+mod nodes;
+mod queues;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::reflector::{self, Store};
+use kube::runtime::{WatchStreamExt, watcher};
+use kube::{Api, Client, Resource};
+use resources::kinds::{PodGroup, PyTorchJob, Queue};
+use tokio::sync::watch;
+
+pub use jobs::{JobDetail, JobRow, Tone};
+pub use nodes::{Cluster, NodeCard};
+pub use queues::QueueRow;
+
+/// How long changes are gathered before pages are told.
+const COALESCE: Duration = Duration::from_millis(200);
+
+/// Everything the pages read. Cheap to clone.
+#[derive(Clone)]
+pub struct Board {
+    pods: Store<Pod>,
+    nodes: Store<Node>,
+    pytorch_jobs: Store<PyTorchJob>,
+    plain_jobs: Store<Job>,
+    groups: Store<PodGroup>,
+    queues: Store<Queue>,
+    version: watch::Receiver<u64>,
+}
+
+impl Board {
+    /// Starts the watches; they run until the board's last clone and the runtime end.
+    pub fn start(client: &Client) -> Board {
+        let (bump, version) = watch::channel(0u64);
+        let bump = Arc::new(bump);
+        Board {
+            pods: follow(client, &bump),
+            nodes: follow(client, &bump),
+            pytorch_jobs: follow(client, &bump),
+            plain_jobs: follow(client, &bump),
+            groups: follow(client, &bump),
+            queues: follow(client, &bump),
+            version,
+        }
+    }
+
+    /// Changes by one or more whenever something on the board changed.
+    pub fn version(&self) -> watch::Receiver<u64> {
+        self.version.clone()
+    }
+}
+
+/// Mirrors one kind; a watch that fails is tried again with kube's own bounded backoff.
+fn follow<K>(client: &Client, bump: &Arc<watch::Sender<u64>>) -> Store<K>
+where
+    K: Resource<DynamicType = ()>
+        + Clone
+        + std::fmt::Debug
+        + serde::de::DeserializeOwned
+        + Send
+        + Sync
+        + 'static,
+{
+    let (reader, writer) = reflector::store::<K>();
+    let api: Api<K> = Api::all(client.clone());
+    let changes = reflector::reflector(writer, watcher(api, watcher::Config::default()))
+        .default_backoff()
+        .into_stream();
+    let bump = bump.clone();
+    tokio::spawn(async move {
+        let mut changes = std::pin::pin!(changes);
+        while let Some(first) = changes.next().await {
+            if let Err(error) = first {
+                tracing::warn!(kind = %K::kind(&()), %error, "the board's watch failed; trying again");
+                continue;
+            }
+            // Take in what comes close behind, then tell the pages once.
+            let gather = async { while let Ok(Some(_)) = changes.try_next().await {} };
+            let _ = tokio::time::timeout(COALESCE, gather).await;
+            bump.send_modify(|version| *version += 1);
+        }
+    });
+    reader
+}
+
+/// How long ago something was, in the two biggest units, as kubectl writes ages.
+pub fn age(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        600..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_are_short_and_never_negative() {
+        let cases = [
+            (-5, "0s"),
+            (119, "119s"),
+            (130, "2m10s"),
+            (3600, "60m"),
+            (7260, "2h1m"),
+            (200_000, "2d"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(age(seconds), text);
+        }
+    }
+}

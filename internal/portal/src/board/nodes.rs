@@ -1,0 +1,334 @@
+//! Nodes and their devices as the pages show them.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Node;
+use resources::amounts::{Amounts, pod_requests};
+use resources::devices::{ChosenDevices, NodeInventory};
+use resources::names;
+use serde::Serialize;
+
+use super::{Board, Tone};
+
+const GIB: f64 = (1u64 << 30) as f64;
+
+/// One GPU of a node.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuSquare {
+    /// Its index on the node.
+    pub index: u32,
+    /// Its model.
+    pub model: String,
+    /// Its memory.
+    pub memory_mib: u64,
+    /// Whether it may be given out.
+    pub healthy: bool,
+    /// The pod that has it, as namespace/name.
+    pub holder: String,
+}
+
+impl GpuSquare {
+    /// The CSS class.
+    pub fn class(&self) -> &'static str {
+        match (self.healthy, self.holder.is_empty()) {
+            (false, _) => "bad",
+            (true, false) => "busy",
+            (true, true) => "free",
+        }
+    }
+
+    /// The words for it, for pointers and for readers that see no colour.
+    pub fn words(&self) -> String {
+        let state = match (self.healthy, self.holder.as_str()) {
+            (false, _) => "unhealthy".to_string(),
+            (true, "") => "free".to_string(),
+            (true, holder) => format!("used by {holder}"),
+        };
+        format!(
+            "GPU {} {} {} GiB: {state}",
+            self.index,
+            self.model,
+            self.memory_mib / 1024
+        )
+    }
+}
+
+/// One node.
+#[derive(Clone, Debug, Serialize)]
+pub struct NodeCard {
+    /// Its name.
+    pub name: String,
+    /// Ready, NotReady or Unknown; with what keeps work away.
+    pub status: String,
+    /// How that looks.
+    pub tone: Tone,
+    /// Its address.
+    pub address: String,
+    /// Its kernel and system.
+    pub system: String,
+    /// How it runs pods.
+    pub runtimes: String,
+    /// Pods on it.
+    pub pods: i64,
+    /// CPUs promised.
+    pub cpu_used: f64,
+    /// CPUs there are.
+    pub cpu_room: f64,
+    /// GiB promised.
+    pub memory_used: f64,
+    /// GiB there are.
+    pub memory_room: f64,
+    /// Its GPUs.
+    pub gpus: Vec<GpuSquare>,
+    /// Where the list of GPUs comes from.
+    pub source: String,
+}
+
+impl NodeCard {
+    /// How much of the CPUs is promised, in percent.
+    pub fn cpu_percent(&self) -> u32 {
+        percent(self.cpu_used, self.cpu_room)
+    }
+
+    /// How much of the memory is promised, in percent.
+    pub fn memory_percent(&self) -> u32 {
+        percent(self.memory_used, self.memory_room)
+    }
+
+    /// CPUs, as `1.5 of 8`.
+    pub fn cpu_words(&self) -> String {
+        format!("{:.1} of {:.0}", self.cpu_used, self.cpu_room)
+    }
+
+    /// Memory, as `1.5 of 8 GiB`.
+    pub fn memory_words(&self) -> String {
+        format!("{:.1} of {:.1} GiB", self.memory_used, self.memory_room)
+    }
+}
+
+fn percent(part: f64, whole: f64) -> u32 {
+    if whole <= 0.0 {
+        return 0;
+    }
+    (part / whole * 100.0).round().clamp(0.0, 100.0) as u32
+}
+
+/// Sums over all nodes.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Cluster {
+    /// Nodes that are ready.
+    pub nodes_ready: usize,
+    /// Nodes there are.
+    pub nodes: usize,
+    /// GPUs in use.
+    pub gpus_used: usize,
+    /// GPUs that work.
+    pub gpus: usize,
+    /// CPUs promised.
+    pub cpu_used: f64,
+    /// CPUs there are.
+    pub cpu_room: f64,
+}
+
+impl Cluster {
+    /// The sums.
+    pub fn of(cards: &[NodeCard]) -> Cluster {
+        let gpus = || {
+            cards
+                .iter()
+                .flat_map(|card| &card.gpus)
+                .filter(|gpu| gpu.healthy)
+        };
+        Cluster {
+            nodes_ready: cards.iter().filter(|card| card.tone == Tone::Good).count(),
+            nodes: cards.len(),
+            gpus_used: gpus().filter(|gpu| !gpu.holder.is_empty()).count(),
+            gpus: gpus().count(),
+            cpu_used: cards.iter().map(|card| card.cpu_used).sum(),
+            cpu_room: cards.iter().map(|card| card.cpu_room).sum(),
+        }
+    }
+
+    /// CPUs, as `1.5 of 8`.
+    pub fn cpu_words(&self) -> String {
+        format!("{:.1} of {:.0}", self.cpu_used, self.cpu_room)
+    }
+}
+
+fn status_of(node: &Node) -> (String, Tone) {
+    let conditions = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.as_ref());
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c.type_ == "Ready");
+    let (word, tone) = match ready.map(|c| c.status.as_str()) {
+        Some("True") => ("Ready", Tone::Good),
+        Some("False") => ("NotReady", Tone::Bad),
+        _ => ("Unknown", Tone::Bad),
+    };
+    let cordoned = node
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.unschedulable)
+        .unwrap_or(false);
+    if cordoned {
+        return (format!("{word}, takes no new work"), Tone::Idle);
+    }
+    (word.to_string(), tone)
+}
+
+fn runtimes(node: &Node) -> String {
+    let labels = node.metadata.labels.clone().unwrap_or_default();
+    let known = [
+        ("muster.io/runtime.process", "processes"),
+        ("muster.io/runtime.cri", "containers"),
+        (
+            "muster.io/runtime.host-images",
+            "images' commands on the host",
+        ),
+    ];
+    let on = |name: &str| labels.get(name).is_some_and(|value| value == "true");
+    let words: Vec<&str> = known
+        .iter()
+        .filter(|(name, _)| on(name))
+        .map(|(_, word)| *word)
+        .collect();
+    words.join(", ")
+}
+
+impl Board {
+    /// Every node, by name.
+    pub fn nodes(&self) -> Vec<NodeCard> {
+        let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
+        let mut holders: BTreeMap<String, String> = BTreeMap::new();
+        for pod in self.pods.state() {
+            let Some(spec) = &pod.spec else { continue };
+            let Some(node) = &spec.node_name else {
+                continue;
+            };
+            let phase = pod
+                .status
+                .as_ref()
+                .and_then(|status| status.phase.as_deref());
+            if matches!(phase, Some("Succeeded" | "Failed")) {
+                continue;
+            }
+            used.entry(node.clone())
+                .or_default()
+                .add(&pod_requests(spec));
+            let meta = &pod.metadata;
+            let holder = format!(
+                "{}/{}",
+                meta.namespace.as_deref().unwrap_or(""),
+                meta.name.as_deref().unwrap_or("")
+            );
+            let chosen = meta
+                .annotations
+                .as_ref()
+                .and_then(|a| a.get(names::DEVICES));
+            let chosen: ChosenDevices = chosen
+                .and_then(|text| serde_json::from_str(text).ok())
+                .unwrap_or_default();
+            for id in chosen
+                .into_values()
+                .flat_map(|by| by.into_values().flatten())
+            {
+                holders.insert(id, holder.clone());
+            }
+        }
+        let mut cards: Vec<NodeCard> = self
+            .nodes
+            .state()
+            .iter()
+            .map(|node| card(node, &used, &holders))
+            .collect();
+        cards.sort_by(|a, b| a.name.cmp(&b.name));
+        cards
+    }
+}
+
+fn card(
+    node: &Node,
+    used: &BTreeMap<String, Amounts>,
+    holders: &BTreeMap<String, String>,
+) -> NodeCard {
+    let name = node.metadata.name.clone().unwrap_or_default();
+    let annotations = node.metadata.annotations.clone().unwrap_or_default();
+    let inventory: NodeInventory = annotations
+        .get(names::INVENTORY)
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default();
+    let nothing = Amounts::default();
+    let used = used.get(&name).unwrap_or(&nothing);
+    let status = node.status.clone().unwrap_or_default();
+    let room = status
+        .allocatable
+        .as_ref()
+        .map(Amounts::from_k8s)
+        .unwrap_or_default();
+    let (word, tone) = status_of(node);
+    let gpus = inventory.gpus.iter().map(|gpu| GpuSquare {
+        index: gpu.index,
+        model: gpu.model.clone(),
+        memory_mib: gpu.memory_mib,
+        healthy: gpu.healthy,
+        holder: holders.get(&gpu.id).cloned().unwrap_or_default(),
+    });
+    NodeCard {
+        status: word,
+        tone,
+        address: status
+            .addresses
+            .into_iter()
+            .flatten()
+            .find(|address| address.type_ == "InternalIP")
+            .map(|address| address.address)
+            .unwrap_or_default(),
+        system: format!("{} {}", inventory.os, inventory.kernel)
+            .trim()
+            .to_string(),
+        runtimes: runtimes(node),
+        pods: used.get("pods"),
+        cpu_used: used.get("cpu") as f64 / 1000.0,
+        cpu_room: room.get("cpu") as f64 / 1000.0,
+        memory_used: used.get("memory") as f64 / GIB,
+        memory_room: room.get("memory") as f64 / GIB,
+        gpus: gpus.collect(),
+        source: inventory.source.clone(),
+        name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_stay_between_0_and_100() {
+        assert_eq!(percent(1.0, 0.0), 0);
+        assert_eq!(percent(1.0, 3.0), 33);
+        assert_eq!(percent(5.0, 4.0), 100);
+    }
+
+    #[test]
+    fn a_gpu_says_in_words_what_its_colour_means() {
+        let mut gpu = GpuSquare {
+            index: 1,
+            model: "H100".into(),
+            memory_mib: 81_920,
+            healthy: true,
+            holder: String::new(),
+        };
+        assert_eq!(
+            (gpu.class(), gpu.words().as_str()),
+            ("free", "GPU 1 H100 80 GiB: free")
+        );
+        gpu.holder = "a/b".into();
+        assert_eq!(gpu.class(), "busy");
+        gpu.healthy = false;
+        assert!(gpu.words().ends_with("unhealthy"));
+    }
+}

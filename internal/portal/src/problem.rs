@@ -1,0 +1,105 @@
+//! Errors of the REST API: problem details (RFC 9457) with a stable `code`.
+
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use identity::IdentityError;
+use serde_json::json;
+
+/// A refused request.
+#[derive(Debug)]
+pub struct Problem {
+    status: StatusCode,
+    code: &'static str,
+    detail: String,
+}
+
+impl Problem {
+    /// A problem with its stable code, for programs, and its words, for people.
+    pub fn new(status: StatusCode, code: &'static str, detail: impl Into<String>) -> Self {
+        let detail = detail.into();
+        Problem {
+            status,
+            code,
+            detail,
+        }
+    }
+
+    /// Nobody is signed in.
+    pub fn unauthorized() -> Self {
+        let detail = "sign in, or send a bearer token (`muster token create`)";
+        Problem::new(StatusCode::UNAUTHORIZED, "unauthorized", detail)
+    }
+
+    /// The caller may not.
+    pub fn forbidden(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::FORBIDDEN, "forbidden", detail)
+    }
+
+    /// A field is wrong: its name, its value, what would be right.
+    pub fn invalid(detail: impl Into<String>) -> Self {
+        Problem::new(StatusCode::UNPROCESSABLE_ENTITY, "invalid", detail)
+    }
+
+    /// The words for people.
+    pub fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let body = json!({
+            "type": "about:blank",
+            "title": self.status.canonical_reason().unwrap_or("error"),
+            "status": self.status.as_u16(),
+            "code": self.code,
+            "detail": self.detail,
+        });
+        let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+        (self.status, kind, body.to_string()).into_response()
+    }
+}
+
+impl From<kube::Error> for Problem {
+    fn from(error: kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) => {
+                let code = StatusCode::from_u16(status.code).unwrap_or(StatusCode::BAD_GATEWAY);
+                let stable = match code {
+                    StatusCode::NOT_FOUND => "not-found",
+                    StatusCode::FORBIDDEN => "forbidden",
+                    StatusCode::CONFLICT => "conflict",
+                    StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+                    _ => "refused",
+                };
+                Problem::new(code, stable, status.message)
+            }
+            other => Problem::new(StatusCode::BAD_GATEWAY, "unreachable", other.to_string()),
+        }
+    }
+}
+
+impl From<IdentityError> for Problem {
+    fn from(error: IdentityError) -> Self {
+        let (status, code) = match &error {
+            IdentityError::WrongPassword => (StatusCode::UNAUTHORIZED, "wrong-password"),
+            IdentityError::TooManyAttempts { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
+            }
+            IdentityError::NoSuchUser { .. } | IdentityError::NoSuchToken { .. } => {
+                (StatusCode::NOT_FOUND, "not-found")
+            }
+            IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
+            IdentityError::WeakPassword { .. }
+            | IdentityError::BadName { .. }
+            | IdentityError::TokenLifetime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
+            _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
+        };
+        Problem::new(status, code, error.to_string())
+    }
+}

@@ -1,0 +1,121 @@
+//! Why a job waits: the scheduler's report of its gang, in the words that the CLI and the
+//! UI show too.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, ListParams};
+use resources::registry::{self, Kind};
+use resources::report::PlacementReport;
+use serde_json::{Value, json};
+
+use crate::Problem;
+use crate::state::{Portal, SignedIn};
+
+/// Answers `GET /api/v1/jobs/{namespace}/{kind}/{name}/explain`.
+pub async fn explain(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path((namespace, plural, name)): Path<(String, String, String)>,
+) -> Result<Json<Value>, Problem> {
+    let kind = job_kind(&plural)?;
+    let client = portal.client(&caller);
+    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
+    let job = api.get(&name).await?;
+    let state = state_of(&job.data["status"]);
+    let report = find_report(&portal, client, &namespace, &name).await?;
+    let answer = match &report {
+        Some(report) => json!({
+            "state": state,
+            "sentence": report.sentence(),
+            "binding": report.binding,
+            "would_fit": report.would_fit,
+            "report": report,
+        }),
+        None => json!({
+            "state": state,
+            "sentence": settled_sentence(&state, &job.data["status"]),
+        }),
+    };
+    Ok(Json(answer))
+}
+
+fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
+    registry::all()
+        .iter()
+        .find(|kind| kind.plural == plural && matches!(kind.kind, "PyTorchJob" | "Job"))
+        .ok_or_else(|| {
+            Problem::invalid(format!(
+                "kind: Invalid value: {plural:?}: use pytorchjobs or jobs"
+            ))
+        })
+}
+
+/// The gang's own report, or that of one of the job's pods that waits alone.
+async fn find_report(
+    portal: &Portal,
+    client: kube::Client,
+    namespace: &str,
+    name: &str,
+) -> Result<Option<PlacementReport>, Problem> {
+    if let Some(report) = (portal.hooks.explain)(namespace, name) {
+        return Ok(Some(report));
+    }
+    let pods: Api<Pod> = Api::namespaced(client, namespace);
+    let selector = format!("batch.kubernetes.io/job-name={name}");
+    for pod in pods.list(&ListParams::default().labels(&selector)).await? {
+        let pod = pod.metadata.name.unwrap_or_default();
+        if let Some(report) = (portal.hooks.explain)(namespace, &pod) {
+            return Ok(Some(report));
+        }
+    }
+    Ok(None)
+}
+
+/// The last condition that holds, or Pending.
+pub fn state_of(status: &Value) -> String {
+    let conditions = status["conditions"].as_array();
+    conditions
+        .into_iter()
+        .flatten()
+        .rfind(|condition| condition["status"] == "True")
+        .and_then(|condition| condition["type"].as_str())
+        .unwrap_or("Pending")
+        .to_string()
+}
+
+fn settled_sentence(state: &str, status: &Value) -> String {
+    let conditions = status["conditions"].as_array();
+    let message = conditions
+        .into_iter()
+        .flatten()
+        .rfind(|condition| condition["type"] == state)
+        .and_then(|condition| condition["message"].as_str());
+    match (state, message) {
+        ("Pending" | "Created", _) => {
+            "Nothing holds it back: it is about to be placed.".to_string()
+        }
+        (_, Some(message)) if !message.is_empty() => message.to_string(),
+        (state, _) => format!("It is {state}; nothing holds it back."),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_is_the_last_condition_that_holds() {
+        let status = json!({"conditions": [
+            {"type": "Created", "status": "True"},
+            {"type": "Running", "status": "False"},
+            {"type": "Succeeded", "status": "True", "message": "done"},
+        ]});
+        assert_eq!(state_of(&status), "Succeeded");
+        assert_eq!(settled_sentence("Succeeded", &status), "done");
+        assert_eq!(state_of(&json!({})), "Pending");
+    }
+}

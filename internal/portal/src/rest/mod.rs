@@ -1,0 +1,53 @@
+//! REST under `/api/v1`. The names used here are none of the core API's own, so both
+//! live under one prefix.
+
+mod explain;
+mod logs;
+mod tokens;
+
+pub use explain::state_of;
+
+use axum::extract::State;
+use axum::routing::{delete, get, post};
+use axum::{Json, Router};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::board::Cluster;
+use crate::state::{Portal, SignedIn};
+
+/// The routes.
+pub fn routes() -> Router<Portal> {
+    Router::new()
+        .route("/api/v1/whoami", get(whoami))
+        .route("/api/v1/overview", get(overview))
+        .route("/api/v1/jobs", get(jobs))
+        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
+        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
+        .route("/api/v1/join-tokens", post(tokens::join))
+        .route("/api/v1/logs/{namespace}/{pod}", get(logs::read))
+        .route(
+            "/api/v1/jobs/{namespace}/{kind}/{name}/explain",
+            get(explain::explain),
+        )
+}
+
+async fn whoami(SignedIn(caller): SignedIn) -> Json<Value> {
+    Json(json!({"user": caller.user, "role": caller.role, "namespaces": caller.namespaces}))
+}
+
+async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+    let nodes = portal.board.nodes();
+    let jobs = portal.board.jobs(&caller, Timestamp::now());
+    let count = |state: &str| jobs.iter().filter(|job| job.state == state).count();
+    Json(json!({
+        "cluster": Cluster::of(&nodes),
+        "nodes": nodes,
+        "queues": portal.board.queues(),
+        "jobs": {"total": jobs.len(), "running": count("Running"), "failed": count("Failed")},
+    }))
+}
+
+async fn jobs(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+    Json(json!({"items": portal.board.jobs(&caller, Timestamp::now())}))
+}

@@ -1,0 +1,144 @@
+//! Signing in and out.
+
+use askama::Template;
+use axum::Form;
+use axum::extract::{Query, State};
+use axum::http::{HeaderMap, header};
+use axum::response::{IntoResponse, Redirect, Response};
+use identity::{SESSION_COOKIE, SESSION_TTL, TokenInfo};
+use serde::Deserialize;
+
+use super::{page, page_with};
+use crate::Problem;
+use crate::state::Portal;
+
+#[derive(Template)]
+#[template(path = "sign_in.html")]
+struct SignIn {
+    problem: String,
+    user: String,
+    next: String,
+}
+
+/// Where to go after signing in.
+#[derive(Deserialize)]
+pub struct Next {
+    #[serde(default)]
+    next: String,
+}
+
+/// What the form sends.
+#[derive(Deserialize)]
+pub struct Credentials {
+    user: String,
+    password: String,
+    #[serde(default)]
+    next: String,
+}
+
+/// Only our own pages are gone to, so that a link can't lead elsewhere through here.
+fn own_page(next: &str) -> &str {
+    let own = next.starts_with("/ui/") && !next.contains("//") && !next.contains('\\');
+    if own { next } else { "/ui/" }
+}
+
+/// The form.
+pub async fn form(Query(next): Query<Next>) -> Response {
+    page(&SignIn {
+        problem: String::new(),
+        user: String::new(),
+        next: own_page(&next.next).to_string(),
+    })
+}
+
+/// Checks the password and sets the session's cookie.
+pub async fn sign_in(
+    State(portal): State<Portal>,
+    headers: HeaderMap,
+    Form(form): Form<Credentials>,
+) -> Response {
+    let next = own_page(&form.next).to_string();
+    match portal
+        .identity
+        .sign_in(form.user.trim(), &form.password)
+        .await
+    {
+        Ok(session) => {
+            let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(&headers));
+            ([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response()
+        }
+        Err(error) => {
+            let problem = Problem::from(error);
+            let template = SignIn {
+                problem: problem.detail().to_string(),
+                user: form.user,
+                next,
+            };
+            page_with(problem.status(), &template)
+        }
+    }
+}
+
+/// Ends the session.
+pub async fn sign_out(
+    State(portal): State<Portal>,
+    session: Option<axum::Extension<TokenInfo>>,
+    headers: HeaderMap,
+) -> Response {
+    if let Some(axum::Extension(session)) = session
+        && let Err(error) = portal.identity.revoke(&session.id).await
+    {
+        tracing::warn!(%error, "a session could not be ended");
+    }
+    let cookie = cookie("", 0, is_https(&headers));
+    ([(header::SET_COOKIE, cookie)], Redirect::to("/ui/sign-in")).into_response()
+}
+
+/// Browsers name the scheme of the page that a form was sent from.
+fn is_https(headers: &HeaderMap) -> bool {
+    let origin = headers
+        .get(header::ORIGIN)
+        .and_then(|origin| origin.to_str().ok());
+    origin.is_some_and(|origin| origin.starts_with("https://"))
+}
+
+fn cookie(secret: &str, seconds: u64, https: bool) -> String {
+    let secure = if https { "; Secure" } else { "" };
+    format!(
+        "{SESSION_COOKIE}={secret}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signing_in_leads_to_our_own_pages_only() {
+        assert_eq!(own_page("/ui/jobs?q=x"), "/ui/jobs?q=x");
+        for other in [
+            "",
+            "https://evil.example",
+            "//evil.example",
+            "/ui//evil",
+            "/ui/\\evil",
+            "/api",
+        ] {
+            assert_eq!(own_page(other), "/ui/", "{other}");
+        }
+    }
+
+    #[test]
+    fn the_cookie_is_out_of_reach_for_scripts_and_other_sites() {
+        let cookie = cookie("s", 60, true);
+        for part in [
+            "HttpOnly",
+            "SameSite=Strict",
+            "Secure",
+            "Max-Age=60",
+            "Path=/",
+        ] {
+            assert!(cookie.contains(part), "{part}");
+        }
+    }
+}

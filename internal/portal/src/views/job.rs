@@ -1,0 +1,256 @@
+//! One job's page, and what can be done there.
+
+use askama::Template;
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Redirect, Response};
+use futures::StreamExt;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Event;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::{Api, Client};
+use resources::access::Caller;
+use resources::registry;
+use resources::report::PlacementReport;
+use serde::Deserialize;
+use serde_json::json;
+
+use super::{Frame, Reader, message, page as render};
+use crate::Problem;
+use crate::board::JobDetail;
+use crate::state::{LogQuery, Portal};
+
+/// How many lines of a log a page without scripts shows.
+const SHOWN_LINES: u64 = 200;
+
+/// How many events are shown.
+const SHOWN_EVENTS: usize = 50;
+
+/// A job's address.
+#[derive(Deserialize)]
+pub struct Address {
+    namespace: String,
+    kind: String,
+    name: String,
+}
+
+/// Which rank's log is open.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub struct Open {
+    rank: usize,
+}
+
+struct EventLine {
+    at: String,
+    kind: String,
+    about: String,
+    reason: String,
+    message: String,
+}
+
+#[derive(Template)]
+#[template(path = "job.html")]
+struct JobPage {
+    frame: Frame,
+    job: JobDetail,
+    report: Option<PlacementReport>,
+    events: Vec<EventLine>,
+    rank: usize,
+    log_source: String,
+    log_text: String,
+}
+
+/// The page.
+pub async fn page_of(
+    portal: &Portal,
+    caller: &Caller,
+    address: &Address,
+    open: &Open,
+) -> Result<Response, Problem> {
+    let Address {
+        namespace,
+        kind,
+        name,
+    } = address;
+    let job = portal
+        .board
+        .job(caller, namespace, kind, name, Timestamp::now())
+        .ok_or_else(|| {
+            Problem::new(
+                StatusCode::NOT_FOUND,
+                "not-found",
+                format!(
+                    "there is no job {name:?} in namespace {namespace:?}; it may have been deleted"
+                ),
+            )
+        })?;
+    let pod = job
+        .replicas
+        .get(open.rank)
+        .map(|replica| replica.pod.clone());
+    let log_source = pod
+        .as_ref()
+        .map(|pod| format!("/api/v1/logs/{namespace}/{pod}?tailLines={SHOWN_LINES}"))
+        .unwrap_or_default();
+    let log_text = match pod {
+        Some(pod) => last_lines(portal, namespace, pod).await,
+        None => String::new(),
+    };
+    let report = match job.over {
+        true => None,
+        false => (portal.hooks.explain)(namespace, name).or_else(|| {
+            let waiting = job
+                .replicas
+                .iter()
+                .find(|replica| replica.node.is_empty())?;
+            (portal.hooks.explain)(namespace, &waiting.pod)
+        }),
+    };
+    let events = events(portal.client(caller), namespace, &job).await?;
+    Ok(render(&JobPage {
+        frame: Frame::of(caller, "jobs"),
+        report,
+        events,
+        rank: open.rank,
+        log_source,
+        log_text,
+        job,
+    }))
+}
+
+/// Answers `GET`.
+pub async fn page(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Path(address): Path<Address>,
+    Query(open): Query<Open>,
+) -> Response {
+    match page_of(&portal, &caller, &address, &open).await {
+        Ok(response) => response,
+        Err(problem) => message(&caller, "jobs", &problem),
+    }
+}
+
+async fn last_lines(portal: &Portal, namespace: &str, pod: String) -> String {
+    let query = LogQuery {
+        namespace: namespace.to_string(),
+        pod,
+        tail_lines: Some(SHOWN_LINES),
+        ..LogQuery::default()
+    };
+    let mut stream = match (portal.hooks.open_log)(query).await {
+        Ok(stream) => stream,
+        Err(problem) => return problem.detail,
+    };
+    let mut bytes = Vec::new();
+    while let Some(Ok(chunk)) = stream.next().await {
+        bytes.extend_from_slice(&chunk);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+async fn events(
+    client: Client,
+    namespace: &str,
+    job: &JobDetail,
+) -> Result<Vec<EventLine>, Problem> {
+    let api: Api<Event> = Api::namespaced(client, namespace);
+    let name = &job.row.name;
+    let about_job = |event: &Event| {
+        let about = event.involved_object.name.as_deref().unwrap_or("");
+        about == name || job.replicas.iter().any(|replica| replica.pod == about)
+    };
+    let mut events: Vec<Event> = api
+        .list(&ListParams::default())
+        .await?
+        .into_iter()
+        .filter(about_job)
+        .collect();
+    events.sort_by_key(|event| std::cmp::Reverse(event.last_timestamp.clone()));
+    let line = |event: Event| EventLine {
+        at: event
+            .last_timestamp
+            .map(|at| at.0.to_string())
+            .unwrap_or_default(),
+        kind: event.type_.unwrap_or_default(),
+        about: event.involved_object.name.unwrap_or_default(),
+        reason: event.reason.unwrap_or_default(),
+        message: event.message.unwrap_or_default(),
+    };
+    Ok(events.into_iter().take(SHOWN_EVENTS).map(line).collect())
+}
+
+/// What the buttons send.
+#[derive(Deserialize)]
+pub struct Action {
+    namespace: String,
+    kind: String,
+    name: String,
+    action: String,
+}
+
+/// Suspends, resumes or deletes.
+pub async fn act(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Path(action): Path<Action>,
+) -> Response {
+    match carry_out(&portal, &caller, &action).await {
+        Ok(next) => Redirect::to(&next).into_response(),
+        Err(problem) => message(&caller, "jobs", &problem),
+    }
+}
+
+async fn carry_out(portal: &Portal, caller: &Caller, action: &Action) -> Result<String, Problem> {
+    let Action {
+        namespace,
+        kind,
+        name,
+        action,
+    } = action;
+    let suspend_at = match kind.as_str() {
+        "pytorchjobs" => "/spec/runPolicy/suspend",
+        "jobs" => "/spec/suspend",
+        _ => {
+            return Err(Problem::invalid(format!(
+                "kind: Invalid value: {kind:?}: use pytorchjobs or jobs"
+            )));
+        }
+    };
+    let kind = registry::all()
+        .iter()
+        .find(|known| known.plural == kind)
+        .ok_or_else(|| Problem::invalid(format!("kind: Invalid value: {kind:?}")))?;
+    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    let api: Api<DynamicObject> = Api::namespaced_with(portal.client(caller), namespace, &resource);
+    let suspend = |on: bool| {
+        if suspend_at.contains("runPolicy") {
+            json!({"spec": {"runPolicy": {"suspend": on}}})
+        } else {
+            json!({"spec": {"suspend": on}})
+        }
+    };
+    let parameters = PatchParams::default();
+    match action.as_str() {
+        "suspend" => api
+            .patch(name, &parameters, &Patch::Merge(suspend(true)))
+            .await
+            .map(|_| ())?,
+        "resume" => api
+            .patch(name, &parameters, &Patch::Merge(suspend(false)))
+            .await
+            .map(|_| ())?,
+        "cancel" => {
+            api.delete(name, &DeleteParams::background()).await?;
+            return Ok("/ui/jobs".to_string());
+        }
+        other => {
+            return Err(Problem::invalid(format!(
+                "action: Invalid value: {other:?}: use suspend, resume or cancel"
+            )));
+        }
+    }
+    Ok(format!("/ui/jobs/{namespace}/{}/{name}", kind.plural))
+}

@@ -1,0 +1,159 @@
+//! The web UI's pages: HTML rendered here from the templates in `web/`, pushed a hint by
+//! server-sent events when something changed, usable without scripts.
+
+mod assets;
+mod door;
+mod job;
+mod jobs;
+mod live;
+mod overview;
+mod submit;
+
+use askama::Template;
+use axum::Router;
+use axum::extract::FromRequestParts;
+use axum::http::request::Parts;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{Html, IntoResponse, Redirect, Response};
+use axum::routing::{get, post};
+use resources::access::Caller;
+
+use crate::Problem;
+use crate::state::Portal;
+
+/// The pages' addresses.
+pub fn routes() -> Router<Portal> {
+    Router::new()
+        .route("/", get(async || Redirect::to("/ui/")))
+        .route("/ui", get(async || Redirect::to("/ui/")))
+        .route("/ui/", get(overview::overview))
+        .route("/ui/sign-in", get(door::form).post(door::sign_in))
+        .route("/ui/sign-out", post(door::sign_out))
+        .route("/ui/jobs", get(jobs::list))
+        .route("/ui/jobs/{namespace}/{kind}/{name}", get(job::page))
+        .route(
+            "/ui/jobs/{namespace}/{kind}/{name}/{action}",
+            post(job::act),
+        )
+        .route("/ui/nodes", get(overview::nodes))
+        .route("/ui/queues", get(overview::queues))
+        .route("/ui/submit", get(submit::blank).post(submit::submit))
+        .route("/ui/submit/form", post(submit::from_form))
+        .route("/ui/live", get(live::changes))
+        .route("/ui/assets/{file}", get(assets::asset))
+}
+
+/// What every page's frame shows.
+pub struct Frame {
+    user: String,
+    here: &'static str,
+    live: bool,
+}
+
+impl Frame {
+    fn of(caller: &Caller, here: &'static str) -> Frame {
+        Frame {
+            user: caller.user.clone(),
+            here,
+            live: true,
+        }
+    }
+
+    fn still(caller: &Caller, here: &'static str) -> Frame {
+        Frame {
+            live: false,
+            ..Frame::of(caller, here)
+        }
+    }
+}
+
+/// The caller of a page; without one the browser is sent to sign in and back.
+pub struct Reader(Caller);
+
+impl<S: Sync> FromRequestParts<S> for Reader {
+    type Rejection = Redirect;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Redirect> {
+        match parts.extensions.get::<Caller>() {
+            Some(caller) => Ok(Reader(caller.clone())),
+            None => {
+                let asked = parts.uri.path_and_query().map_or("/ui/", |p| p.as_str());
+                let next = if parts.method == axum::http::Method::GET {
+                    asked
+                } else {
+                    "/ui/"
+                };
+                Err(Redirect::to(&format!("/ui/sign-in?next={}", escape(next))))
+            }
+        }
+    }
+}
+
+/// Percent-encodes what a query's value may not hold.
+fn escape(text: &str) -> String {
+    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
+    let encode = |b: u8| {
+        if plain(b) {
+            char::from(b).to_string()
+        } else {
+            format!("%{b:02X}")
+        }
+    };
+    text.bytes().map(encode).collect()
+}
+
+/// Renders a page with the headers that all pages get.
+fn page<T: Template>(template: &T) -> Response {
+    page_with(StatusCode::OK, template)
+}
+
+fn page_with<T: Template>(status: StatusCode, template: &T) -> Response {
+    let html = match template.render() {
+        Ok(html) => html,
+        Err(error) => {
+            tracing::error!(%error, "a page could not be rendered");
+            let words = "this page could not be rendered; the server's log says why";
+            return (StatusCode::INTERNAL_SERVER_ERROR, words).into_response();
+        }
+    };
+    let mut response = (status, Html(html)).into_response();
+    let headers = response.headers_mut();
+    let policy = "default-src 'self'; frame-ancestors 'none'; form-action 'self'; base-uri 'none'";
+    headers.insert(
+        header::CONTENT_SECURITY_POLICY,
+        HeaderValue::from_static(policy),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("same-origin"),
+    );
+    response
+}
+
+#[derive(Template)]
+#[template(path = "message.html")]
+struct Message<'a> {
+    frame: Frame,
+    title: &'a str,
+    detail: &'a str,
+}
+
+/// A page that says why something can't be shown or done.
+fn message(caller: &Caller, here: &'static str, problem: &Problem) -> Response {
+    let title = match problem.status() {
+        StatusCode::NOT_FOUND => "Not found",
+        StatusCode::FORBIDDEN => "Not allowed",
+        _ => "That did not work",
+    };
+    let template = Message {
+        frame: Frame::still(caller, here),
+        title,
+        detail: problem.detail(),
+    };
+    page_with(problem.status(), &template)
+}

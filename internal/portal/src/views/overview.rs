@@ -1,0 +1,71 @@
+//! The overview, the nodes and the queues.
+
+use askama::Template;
+use axum::extract::State;
+use axum::response::Response;
+use jiff::Timestamp;
+
+use super::{Frame, Reader, page};
+use crate::board::{Cluster, JobRow, NodeCard, QueueRow, Tone};
+use crate::state::Portal;
+
+/// How many jobs the overview shows.
+const RECENT: usize = 8;
+
+#[derive(Template)]
+#[template(path = "overview.html")]
+struct Overview {
+    frame: Frame,
+    cluster: Cluster,
+    cards: Vec<NodeCard>,
+    recent: Vec<JobRow>,
+    running: usize,
+    waiting: usize,
+}
+
+/// The first page.
+pub async fn overview(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+    let mut jobs = portal.board.jobs(&caller, Timestamp::now());
+    let count = |tone: Tone| jobs.iter().filter(|job| job.tone == tone).count();
+    let (running, waiting) = (count(Tone::Busy), count(Tone::Idle));
+    jobs.truncate(RECENT);
+    let cards = portal.board.nodes();
+    page(&Overview {
+        frame: Frame::of(&caller, "overview"),
+        cluster: Cluster::of(&cards),
+        cards,
+        recent: jobs,
+        running,
+        waiting,
+    })
+}
+
+#[derive(Template)]
+#[template(path = "nodes.html")]
+struct Nodes {
+    frame: Frame,
+    cards: Vec<NodeCard>,
+}
+
+/// Every node.
+pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+    page(&Nodes {
+        frame: Frame::of(&caller, "nodes"),
+        cards: portal.board.nodes(),
+    })
+}
+
+#[derive(Template)]
+#[template(path = "queues.html")]
+struct Queues {
+    frame: Frame,
+    queues: Vec<QueueRow>,
+}
+
+/// Every queue.
+pub async fn queues(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+    page(&Queues {
+        frame: Frame::of(&caller, "queues"),
+        queues: portal.board.queues(),
+    })
+}

@@ -1,0 +1,330 @@
+//! Submitting work: a form that writes YAML, and an editor that checks it, says where it
+//! would go, and submits it. The server's own admission does all the checking.
+
+use askama::Template;
+use axum::Form;
+use axum::extract::State;
+use axum::response::{IntoResponse, Redirect, Response};
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use resources::access::Caller;
+use resources::registry::{self, Kind};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{Frame, Reader, page};
+use crate::state::Portal;
+
+const FIELD_MANAGER: &str = "muster-ui";
+
+/// The form's fields.
+#[derive(Deserialize, Clone)]
+#[serde(default)]
+pub struct Command {
+    name: String,
+    namespace: String,
+    command: String,
+    replicas: u32,
+    gpus: u32,
+    cpus: String,
+    memory: String,
+    queue: String,
+    image: String,
+    workdir: String,
+}
+
+impl Default for Command {
+    fn default() -> Self {
+        Command {
+            name: String::new(),
+            namespace: "default".to_string(),
+            command: String::new(),
+            replicas: 1,
+            gpus: 0,
+            cpus: "1".to_string(),
+            memory: "1Gi".to_string(),
+            queue: "default".to_string(),
+            image: String::new(),
+            workdir: String::new(),
+        }
+    }
+}
+
+impl Command {
+    fn manifest(&self) -> Value {
+        let mut limits = json!({"memory": self.memory});
+        if self.gpus > 0 {
+            limits["nvidia.com/gpu"] = json!(self.gpus);
+        }
+        let mut container = json!({
+            "name": "pytorch",
+            "command": ["/bin/sh", "-c", self.command.replace("\r\n", "\n")],
+            "resources": {"requests": {"cpu": self.cpus, "memory": self.memory}, "limits": limits},
+        });
+        if !self.image.trim().is_empty() {
+            container["image"] = json!(self.image.trim());
+        }
+        if !self.workdir.trim().is_empty() {
+            container["workingDir"] = json!(self.workdir.trim());
+        }
+        let template = json!({"spec": {"containers": [container]}});
+        let replica = |count: u32| json!({"replicas": count, "restartPolicy": "OnFailure", "template": template});
+        let mut replicas = json!({"Master": replica(1)});
+        if self.replicas > 1 {
+            replicas["Worker"] = replica(self.replicas - 1);
+        }
+        json!({
+            "apiVersion": "kubeflow.org/v1",
+            "kind": "PyTorchJob",
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "runPolicy": {"backoffLimit": 3, "schedulingPolicy": {"queue": self.queue}},
+                "pytorchReplicaSpecs": replicas,
+            },
+        })
+    }
+}
+
+/// The editor's fields.
+#[derive(Deserialize)]
+pub struct Editor {
+    yaml: String,
+    #[serde(default)]
+    namespace: String,
+    #[serde(default)]
+    action: String,
+}
+
+#[derive(Template)]
+#[template(path = "submit.html")]
+struct Submit {
+    frame: Frame,
+    form: Command,
+    queues: Vec<String>,
+    yaml: String,
+    problems: Vec<String>,
+    notes: Vec<String>,
+}
+
+fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submit {
+    Submit {
+        frame: Frame::still(caller, "submit"),
+        form,
+        queues: portal
+            .board
+            .queues()
+            .into_iter()
+            .map(|queue| queue.name)
+            .collect(),
+        yaml,
+        problems: Vec::new(),
+        notes: Vec::new(),
+    }
+}
+
+/// The page.
+pub async fn blank(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
+    page(&shown(&portal, &caller, Command::default(), String::new()))
+}
+
+/// Writes the form's job into the editor.
+pub async fn from_form(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Form(form): Form<Command>,
+) -> Response {
+    let yaml = serde_norway::to_string(&form.manifest()).unwrap_or_default();
+    page(&shown(&portal, &caller, form, yaml))
+}
+
+/// Checks the editor's manifests, or submits them.
+pub async fn submit(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Form(editor): Form<Editor>,
+) -> Response {
+    let namespace = match editor.namespace.trim() {
+        "" => "default",
+        namespace => namespace,
+    };
+    let form = Command {
+        namespace: namespace.to_string(),
+        ..Command::default()
+    };
+    let mut answer = shown(&portal, &caller, form, editor.yaml.clone());
+    let manifests = match parse(&editor.yaml) {
+        Ok(manifests) => manifests,
+        Err(problem) => {
+            answer.problems.push(problem);
+            return page(&answer);
+        }
+    };
+    // Everything is checked before anything is written.
+    for manifest in &manifests {
+        match apply(&portal, &caller, manifest, namespace, true).await {
+            Ok(checked) => answer.notes.extend(notes_on(&portal, &checked)),
+            Err(problem) => answer.problems.push(problem),
+        }
+    }
+    if editor.action != "submit" || !answer.problems.is_empty() {
+        return page(&answer);
+    }
+    answer.notes.clear();
+    let mut next = "/ui/jobs".to_string();
+    for manifest in &manifests {
+        match apply(&portal, &caller, manifest, namespace, false).await {
+            Ok(made) => {
+                if let Some(href) = job_page(&made) {
+                    next = href;
+                }
+            }
+            Err(problem) => {
+                answer.problems.push(problem);
+                return page(&answer);
+            }
+        }
+    }
+    Redirect::to(&next).into_response()
+}
+
+fn parse(yaml: &str) -> Result<Vec<Value>, String> {
+    let mut manifests = Vec::new();
+    for (i, document) in serde_norway::Deserializer::from_str(yaml).enumerate() {
+        let value = Value::deserialize(document)
+            .map_err(|error| format!("document {}: this is not YAML: {error}", i + 1))?;
+        if value.is_null() {
+            continue;
+        }
+        for field in ["apiVersion", "kind"] {
+            if !value[field].is_string() {
+                return Err(format!("document {}: {field}: Required value", i + 1));
+            }
+        }
+        manifests.push(value);
+    }
+    if manifests.is_empty() {
+        return Err("the editor holds no manifest".to_string());
+    }
+    Ok(manifests)
+}
+
+fn kind_of(value: &Value) -> Option<&'static Kind> {
+    let api_version = value["apiVersion"].as_str()?;
+    let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+    registry::by_kind(group, version, value["kind"].as_str()?)
+}
+
+async fn apply(
+    portal: &Portal,
+    caller: &Caller,
+    manifest: &Value,
+    namespace: &str,
+    dry_run: bool,
+) -> Result<Value, String> {
+    let title = format!(
+        "{} {}",
+        manifest["kind"].as_str().unwrap_or(""),
+        manifest["metadata"]["name"].as_str().unwrap_or("")
+    );
+    let kind = kind_of(manifest).ok_or_else(|| {
+        format!(
+            "{title}: no such kind in {}",
+            manifest["apiVersion"].as_str().unwrap_or("")
+        )
+    })?;
+    let name = manifest["metadata"]["name"]
+        .as_str()
+        .ok_or_else(|| format!("{title}: metadata.name: Required value"))?;
+    let namespace = manifest["metadata"]["namespace"]
+        .as_str()
+        .unwrap_or(namespace);
+    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    let client = portal.client(caller);
+    let api: Api<DynamicObject> = match kind.namespaced {
+        true => Api::namespaced_with(client, namespace, &resource),
+        false => Api::all_with(client, &resource),
+    };
+    let mut parameters = PatchParams::apply(FIELD_MANAGER);
+    parameters.dry_run = dry_run;
+    let applied = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
+    match applied {
+        Ok(object) => serde_json::to_value(object).map_err(|error| error.to_string()),
+        Err(kube::Error::Api(status)) => Err(format!("{title}: {}", status.message)),
+        Err(error) => Err(format!("{title}: {error}")),
+    }
+}
+
+/// What a dry run says: that it is valid, and where it would go.
+fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
+    let kind = checked["kind"].as_str().unwrap_or("");
+    let name = checked["metadata"]["name"].as_str().unwrap_or("");
+    let mut notes = vec![format!("{kind} {name}: valid")];
+    match (portal.hooks.preview)(checked) {
+        None => {}
+        Some(Ok(places)) => {
+            let lines: Vec<String> = places
+                .iter()
+                .map(|(pod, node)| format!("  {pod} on {node}"))
+                .collect();
+            notes.push(format!("{name} would start now:\n{}", lines.join("\n")));
+        }
+        Some(Err(report)) => {
+            notes.push(format!(
+                "{name} would wait: {}\n{}",
+                report.sentence(),
+                report.would_fit
+            ));
+        }
+    }
+    notes
+}
+
+fn job_page(made: &Value) -> Option<String> {
+    let kind = kind_of(made).filter(|kind| matches!(kind.kind, "PyTorchJob" | "Job"))?;
+    let namespace = made["metadata"]["namespace"].as_str()?;
+    Some(format!(
+        "/ui/jobs/{namespace}/{}/{}",
+        kind.plural,
+        made["metadata"]["name"].as_str()?
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_writes_a_job_with_a_master_and_workers() {
+        let form = Command {
+            name: "j".into(),
+            command: "echo hi".into(),
+            replicas: 3,
+            gpus: 2,
+            ..Command::default()
+        };
+        let job = form.manifest();
+        assert_eq!(job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 2);
+        let container =
+            &job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], 2);
+        assert!(container["image"].is_null());
+        assert_eq!(
+            parse(&serde_norway::to_string(&job).unwrap())
+                .unwrap()
+                .len(),
+            1
+        );
+    }
+
+    #[test]
+    fn what_is_no_manifest_is_named_with_its_document() {
+        assert!(parse("").unwrap_err().contains("no manifest"));
+        assert!(
+            parse("apiVersion: v1\nkind: Pod\n---\nkind: Pod\n")
+                .unwrap_err()
+                .starts_with("document 2: apiVersion")
+        );
+        assert!(parse("a: [").unwrap_err().contains("not YAML"));
+    }
+}

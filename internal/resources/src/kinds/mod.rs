@@ -1,0 +1,20 @@
+//! The custom kinds: PyTorchJob as Kubeflow's training operator 1.9 has it, Queue and PodGroup as Volcano 1.16 has
+//! them, field by field, so that users' manifests mean here what they mean there. The CRDs in `api/crds` are generated
+//! from these types. Types only; defaulting and validation are in [`crate::registry`].
+
+mod podgroup;
+mod pytorchjob;
+mod queue;
+mod schemas;
+
+pub use podgroup::{
+    NetworkTopologyMode, NetworkTopologySpec, PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec, PodGroupStatus,
+};
+pub use pytorchjob::{
+    CleanPodPolicy, ElasticPolicy, JobCondition, JobConditionType, PyTorchJob, PyTorchJobSpec, PyTorchJobStatus,
+    RdzvConf, ReplicaSpec, ReplicaStatus, RestartPolicy, RunPolicy, SchedulingPolicy,
+};
+pub use queue::{
+    Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueClusterCapacity, QueueSpec, QueueState,
+    QueueStatus, Reservation,
+};

@@ -1,0 +1,32 @@
+//! Schemas of fields whose shape is checked elsewhere or is too large to repeat in a CRD.
+
+use schemars::{Schema, SchemaGenerator, json_schema};
+
+/// A pod template: any object in the schema; the Pod's own rules check it.
+pub(super) fn pod_template(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "x-kubernetes-preserve-unknown-fields": true,
+        "description": "The pod to create for each replica: a full PodTemplateSpec, checked by the rules of pods."
+    })
+}
+
+/// Any object, unchecked.
+pub(super) fn any_object(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true })
+}
+
+/// A list of any objects, unchecked.
+pub(super) fn any_objects(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "array", "items": { "type": "object", "x-kubernetes-preserve-unknown-fields": true } })
+}
+
+/// A resource list: names to quantities, written as numbers or strings.
+pub(super) fn resource_list(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": { "x-kubernetes-int-or-string": true } })
+}
+
+/// An integer or a string.
+pub(super) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "x-kubernetes-int-or-string": true })
+}

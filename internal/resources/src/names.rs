@@ -1,0 +1,76 @@
+//! The labels, annotations, namespaces and well-known names that Muster's parts agree on. Constants only.
+
+/// Annotation on a pod: the PodGroup (gang) in its namespace that it belongs to. Volcano's.
+pub const GROUP_NAME: &str = "scheduling.k8s.io/group-name";
+/// Annotation on a pod: its task in the gang (the replica type in lower case), which `minTaskMember` counts. Volcano's.
+pub const TASK_SPEC: &str = "volcano.sh/task-spec";
+/// Label or annotation on a job or pod: the queue it asks for. Volcano's.
+pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
+/// The queue that takes whatever names no other; created at start.
+pub const DEFAULT_QUEUE: &str = "default";
+
+/// Label on a training job's pods and services: the job's name. Kubeflow's.
+pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
+/// Label on a training job's pods and services: the controller that made them. Kubeflow's.
+pub const OPERATOR_NAME: &str = "training.kubeflow.org/operator-name";
+/// Value of [`OPERATOR_NAME`] for PyTorchJobs.
+pub const PYTORCH_OPERATOR: &str = "pytorchjob-controller";
+/// Label on a training job's pods and services: `master` or `worker`.
+pub const REPLICA_TYPE: &str = "training.kubeflow.org/replica-type";
+/// Label on a training job's pods and services: the index within the replica type.
+pub const REPLICA_INDEX: &str = "training.kubeflow.org/replica-index";
+/// Label on a training job's master pod, with the value `master`.
+pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
+
+/// Annotation on a pod (and on the Binding that puts it there): the devices chosen, JSON of
+/// [`crate::devices::ChosenDevices`].
+pub const DEVICES: &str = "muster.io/devices";
+/// Annotation on a node: JSON of [`crate::devices::NodeInventory`].
+pub const INVENTORY: &str = "muster.io/inventory";
+/// Annotation on a PyTorchJob: its rendezvous port in the embedded engine.
+pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
+/// Annotation on a PyTorchJob: restarts counted by replica type (JSON), so that `backoffLimit` survives the controller.
+pub const RESTARTS: &str = "muster.io/restarts";
+/// The rendezvous ports that the embedded engine gives out, first and last.
+pub const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
+/// The container port name that says which port a PyTorchJob's rendezvous uses. Kubeflow's.
+pub const PYTORCH_PORT_NAME: &str = "pytorchjob-port";
+/// The rendezvous port that Kubeflow's operator gives where pods have a network of their own.
+pub const PYTORCH_DEFAULT_PORT: u16 = 23_456;
+
+/// Node label (`true` or `false`): the node runs pods as processes.
+pub const RUNTIME_PROCESS: &str = "muster.io/runtime.process";
+/// Node label (`true` or `false`): the node has a CRI container runtime.
+pub const RUNTIME_CRI: &str = "muster.io/runtime.cri";
+/// Node label (`true` or `false`): an administrator lets commands of pods that name an image run on the host.
+pub const RUNTIME_HOST_IMAGES: &str = "muster.io/runtime.host-images";
+
+/// Extended resource: NVIDIA GPUs by count.
+pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// The namespace of Muster's own Secrets and ConfigMaps (users, tokens, certificates).
+pub const SYSTEM_NAMESPACE: &str = "muster-system";
+/// The namespace of the nodes' leases.
+pub const NODE_LEASES: &str = "kube-node-lease";
+/// The namespaces that exist from the start.
+pub const FIRST_NAMESPACES: [&str; 5] = ["default", "kube-system", "kube-public", "kube-node-lease", "muster-system"];
+/// What a node's user name starts with; the node's name follows.
+pub const NODE_USER_PREFIX: &str = "system:node:";
+/// The group that nodes are in.
+pub const NODES_GROUP: &str = "system:nodes";
+/// The scheduler names that Muster answers to unless configured otherwise.
+pub const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
+/// `status.reason` of a pod whose node was lost.
+pub const NODE_LOST: &str = "NodeLost";
+
+/// Job labels of Kubernetes: the job's name.
+pub const BATCH_JOB_NAME: &str = "batch.kubernetes.io/job-name";
+/// Job labels of Kubernetes: the job's uid.
+pub const BATCH_CONTROLLER_UID: &str = "batch.kubernetes.io/controller-uid";
+/// The older spelling of [`BATCH_JOB_NAME`], set beside it.
+pub const LEGACY_JOB_NAME: &str = "job-name";
+/// The older spelling of [`BATCH_CONTROLLER_UID`], set beside it.
+pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
+/// Annotation and label on an Indexed Job's pods: the completion index.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Finalizer that keeps a Job's pod until its end was counted.
+pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";

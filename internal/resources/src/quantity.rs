@@ -1,0 +1,354 @@
+//! Kubernetes' quantities: exact numbers with a suffix (`100m`, `1.5Gi`, `12e6`). Parses the whole grammar, counts in
+//! billionths without rounding, and prints the canonical form. Owns no unit: what a number counts is the caller's.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::iter::Sum;
+use std::ops::{Add, Sub};
+use std::str::FromStr;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+
+/// Billionths in one.
+const NANO: i128 = 1_000_000_000;
+/// The largest magnitude that is kept, in units; larger numbers are capped, as Kubernetes caps them.
+const MAX_UNITS: i128 = 100_000_000_000_000_000_000_000_000_000;
+const MAX: i128 = MAX_UNITS * NANO;
+/// Binary quantities are capped at the largest 64-bit integer.
+const MAX_BINARY: i128 = (i64::MAX as i128) * NANO;
+/// More digits than this in a number cannot matter: they are beyond the cap, or below a billionth.
+const DIGITS_KEPT: usize = 29;
+
+/// Why a text is no quantity. The words are Kubernetes'.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum QuantityError {
+    /// The text is not a number with a suffix.
+    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    Format,
+    /// The number has no digits or two points.
+    #[error("unable to parse numeric part of quantity")]
+    Numeric,
+    /// The suffix is none of the known ones.
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+/// Which family of suffixes a quantity is printed with: the one it was read with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+enum Format {
+    #[default]
+    DecimalSi,
+    BinarySi,
+    DecimalExponent,
+}
+
+/// An exact number. Equality and order look at the number only, not at how it was written.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Quantity {
+    nanos: i128,
+    format: Format,
+}
+
+impl Quantity {
+    /// Zero.
+    pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
+
+    /// So many whole units.
+    pub fn from_value(units: i64) -> Self {
+        Self { nanos: i128::from(units) * NANO, format: Format::DecimalSi }
+    }
+
+    /// So many thousandths.
+    pub fn from_milli(thousandths: i64) -> Self {
+        Self { nanos: i128::from(thousandths) * (NANO / 1000), format: Format::DecimalSi }
+    }
+
+    /// So many whole units, printed with binary suffixes (`Ki`, `Mi`): bytes.
+    pub fn from_bytes(bytes: i64) -> Self {
+        Self { nanos: i128::from(bytes) * NANO, format: Format::BinarySi }
+    }
+
+    /// Reads the quantity of a Kubernetes object.
+    ///
+    /// # Errors
+    /// When the text is no quantity.
+    pub fn parse_k8s(quantity: &K8sQuantity) -> Result<Self, QuantityError> {
+        quantity.0.parse()
+    }
+
+    /// As Kubernetes' type, in canonical form.
+    pub fn to_k8s(self) -> K8sQuantity {
+        K8sQuantity(self.to_string())
+    }
+
+    /// In whole units, rounded up (away from what would grant less than was asked), saturating at 64 bits.
+    pub fn value(&self) -> i64 {
+        saturate(div_up(self.nanos, NANO))
+    }
+
+    /// In thousandths, rounded up, saturating at 64 bits.
+    pub fn milli(&self) -> i64 {
+        saturate(div_up(self.nanos, NANO / 1000))
+    }
+
+    /// Is it nothing?
+    pub fn is_zero(&self) -> bool {
+        self.nanos == 0
+    }
+
+    /// Is it below nothing?
+    pub fn is_negative(&self) -> bool {
+        self.nanos < 0
+    }
+
+    /// Is it a whole number of units?
+    pub fn is_whole(&self) -> bool {
+        self.nanos % NANO == 0
+    }
+
+    /// Is it a whole number of thousandths?
+    pub fn is_whole_milli(&self) -> bool {
+        self.nanos % (NANO / 1000) == 0
+    }
+
+    /// As a floating-point number: for ratios and charts, never for accounting.
+    pub fn as_f64(&self) -> f64 {
+        self.nanos as f64 / NANO as f64
+    }
+}
+
+fn div_up(n: i128, d: i128) -> i128 {
+    n.div_euclid(d) + i128::from(n.rem_euclid(d) != 0)
+}
+
+fn saturate(n: i128) -> i64 {
+    i64::try_from(n).unwrap_or(if n < 0 { i64::MIN } else { i64::MAX })
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos == other.nanos
+    }
+}
+impl Eq for Quantity {}
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos.cmp(&other.nanos)
+    }
+}
+
+impl Add for Quantity {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        // As Kubernetes does: nothing plus something is printed like the something.
+        let format = if self.is_zero() { other.format } else { self.format };
+        Self { nanos: (self.nanos + other.nanos).clamp(-MAX, MAX), format }
+    }
+}
+impl Sub for Quantity {
+    type Output = Self;
+    fn sub(self, other: Self) -> Self {
+        let format = if self.is_zero() { other.format } else { self.format };
+        Self { nanos: (self.nanos - other.nanos).clamp(-MAX, MAX), format }
+    }
+}
+impl Sum for Quantity {
+    fn sum<I: Iterator<Item = Self>>(iter: I) -> Self {
+        iter.fold(Self::ZERO, Add::add)
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        if text.is_empty() {
+            return Err(QuantityError::Format);
+        }
+        let (negative, rest) = match text.as_bytes()[0] {
+            b'-' => (true, &text[1..]),
+            b'+' => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let number_end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+        let (number, suffix) = rest.split_at(number_end);
+        if number.is_empty() || !suffix_is_formed(suffix) {
+            return Err(QuantityError::Format);
+        }
+        let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+        if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
+            return Err(QuantityError::Numeric);
+        }
+        let (scale, format) = interpret(suffix)?;
+        let mut nanos = count(whole.trim_start_matches('0'), fraction, scale);
+        let mut format = format;
+        if format == Format::BinarySi {
+            nanos = nanos.min(MAX_BINARY);
+            if nanos > 0 && nanos < NANO {
+                format = Format::DecimalSi;
+            }
+        }
+        Ok(Self { nanos: if negative { -nanos } else { nanos }, format })
+    }
+}
+
+/// A suffix is letters of the known ones, then an optional signed number.
+fn suffix_is_formed(suffix: &str) -> bool {
+    let rest = suffix.trim_start_matches(|c: char| "eEinumkKMGTP".contains(c));
+    let rest = rest.strip_prefix(['-', '+']).unwrap_or(rest);
+    rest.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// What a number is multiplied by.
+#[derive(Clone, Copy)]
+enum Scale {
+    Ten(i32),
+    Two(u32),
+}
+
+fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
+    let decimal = |e| Ok((Scale::Ten(e), Format::DecimalSi));
+    let binary = |e| Ok((Scale::Two(e), Format::BinarySi));
+    match suffix {
+        "n" => decimal(-9),
+        "u" => decimal(-6),
+        "m" => decimal(-3),
+        "" => decimal(0),
+        "k" => decimal(3),
+        "M" => decimal(6),
+        "G" => decimal(9),
+        "T" => decimal(12),
+        "P" => decimal(15),
+        "E" => decimal(18),
+        "Ki" => binary(10),
+        "Mi" => binary(20),
+        "Gi" => binary(30),
+        "Ti" => binary(40),
+        "Pi" => binary(50),
+        "Ei" => binary(60),
+        _ => {
+            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Suffix)?;
+            let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
+            // Beyond this, every number is nothing (rounded up to a billionth) or the cap.
+            let exponent = exponent.clamp(-1000, 1000) as i32;
+            Ok((Scale::Ten(exponent), Format::DecimalExponent))
+        }
+    }
+}
+
+/// The magnitude in billionths, rounded up to one where there is anything, capped.
+fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
+    let power = match scale {
+        Scale::Ten(e) => e,
+        Scale::Two(_) => 0,
+    };
+    // Digits d0 d1 ... with the point after `point` of them: value = 0.d0d1... * 10^point.
+    let digits = || whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
+    let leading = digits().take_while(|d| *d == 0).count();
+    let total = whole.len() + fraction.len();
+    if leading == total {
+        return 0;
+    }
+    let significant = total - leading;
+    let kept = significant.min(DIGITS_KEPT);
+    let mantissa = digits().skip(leading).take(kept).fold(0_i128, |n, d| n * 10 + d);
+    let lost = digits().skip(leading + kept).any(|d| d != 0);
+    // value = mantissa * 10^exponent (plus what was lost)
+    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX / 2);
+    let before = i64::try_from(leading + kept).unwrap_or(i64::MAX / 2);
+    let exponent = point - before + i64::from(power) + 9;
+    match scale {
+        Scale::Ten(_) => shift_ten(mantissa, lost, exponent),
+        Scale::Two(bits) => {
+            // Multiply first so that nothing is lost: 29 digits and 60 bits do not fit, so split the mantissa.
+            let unit = 1_i128 << bits;
+            match mantissa.checked_mul(unit) {
+                Some(product) => shift_ten(product, lost, exponent),
+                None if exponent >= -9 => MAX_BINARY,
+                None => {
+                    let divisor = 10_i128.checked_pow(u32::try_from(-exponent).unwrap_or(0)).unwrap_or(i128::MAX);
+                    let (high, low) = (mantissa / divisor, mantissa % divisor);
+                    match high.checked_mul(unit) {
+                        None => MAX_BINARY,
+                        // The low part is below one billionth of `unit`: exact in two steps of 30 bits.
+                        Some(high) => high.saturating_add(scaled_fraction(low, divisor, bits)),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// `low / divisor * 2^bits`, rounded up, without overflow: one bit at a time from the fraction's top.
+fn scaled_fraction(mut low: i128, divisor: i128, bits: u32) -> i128 {
+    let mut out = 0_i128;
+    for _ in 0..bits {
+        // low < divisor <= 10^38, doubling stays below i128's 1.7 * 10^38 only when divisor is at most half of that.
+        let twice = low.saturating_mul(2);
+        out *= 2;
+        if twice >= divisor {
+            out += 1;
+            low = twice - divisor;
+        } else {
+            low = twice;
+        }
+    }
+    out + i128::from(low > 0)
+}
+
+fn shift_ten(mantissa: i128, lost: bool, exponent: i64) -> i128 {
+    if exponent >= 0 {
+        let Some(factor) = u32::try_from(exponent).ok().and_then(|e| 10_i128.checked_pow(e)) else { return MAX };
+        mantissa.checked_mul(factor).map_or(MAX, |n| (n + i128::from(lost)).min(MAX))
+    } else {
+        let Some(divisor) = u32::try_from(-exponent).ok().and_then(|e| 10_i128.checked_pow(e)) else { return 1 };
+        let rounded = mantissa / divisor + i128::from(mantissa % divisor != 0 || lost);
+        rounded.min(MAX)
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.nanos == 0 {
+            return f.write_str("0");
+        }
+        let small = self.nanos.abs() < 1024 * NANO;
+        let format = match self.format {
+            Format::BinarySi if small || !self.is_whole() => Format::DecimalSi,
+            format => format,
+        };
+        if format == Format::BinarySi {
+            let mut n = self.nanos / NANO;
+            let mut step = 0;
+            while n % 1024 == 0 && step < BINARY.len() - 1 {
+                n /= 1024;
+                step += 1;
+            }
+            return write!(f, "{n}{}", BINARY[step]);
+        }
+        let mut n = self.nanos;
+        let mut exponent = -9;
+        while n % 1000 == 0 && (exponent < 18 || format == Format::DecimalExponent) {
+            n /= 1000;
+            exponent += 3;
+        }
+        if format == Format::DecimalExponent {
+            if exponent == 0 { write!(f, "{n}") } else { write!(f, "{n}e{exponent}") }
+        } else {
+            let suffix = DECIMAL[usize::try_from((exponent + 9) / 3).unwrap_or(3).min(DECIMAL.len() - 1)];
+            write!(f, "{n}{suffix}")
+        }
+    }
+}
+
+const BINARY: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+const DECIMAL: [&str; 10] = ["n", "u", "m", "", "k", "M", "G", "T", "P", "E"];
+
+#[cfg(test)]
+#[path = "quantity_tests.rs"]
+mod tests;

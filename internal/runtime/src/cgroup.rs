@@ -1,0 +1,456 @@
+//! Control groups, versions 1 and 2: bounding a container, counting what it uses,
+//! killing all of it. Owns the files under `/sys/fs/cgroup`; starts no processes.
+//!
+//! Version 1 has a hierarchy a controller, version 2 one for all. A controller that is
+//! missing or not ours to write costs its bound and gives a note, never the container.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde::{Deserialize, Serialize};
+
+use crate::spec::{DevicePolicy, Limits};
+
+/// The controllers used, as version 1 names them.
+const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "devices"];
+/// The period of CPU quotas, microseconds (Kubernetes' own).
+const CPU_PERIOD_US: u64 = 100_000;
+/// The smallest quota that the kernel takes, microseconds.
+const MIN_QUOTA_US: u64 = 1_000;
+/// Rounds of killing what is in a cgroup before it is given up, [`KILL_PAUSE`] apart.
+const KILL_ROUNDS: u32 = 500;
+/// Between two rounds.
+const KILL_PAUSE: Duration = Duration::from_millis(10);
+/// Attempts to remove an emptied cgroup: the kernel lets go of the last member a little late.
+const REMOVE_ROUNDS: u32 = 50;
+
+/// Which hierarchies this machine has.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Layout {
+    /// Version 1: where each controller is mounted.
+    V1(BTreeMap<String, PathBuf>),
+    /// Version 2: where it is mounted.
+    V2(PathBuf),
+    /// None, and why.
+    Absent(String),
+}
+
+impl Layout {
+    /// Reads the mount table of this process.
+    pub fn detect() -> Layout {
+        match fs::read_to_string("/proc/self/mountinfo") {
+            Ok(table) => Layout::from_mountinfo(&table),
+            Err(e) => Layout::Absent(format!("cannot read /proc/self/mountinfo: {e}")),
+        }
+    }
+
+    /// Reads a mount table. Where both versions are mounted, version 1 wins if it has the
+    /// memory controller: a controller serves one version at a time.
+    pub fn from_mountinfo(table: &str) -> Layout {
+        let mut first = BTreeMap::new();
+        let mut second = None;
+        for line in table.lines() {
+            let Some((left, right)) = line.split_once(" - ") else { continue };
+            let Some(point) = left.split(' ').nth(4) else { continue };
+            let mut right = right.split(' ');
+            let kind = right.next().unwrap_or_default();
+            let options = right.nth(1).unwrap_or_default();
+            if kind == "cgroup2" && second.is_none() {
+                second = Some(PathBuf::from(point));
+            } else if kind == "cgroup" {
+                for option in options.split(',').filter(|o| CONTROLLERS.contains(o)) {
+                    first.entry(option.to_string()).or_insert_with(|| PathBuf::from(point));
+                }
+            }
+        }
+        match second {
+            _ if first.contains_key("memory") => Layout::V1(first),
+            Some(root) => Layout::V2(root),
+            None if !first.is_empty() => Layout::V1(first),
+            None => Layout::Absent("no cgroup file system is mounted".into()),
+        }
+    }
+}
+
+/// One container's cgroup.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Cgroup {
+    /// It has none.
+    #[default]
+    None,
+    /// Version 1: a directory a controller.
+    V1(BTreeMap<String, PathBuf>),
+    /// Version 2: one directory.
+    V2(PathBuf),
+}
+
+/// What a container has used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time since it started, nanoseconds.
+    pub cpu_nanos: u64,
+    /// Memory that cannot be reclaimed at will (usage less inactive file pages), bytes.
+    pub memory_working_set: u64,
+    /// Anonymous memory, bytes.
+    pub memory_rss: u64,
+}
+
+impl Cgroup {
+    /// Makes `parent/name` with the bounds asked for. What could not be done is told in
+    /// the notes.
+    pub fn create(
+        layout: &Layout,
+        parent: &str,
+        name: &str,
+        limits: &Limits,
+        devices: &DevicePolicy,
+    ) -> (Cgroup, Vec<String>) {
+        let mut notes = Vec::new();
+        let cgroup = match layout {
+            Layout::Absent(reason) => {
+                if *limits != Limits::default() {
+                    notes.push(format!("limits are not enforced: {reason}"));
+                }
+                Cgroup::None
+            }
+            Layout::V1(mounts) => create_v1(mounts, parent, name, &mut notes),
+            Layout::V2(root) => create_v2(root, parent, name, &mut notes),
+        };
+        cgroup.bound(limits, &mut notes);
+        cgroup.deny(devices, &mut notes);
+        (cgroup, notes)
+    }
+
+    fn bound(&self, limits: &Limits, notes: &mut Vec<String>) {
+        let settings = match self {
+            Cgroup::None => return,
+            Cgroup::V1(_) => settings_v1(limits),
+            Cgroup::V2(_) => settings_v2(limits),
+        };
+        for (controller, file, value) in settings {
+            let outcome = match self.dir(controller) {
+                None => Err(format!("this machine has no {controller} controller")),
+                Some(dir) => write(&dir.join(file), &value),
+            };
+            if let Err(reason) = outcome {
+                notes.push(format!("{file}={value} is not enforced: {reason}"));
+            }
+        }
+    }
+
+    fn deny(&self, devices: &DevicePolicy, notes: &mut Vec<String>) {
+        for path in &devices.denied {
+            let outcome = match (self, self.dir("devices")) {
+                (Cgroup::V1(_), Some(dir)) => device_rule(path).and_then(|rule| match rule {
+                    Some(rule) => write(&dir.join("devices.deny"), &rule),
+                    None => Ok(()),
+                }),
+                (Cgroup::V2(_), _) => {
+                    Err("cgroup version 2 needs an eBPF program for that; a nodev mount hides it instead".into())
+                }
+                _ => Err("this machine has no devices controller".into()),
+            };
+            if let Err(reason) = outcome {
+                notes.push(format!("{} is not denied by cgroup: {reason}", path.display()));
+            }
+        }
+    }
+
+    /// The directory of a controller.
+    pub fn dir(&self, controller: &str) -> Option<&Path> {
+        match self {
+            Cgroup::None => None,
+            Cgroup::V1(dirs) => dirs.get(controller).map(PathBuf::as_path),
+            Cgroup::V2(dir) => Some(dir),
+        }
+    }
+
+    fn dirs(&self) -> Vec<&Path> {
+        match self {
+            Cgroup::None => Vec::new(),
+            Cgroup::V1(dirs) => {
+                let mut dirs: Vec<&Path> = dirs.values().map(PathBuf::as_path).collect();
+                dirs.sort();
+                dirs.dedup();
+                dirs
+            }
+            Cgroup::V2(dir) => vec![dir],
+        }
+    }
+
+    /// Moves process `pid` in; the first refusal is the answer.
+    pub fn join(&self, pid: u32) -> Result<(), String> {
+        for dir in self.dirs() {
+            write(&dir.join("cgroup.procs"), &pid.to_string())?;
+        }
+        Ok(())
+    }
+
+    /// The processes in it.
+    pub fn processes(&self) -> Vec<i32> {
+        let mut pids: Vec<i32> = self
+            .dirs()
+            .iter()
+            .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
+            .flat_map(|text| text.lines().filter_map(|l| l.parse().ok()).collect::<Vec<i32>>())
+            .collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// SIGKILLs every process in it, once.
+    pub fn kill_once(&self) {
+        // Without this a fork bomb wins the race against its own killer.
+        if let Some(dir) = self.dir("pids") {
+            let _ = write(&dir.join("pids.max"), "0");
+        }
+        if let Cgroup::V2(dir) = self
+            && write(&dir.join("cgroup.kill"), "1").is_ok()
+        {
+            return;
+        }
+        for pid in self.processes() {
+            // Gone already is as good as killed.
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+
+    /// SIGKILLs until none is left; false if some stay (in an uninterruptible sleep).
+    pub fn kill_all(&self) -> bool {
+        for _ in 0..KILL_ROUNDS {
+            if self.processes().is_empty() {
+                return true;
+            }
+            self.kill_once();
+            std::thread::sleep(KILL_PAUSE);
+        }
+        self.processes().is_empty()
+    }
+
+    /// How often the kernel killed in it for want of memory.
+    pub fn oom_kills(&self) -> u64 {
+        let file = match self {
+            Cgroup::None => return 0,
+            Cgroup::V1(_) => "memory.oom_control",
+            Cgroup::V2(_) => "memory.events",
+        };
+        self.dir("memory").and_then(|dir| keyed(&dir.join(file), "oom_kill")).unwrap_or(0)
+    }
+
+    /// What it has used; zero where nothing counts.
+    pub fn usage(&self) -> Usage {
+        let at = |controller: &str, file: &str| self.dir(controller).map(|dir| dir.join(file));
+        let plain = |path: Option<PathBuf>| {
+            path.and_then(|p| fs::read_to_string(p).ok()).and_then(|t| t.trim().parse::<u64>().ok()).unwrap_or(0)
+        };
+        let by_key = |path: Option<PathBuf>, key| path.and_then(|p| keyed(&p, key)).unwrap_or(0);
+        match self {
+            Cgroup::None => Usage::default(),
+            Cgroup::V1(_) => Usage {
+                cpu_nanos: plain(at("cpuacct", "cpuacct.usage")),
+                memory_working_set: plain(at("memory", "memory.usage_in_bytes"))
+                    .saturating_sub(by_key(at("memory", "memory.stat"), "total_inactive_file")),
+                memory_rss: by_key(at("memory", "memory.stat"), "total_rss"),
+            },
+            Cgroup::V2(_) => Usage {
+                cpu_nanos: by_key(at("cpu", "cpu.stat"), "usage_usec").saturating_mul(1_000),
+                memory_working_set: plain(at("memory", "memory.current"))
+                    .saturating_sub(by_key(at("memory", "memory.stat"), "inactive_file")),
+                memory_rss: by_key(at("memory", "memory.stat"), "anon"),
+            },
+        }
+    }
+
+    /// Removes its directories once they are empty; true when none is left.
+    pub fn remove(&self) -> bool {
+        let mut left = self.dirs();
+        for round in 0..REMOVE_ROUNDS {
+            left.retain(|dir| match fs::remove_dir(dir) {
+                Ok(()) => false,
+                Err(e) => e.kind() != std::io::ErrorKind::NotFound,
+            });
+            if left.is_empty() || round + 1 == REMOVE_ROUNDS {
+                break;
+            }
+            std::thread::sleep(KILL_PAUSE);
+        }
+        left.is_empty()
+    }
+}
+
+fn create_v1(mounts: &BTreeMap<String, PathBuf>, parent: &str, name: &str, notes: &mut Vec<String>) -> Cgroup {
+    let mut dirs = BTreeMap::new();
+    for (controller, root) in mounts {
+        let dir = root.join(parent).join(name);
+        match fs::create_dir_all(&dir) {
+            Ok(()) => {
+                dirs.insert(controller.clone(), dir);
+            }
+            Err(e) => notes.push(format!("no {controller} cgroup: cannot make {}: {e}", dir.display())),
+        }
+    }
+    if dirs.is_empty() { Cgroup::None } else { Cgroup::V1(dirs) }
+}
+
+fn create_v2(root: &Path, parent: &str, name: &str, notes: &mut Vec<String>) -> Cgroup {
+    let above = root.join(parent);
+    let dir = above.join(name);
+    if let Err(e) = fs::create_dir_all(&dir) {
+        notes.push(format!("no cgroup: cannot make {}: {e}", dir.display()));
+        return Cgroup::None;
+    }
+    for level in [root, &above] {
+        for controller in ["cpu", "memory", "pids"] {
+            // A controller that is on already, or is not to be had here, is noticed when a
+            // bound is written.
+            let _ = write(&level.join("cgroup.subtree_control"), &format!("+{controller}"));
+        }
+    }
+    Cgroup::V2(dir)
+}
+
+/// CPU shares for a request, as Kubernetes computes them.
+fn shares(milli: u64) -> u64 {
+    (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
+}
+
+fn quota(milli: u64) -> u64 {
+    (milli.saturating_mul(CPU_PERIOD_US) / 1000).max(MIN_QUOTA_US)
+}
+
+fn settings_v1(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
+    let mut settings = Vec::new();
+    if let Some(milli) = limits.cpu_request_milli {
+        settings.push(("cpu", "cpu.shares", shares(milli).to_string()));
+    }
+    if let Some(milli) = limits.cpu_limit_milli {
+        settings.push(("cpu", "cpu.cfs_period_us", CPU_PERIOD_US.to_string()));
+        settings.push(("cpu", "cpu.cfs_quota_us", quota(milli).to_string()));
+    }
+    if let Some(bytes) = limits.memory_limit_bytes {
+        settings.push(("memory", "memory.limit_in_bytes", bytes.to_string()));
+    }
+    if let Some(pids) = limits.pids_max {
+        settings.push(("pids", "pids.max", pids.to_string()));
+    }
+    settings
+}
+
+fn settings_v2(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
+    let mut settings = Vec::new();
+    if let Some(milli) = limits.cpu_request_milli {
+        let weight = 1 + (shares(milli) - 2) * 9_999 / 262_142;
+        settings.push(("cpu", "cpu.weight", weight.to_string()));
+    }
+    if let Some(milli) = limits.cpu_limit_milli {
+        settings.push(("cpu", "cpu.max", format!("{} {CPU_PERIOD_US}", quota(milli))));
+    }
+    if let Some(bytes) = limits.memory_limit_bytes {
+        settings.push(("memory", "memory.max", bytes.to_string()));
+        // One process of a rank killed leaves the others waiting for ever.
+        settings.push(("memory", "memory.oom.group", "1".into()));
+    }
+    if let Some(pids) = limits.pids_max {
+        settings.push(("pids", "pids.max", pids.to_string()));
+    }
+    settings
+}
+
+/// The rule that names a device file; `None` if there is no such file.
+fn device_rule(path: &Path) -> Result<Option<String>, String> {
+    let meta = match fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(e.to_string()),
+    };
+    let kind = if meta.file_type().is_char_device() {
+        'c'
+    } else if meta.file_type().is_block_device() {
+        'b'
+    } else {
+        return Err("it is not a device file".into());
+    };
+    let number = meta.rdev();
+    Ok(Some(format!("{kind} {}:{} rwm", nix::sys::stat::major(number), nix::sys::stat::minor(number))))
+}
+
+fn write(path: &Path, value: &str) -> Result<(), String> {
+    fs::write(path, value).map_err(|e| format!("cannot write {value} to {}: {e}", path.display()))
+}
+
+/// The number after `key` in a file of `key number` lines.
+fn keyed(path: &Path, key: &str) -> Option<u64> {
+    fs::read_to_string(path)
+        .ok()?
+        .lines()
+        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mount_tables_of_both_versions_are_told_apart() {
+        let v1 = "30 1 0:25 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
+                  31 1 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
+                  32 1 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
+        let cpu = PathBuf::from("/sys/fs/cgroup/cpu,cpuacct");
+        let expected = [
+            ("cpu".to_string(), cpu.clone()),
+            ("cpuacct".to_string(), cpu),
+            ("memory".to_string(), "/sys/fs/cgroup/memory".into()),
+        ];
+        assert_eq!(Layout::from_mountinfo(v1), Layout::V1(expected.into()));
+        let v2 = "30 1 0:25 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
+        assert_eq!(Layout::from_mountinfo(v2), Layout::V2("/sys/fs/cgroup".into()));
+        assert!(matches!(Layout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"), Layout::Absent(_)));
+    }
+
+    #[test]
+    fn bounds_become_the_files_of_version_two() {
+        let root = tempfile::tempdir().unwrap();
+        let limits = Limits {
+            cpu_request_milli: Some(1000),
+            cpu_limit_milli: Some(1500),
+            memory_limit_bytes: Some(1 << 30),
+            pids_max: Some(64),
+        };
+        let layout = Layout::V2(root.path().into());
+        let (cgroup, notes) = Cgroup::create(&layout, "muster", "a_b_0", &limits, &DevicePolicy::default());
+        assert_eq!(notes, Vec::<String>::new());
+        let read = |file: &str| fs::read_to_string(root.path().join("muster/a_b_0").join(file)).unwrap();
+        assert_eq!(read("cpu.weight"), "39");
+        assert_eq!(read("cpu.max"), "150000 100000");
+        assert_eq!(read("memory.max"), "1073741824");
+        assert_eq!(read("pids.max"), "64");
+        assert_eq!(fs::read_to_string(root.path().join("muster/cgroup.subtree_control")).unwrap(), "+pids");
+        fs::write(root.path().join("muster/a_b_0/memory.events"), "low 0\noom 3\noom_kill 2\noom_group_kill 1\n")
+            .unwrap();
+        assert_eq!(cgroup.oom_kills(), 2);
+    }
+
+    #[test]
+    fn a_tiny_limit_is_the_smallest_that_the_kernel_takes() {
+        assert_eq!(quota(1), MIN_QUOTA_US);
+        assert_eq!(shares(0), 2);
+        assert_eq!(shares(u64::MAX), 262_144);
+    }
+
+    #[test]
+    fn without_cgroups_a_limit_is_a_note_and_no_limit_is_silence() {
+        let absent = Layout::Absent("no cgroup file system is mounted".into());
+        let create = |limits: &Limits| Cgroup::create(&absent, "p", "n", limits, &DevicePolicy::default());
+        assert_eq!(create(&Limits::default()), (Cgroup::None, vec![]));
+        let (_, notes) = create(&Limits { pids_max: Some(1), ..Limits::default() });
+        assert_eq!(notes.len(), 1);
+    }
+}

@@ -1,0 +1,86 @@
+//! The crate's errors. Each message says what to do about it. Owns no behaviour.
+
+use std::path::{Path, PathBuf};
+
+use crate::spec::ContainerId;
+
+/// Why the runtime could not do as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum RuntimeError {
+    /// A field of a container's description cannot be used.
+    #[error("{field}: {value:?} is not usable: {detail}")]
+    Spec {
+        /// The field, as a path in [`crate::ContainerSpec`].
+        field: String,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        detail: String,
+    },
+    /// A file operation failed.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was being done, as a verb.
+        action: &'static str,
+        /// The file or directory.
+        path: PathBuf,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// No container of that id is known to this runtime.
+    #[error("no container {0} on this node; it may have been removed already")]
+    NotFound(ContainerId),
+    /// A container of that id exists.
+    #[error("container {0} exists already; remove it first or use another attempt number")]
+    Exists(ContainerId),
+    /// The operation needs a running container.
+    #[error("container {0} is not running")]
+    NotRunning(ContainerId),
+    /// The operation needs a finished container.
+    #[error("container {0} is still running; stop it first")]
+    StillRunning(ContainerId),
+    /// The shim could not be started.
+    #[error("cannot start the shim {command}: {source}; check that this program's file is still there and executable")]
+    Shim {
+        /// The command line.
+        command: String,
+        /// The kernel's answer.
+        source: std::io::Error,
+    },
+    /// Something took longer than its bound.
+    #[error("{what} took longer than {limit:?}; look at {}", look_at.display())]
+    Timeout {
+        /// What was waited for.
+        what: String,
+        /// The bound.
+        limit: std::time::Duration,
+        /// Where the reason may be found.
+        look_at: PathBuf,
+    },
+    /// A state or request file holds what this version cannot read.
+    #[error("cannot read {}: {detail}; it was written by another version or is damaged", path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A container runtime behind a socket refused or cannot be reached.
+    #[error("container runtime at {endpoint}: {action}: {detail}")]
+    Cri {
+        /// The socket.
+        endpoint: String,
+        /// The call.
+        action: String,
+        /// What it said.
+        detail: String,
+    },
+}
+
+impl RuntimeError {
+    /// An [`RuntimeError::Io`] for `path`, shaped for `map_err`.
+    pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RuntimeError {
+        let path = path.to_path_buf();
+        move |source| RuntimeError::Io { action, path, source }
+    }
+}

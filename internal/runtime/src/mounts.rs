@@ -1,0 +1,10 @@
+//! What a container sees of the file system: a plan made by a pure function ([`plan`]) and
+//! its execution by the kernel ([`apply`]).
+//!
+//! A volume may be mounted where the node has no such path. Then the deepest directory
+//! that does exist is *hollowed*: a small memory file system takes its place, and every
+//! entry of the real one is bound into it, so that all is there as before and there is room
+//! for the mount point. The node itself is never changed.
+
+pub mod apply;
+pub mod plan;

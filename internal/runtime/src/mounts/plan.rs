@@ -1,0 +1,451 @@
+//! The plan: from the volumes wanted and what the node has to the steps that mount them.
+//! Pure but for the questions it asks a [`HostTree`]; mounts nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::path::{Component, Path, PathBuf};
+
+/// Entries of a directory that may be bound one by one; a larger one is refused.
+pub const MAX_ENTRIES: usize = 4096;
+
+/// What a path is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory.
+    Directory,
+    /// Anything that is bound onto a file: regular files, devices, sockets.
+    File,
+    /// A symbolic link, and where it leads.
+    Link(PathBuf),
+}
+
+/// What the plan needs to know of the node's files.
+pub trait HostTree {
+    /// What is at `path`, not following a link at its end; `None` if nothing.
+    fn kind(&self, path: &Path) -> Option<Kind>;
+    /// The entries of a directory, or why they cannot be had.
+    fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, String>;
+}
+
+/// A volume to be seen at `target`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Wanted {
+    /// Which of the caller's volumes this is.
+    pub index: usize,
+    /// Where it is to be seen.
+    pub target: PathBuf,
+    /// Whether it shows a directory or a file.
+    pub is_directory: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// The directory of the node that it shows, where it shows one.
+    pub source: Option<PathBuf>,
+}
+
+/// One step. Paths are as seen in the end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Put a memory file system in the place of `dir` and bind these of its entries into it.
+    Hollow {
+        /// The directory; `/` means a new root.
+        dir: PathBuf,
+        /// What was in it.
+        entries: Vec<(OsString, Kind)>,
+    },
+    /// Make a mount point (and the directories above it) if it is missing.
+    Point {
+        /// Where.
+        path: PathBuf,
+        /// A directory or an empty file.
+        is_directory: bool,
+    },
+    /// Mount the `index`th volume at `target`.
+    Mount {
+        /// Which.
+        index: usize,
+        /// Where, with the node's links followed.
+        target: PathBuf,
+    },
+}
+
+/// Why a set of volumes cannot be mounted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// Two volumes at the same path.
+    #[error("two volumes are mounted at {0}; give each a path of its own")]
+    Twice(String),
+    /// A file where a directory is to be mounted, or the reverse.
+    #[error("{path} is a {found} on this node, and the volume is a {wanted}; mount it elsewhere")]
+    Mismatch {
+        /// The path.
+        path: String,
+        /// What is there.
+        found: &'static str,
+        /// What was to be mounted.
+        wanted: &'static str,
+    },
+    /// A directory too large, or unreadable, to hold up a private copy of.
+    #[error("{dir} lacks {missing} and cannot be given it for this container alone: {detail}; make that directory on the node")]
+    Crowded {
+        /// The directory.
+        dir: String,
+        /// The mount point.
+        missing: String,
+        /// Why.
+        detail: String,
+    },
+    /// Links that lead in a circle, or nowhere.
+    #[error("{path} cannot be resolved on this node: {detail}")]
+    Links {
+        /// The mount point.
+        path: String,
+        /// Why.
+        detail: String,
+    },
+}
+
+/// Links followed in one path at most, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+/// The steps that mount `wanted`, in order.
+pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanError> {
+    let mut resolved = Vec::new();
+    let mut taken = BTreeSet::new();
+    for volume in wanted {
+        let target = resolve(&volume.target, host)?;
+        if !taken.insert(target.clone()) {
+            return Err(PlanError::Twice(volume.target.display().to_string()));
+        }
+        resolved.push((target, volume));
+    }
+    // Shallow before deep, so that a volume inside a volume lands inside it.
+    resolved.sort_by(|(a, _), (b, _)| (a.components().count(), a).cmp(&(b.components().count(), b)));
+
+    let mut planner = Planner { host, hollowed: BTreeSet::new(), made: BTreeSet::new(), mounted: BTreeMap::new(), first: Vec::new(), then: Vec::new() };
+    for (target, volume) in resolved {
+        planner.place(target, volume)?;
+    }
+    // Hollowing the root changes what all later paths mean, so it comes before all; the
+    // others in order of depth, each before anything is mounted.
+    planner.first.sort_by_key(|step| match step {
+        Step::Hollow { dir, .. } => dir.components().count(),
+        _ => usize::MAX,
+    });
+    planner.first.append(&mut planner.then);
+    Ok(planner.first)
+}
+
+struct Planner<'a> {
+    host: &'a dyn HostTree,
+    hollowed: BTreeSet<PathBuf>,
+    /// Directories that exist only in hollowed ones.
+    made: BTreeSet<PathBuf>,
+    mounted: BTreeMap<PathBuf, &'a Wanted>,
+    first: Vec<Step>,
+    then: Vec<Step>,
+}
+
+impl<'a> Planner<'a> {
+    fn place(&mut self, target: PathBuf, volume: &'a Wanted) -> Result<(), PlanError> {
+        let under = self
+            .mounted
+            .iter()
+            .rev()
+            .find(|(above, _)| target.starts_with(above))
+            .map(|(above, volume)| (above.clone(), *volume));
+        match under {
+            Some((above, outer)) => self.inside(&target, volume, &above, outer)?,
+            None => self.on_host(&target, volume)?,
+        }
+        self.then.push(Step::Mount { index: volume.index, target: target.clone() });
+        self.mounted.insert(target, volume);
+        Ok(())
+    }
+
+    fn on_host(&mut self, target: &Path, volume: &Wanted) -> Result<(), PlanError> {
+        if let Some(kind) = self.host.kind(target) {
+            return matches(target, &kind, volume.is_directory);
+        }
+        let parent = target
+            .ancestors()
+            .skip(1)
+            .find(|above| self.made.contains(*above) || self.host.kind(above).is_some())
+            .unwrap_or(Path::new("/"))
+            .to_path_buf();
+        if !self.made.contains(&parent) {
+            self.hollow(&parent, &parent, target, true)?;
+        }
+        for above in target.ancestors().skip(1).take_while(|above| **above != *parent) {
+            self.made.insert(above.to_path_buf());
+        }
+        self.then.push(Step::Point { path: target.to_path_buf(), is_directory: volume.is_directory });
+        Ok(())
+    }
+
+    /// A volume inside another volume.
+    fn inside(&mut self, target: &Path, volume: &Wanted, above: &Path, outer: &Wanted) -> Result<(), PlanError> {
+        let relative = target.strip_prefix(above).unwrap_or(Path::new(""));
+        if !outer.is_directory {
+            return Err(PlanError::Mismatch {
+                path: above.display().to_string(),
+                found: "file",
+                wanted: "directory",
+            });
+        }
+        if let Some(source) = &outer.source {
+            if let Some(kind) = self.host.kind(&source.join(relative)) {
+                return matches(target, &kind, volume.is_directory);
+            }
+            if outer.read_only && !self.made.contains(target.parent().unwrap_or(above)) {
+                // Nothing can be made in it: cover the deepest directory that it has.
+                let inner = relative
+                    .ancestors()
+                    .skip(1)
+                    .find(|part| self.host.kind(&source.join(part)).is_some())
+                    .unwrap_or(Path::new(""));
+                let dir = if inner.as_os_str().is_empty() { above.to_path_buf() } else { above.join(inner) };
+                self.hollow(&dir, &source.join(inner), target, false)?;
+                for part in target.ancestors().skip(1).take_while(|part| **part != *dir) {
+                    self.made.insert(part.to_path_buf());
+                }
+            }
+        }
+        self.then.push(Step::Point { path: target.to_path_buf(), is_directory: volume.is_directory });
+        Ok(())
+    }
+
+    fn hollow(&mut self, dir: &Path, real: &Path, missing: &Path, before_all: bool) -> Result<(), PlanError> {
+        if !self.hollowed.insert(dir.to_path_buf()) {
+            return Ok(());
+        }
+        let crowded = |detail: String| PlanError::Crowded {
+            dir: dir.display().to_string(),
+            missing: missing.display().to_string(),
+            detail,
+        };
+        let mut entries = self.host.entries(real).map_err(crowded)?;
+        if entries.len() > MAX_ENTRIES {
+            return Err(crowded(format!("it has {} entries, more than {MAX_ENTRIES}", entries.len())));
+        }
+        entries.sort_by(|a, b| a.0.cmp(&b.0));
+        let step = Step::Hollow { dir: dir.to_path_buf(), entries };
+        if before_all { self.first.push(step) } else { self.then.push(step) }
+        Ok(())
+    }
+}
+
+fn matches(path: &Path, kind: &Kind, is_directory: bool) -> Result<(), PlanError> {
+    let name = |directory| if directory { "directory" } else { "file" };
+    let found = *kind == Kind::Directory;
+    if found == is_directory {
+        return Ok(());
+    }
+    Err(PlanError::Mismatch { path: path.display().to_string(), found: name(found), wanted: name(is_directory) })
+}
+
+/// Follows the node's links in the part of `path` that exists.
+fn resolve(path: &Path, host: &dyn HostTree) -> Result<PathBuf, PlanError> {
+    let fault = |detail: &str| PlanError::Links { path: path.display().to_string(), detail: detail.into() };
+    let mut left: Vec<OsString> = parts(path);
+    left.reverse();
+    let mut found = PathBuf::from("/");
+    let mut links = 0;
+    while let Some(part) = left.pop() {
+        if part == ".." {
+            found.pop();
+            continue;
+        }
+        let next = found.join(&part);
+        if let Some(Kind::Link(to)) = host.kind(&next) {
+            links += 1;
+            if links > MAX_LINKS {
+                return Err(fault("too many levels of symbolic links"));
+            }
+            if to.is_absolute() {
+                found = PathBuf::from("/");
+            }
+            left.extend(parts(&to).into_iter().rev());
+        } else {
+            found = next;
+        }
+    }
+    if found == Path::new("/") {
+        return Err(fault("it leads to the root, which cannot be covered"));
+    }
+    Ok(found)
+}
+
+fn parts(path: &Path) -> Vec<OsString> {
+    path.components()
+        .filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_os_string()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    struct Tree(BTreeMap<PathBuf, Kind>);
+
+    impl Tree {
+        /// `d/` is a directory, `l -> t` a link, anything else a file; parents are implied.
+        fn new(lines: &[&str]) -> Tree {
+            let mut map = BTreeMap::from([(PathBuf::from("/"), Kind::Directory)]);
+            for line in lines {
+                let (path, kind) = match line.split_once(" -> ") {
+                    Some((path, to)) => (path, Kind::Link(to.into())),
+                    None if line.ends_with('/') => (line.trim_end_matches('/'), Kind::Directory),
+                    None => (*line, Kind::File),
+                };
+                for above in Path::new(path).ancestors().skip(1) {
+                    map.entry(above.into()).or_insert(Kind::Directory);
+                }
+                map.insert(path.into(), kind);
+            }
+            Tree(map)
+        }
+    }
+
+    impl HostTree for Tree {
+        fn kind(&self, path: &Path) -> Option<Kind> {
+            self.0.get(path).cloned()
+        }
+        fn entries(&self, dir: &Path) -> Result<Vec<(OsString, Kind)>, String> {
+            Ok(self
+                .0
+                .iter()
+                .filter(|(path, _)| path.parent() == Some(dir))
+                .filter_map(|(path, kind)| Some((path.file_name()?.to_os_string(), kind.clone())))
+                .collect())
+        }
+    }
+
+    fn volumes(lines: &[&str]) -> Vec<Wanted> {
+        lines
+            .iter()
+            .enumerate()
+            .map(|(index, line)| {
+                let read_only = line.starts_with("ro ");
+                let line = line.trim_start_matches("ro ");
+                let (target, source) = match line.split_once(" <- ") {
+                    Some((target, source)) => (target, Some(PathBuf::from(source))),
+                    None => (line, None),
+                };
+                Wanted {
+                    index,
+                    target: target.trim_end_matches('/').into(),
+                    is_directory: target.ends_with('/'),
+                    read_only,
+                    source,
+                }
+            })
+            .collect()
+    }
+
+    fn show(steps: Result<Vec<Step>, PlanError>) -> Vec<String> {
+        match steps {
+            Err(e) => vec![e.to_string()],
+            Ok(steps) => steps
+                .into_iter()
+                .map(|step| match step {
+                    Step::Hollow { dir, entries } => {
+                        let names: Vec<_> = entries.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+                        format!("hollow {} [{}]", dir.display(), names.join(" "))
+                    }
+                    Step::Point { path, is_directory } => {
+                        format!("point {}{}", path.display(), if is_directory { "/" } else { "" })
+                    }
+                    Step::Mount { index, target } => format!("mount {index} {}", target.display()),
+                })
+                .collect(),
+        }
+    }
+
+    #[test]
+    fn plans_for_volumes_here_and_there() {
+        let host = Tree::new(&["/etc/hosts", "/mnt/a/", "/mnt/b", "/usr/lib/", "/lib -> usr/lib", "/run/x/", "/var/run -> /run", "/loop -> /loop", "/vol/data/", "/vol/file"]);
+        let cases: &[(&[&str], &[&str])] = &[
+            (&[], &[]),
+            (&["/etc/hosts"], &["mount 0 /etc/hosts"]),
+            (&["/mnt/a/"], &["mount 0 /mnt/a"]),
+            (&["/mnt/c/"], &["hollow /mnt [a b]", "point /mnt/c/", "mount 0 /mnt/c"]),
+            (&["/mnt/c/d/e"], &["hollow /mnt [a b]", "point /mnt/c/d/e", "mount 0 /mnt/c/d/e"]),
+            // One hollow serves two mount points, and one inside the other's new directory.
+            (
+                &["/mnt/c/x/", "/mnt/d/", "/mnt/c/y/"],
+                &["hollow /mnt [a b]", "point /mnt/d/", "mount 1 /mnt/d", "point /mnt/c/x/", "mount 0 /mnt/c/x", "point /mnt/c/y/", "mount 2 /mnt/c/y"],
+            ),
+            // A new root comes first.
+            (
+                &["/mnt/c/", "/data/"],
+                &["hollow / [etc lib loop mnt run usr var vol]", "hollow /mnt [a b]", "point /data/", "mount 1 /data", "point /mnt/c/", "mount 0 /mnt/c"],
+            ),
+            // Links of the node are followed.
+            (&["/lib/z/"], &["hollow /usr/lib []", "point /usr/lib/z/", "mount 0 /usr/lib/z"]),
+            (&["/var/run/secrets/s/"], &["hollow /run [x]", "point /run/secrets/s/", "mount 0 /run/secrets/s"]),
+            // A volume in a writable volume makes its point there; in a read-only one it is hollowed.
+            (&["/mnt/a/ <- /vol", "/mnt/a/new/"], &["mount 0 /mnt/a", "point /mnt/a/new/", "mount 1 /mnt/a/new"]),
+            (&["/mnt/a/ <- /vol", "/mnt/a/data/"], &["mount 0 /mnt/a", "mount 1 /mnt/a/data"]),
+            (
+                &["ro /mnt/a/ <- /vol", "/mnt/a/new/"],
+                &["mount 0 /mnt/a", "hollow /mnt/a [data file]", "point /mnt/a/new/", "mount 1 /mnt/a/new"],
+            ),
+            (
+                &["ro /mnt/a/ <- /vol", "/mnt/a/data/new/"],
+                &["mount 0 /mnt/a", "hollow /mnt/a/data []", "point /mnt/a/data/new/", "mount 1 /mnt/a/data/new"],
+            ),
+            // A memory file system takes anything.
+            (&["/mnt/a/", "/mnt/a/x/y/"], &["mount 0 /mnt/a", "point /mnt/a/x/y/", "mount 1 /mnt/a/x/y"]),
+            // Faults.
+            (&["/mnt/a/", "/mnt/./a/"], &["two volumes are mounted at /mnt/./a; give each a path of its own"]),
+            (&["/lib/", "/usr/lib/"], &["two volumes are mounted at /usr/lib; give each a path of its own"]),
+            (&["/mnt/b/"], &["/mnt/b is a file on this node, and the volume is a directory; mount it elsewhere"]),
+            (&["/mnt/a"], &["/mnt/a is a directory on this node, and the volume is a file; mount it elsewhere"]),
+            (&["/loop/x/"], &["/loop/x cannot be resolved on this node: too many levels of symbolic links"]),
+        ];
+        for (wanted, expected) in cases {
+            assert_eq!(show(plan(&volumes(wanted), &host)), *expected, "{wanted:?}");
+        }
+    }
+
+    #[test]
+    fn a_crowded_directory_is_refused_with_what_to_do() {
+        let names: Vec<String> = (0..=MAX_ENTRIES).map(|n| format!("/big/{n}")).collect();
+        let host = Tree::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
+        let shown = show(plan(&volumes(&["/big/new/"]), &host));
+        assert!(shown[0].contains("make that directory on the node"), "{shown:?}");
+    }
+
+    proptest! {
+        /// Every volume is mounted once, no directory is hollowed twice, and a mount never
+        /// comes before the hollowing of a directory above it on the node.
+        #[test]
+        fn plans_are_well_formed(paths in proptest::collection::btree_set("(/[abc]){1,4}", 1..8), host in proptest::collection::vec("(/[abc]){1,3}/", 0..6)) {
+            let host = Tree::new(&host.iter().map(String::as_str).collect::<Vec<_>>());
+            let lines: Vec<String> = paths.iter().map(|path| format!("{path}/")).collect();
+            let wanted = volumes(&lines.iter().map(String::as_str).collect::<Vec<_>>());
+            let steps = plan(&wanted, &host).unwrap();
+            let mut mounted = BTreeSet::new();
+            let mut hollowed = BTreeSet::new();
+            for step in steps {
+                match step {
+                    Step::Hollow { dir, .. } => {
+                        prop_assert!(mounted.is_empty());
+                        prop_assert!(hollowed.insert(dir));
+                    }
+                    Step::Point { .. } => {}
+                    Step::Mount { index, target } => {
+                        prop_assert!(mounted.iter().all(|(_, other): &(usize, PathBuf)| !other.starts_with(&target)));
+                        mounted.insert((index, target));
+                    }
+                }
+            }
+            prop_assert_eq!(mounted.len(), wanted.len());
+        }
+    }
+}

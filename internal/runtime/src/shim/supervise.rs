@@ -1,0 +1,442 @@
+//! The shim itself: starts the container, carries its output to the log, stops it when
+//! asked, waits for its end, leaves nothing of it running, and writes down what became of
+//! it. One thread, one poll loop.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::prctl;
+use nix::sys::signal::{SigSet, Signal, kill, killpg};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::{Pid, chdir, setsid};
+
+use super::start::STAGING;
+use super::{STAGE_START, again};
+use crate::cgroup::{Cgroup, Layout};
+use crate::logs::line::Output;
+use crate::logs::write::{Cutter, LogWriter};
+use crate::proc::{self, ProcessId};
+use crate::spec::ContainerSpec;
+use crate::state::{
+    ContainerState, Exit, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile, StopRequest, load,
+    save,
+};
+
+/// The name of the cgroup that containers' cgroups are made in; the caller may set another.
+pub const CGROUP_PARENT: &str = "MUSTER_SHIM_CGROUP";
+/// That name if none is set.
+pub const DEFAULT_CGROUP_PARENT: &str = "muster";
+/// The size asked for the output pipes: room for a burst while the disk is slow.
+const PIPE_BYTES: i32 = 1024 * 1024;
+/// Bytes read from an output at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Between two attempts to kill what does not die, and between two looks at what is left.
+const RETRY: Duration = Duration::from_millis(20);
+/// How long after the end of the container its leftovers and its output are waited for.
+const DRAIN_LIMIT: Duration = Duration::from_secs(10);
+/// Between two attempts to write the state to a full disk.
+const SAVE_RETRY: Duration = Duration::from_secs(1);
+/// Such attempts: a day of them.
+const SAVE_ATTEMPTS: u32 = 24 * 60 * 60;
+/// Longest report from the starting stage.
+const MAX_REPORT: usize = 64 * 1024;
+
+/// Runs the shim until its container is over.
+pub fn run(dir: &Path) -> ExitCode {
+    match shim(dir) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(fault) => {
+            eprintln!("{} {fault}", Timestamp::now());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn shim(dir: &Path) -> Result<(), String> {
+    let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
+    // The agent's terminal, session and directory are not ours.
+    let _ = setsid();
+    chdir("/").map_err(|e| e.to_string())?;
+    let lock = File::options()
+        .create(true)
+        .truncate(false)
+        .write(true)
+        .open(dir.join(LOCK_FILE))
+        .map_err(|e| format!("cannot open the lock: {e}"))?;
+    // Held until this process ends, however it ends. Waits while the agent looks.
+    lock.lock().map_err(|e| format!("cannot lock: {e}"))?;
+    if load::<StateFile>(&dir, STATE_FILE).map_err(|e| e.to_string())?.is_some() {
+        return Err("this container has been run, or was given up, already".into());
+    }
+    let spec: ContainerSpec =
+        load(&dir, SPEC_FILE).map_err(|e| e.to_string())?.ok_or("there is no container description here")?;
+    prctl::set_child_subreaper(true).map_err(|e| format!("cannot adopt orphans: {e}"))?;
+
+    let parent = std::env::var(CGROUP_PARENT).unwrap_or_else(|_| DEFAULT_CGROUP_PARENT.into());
+    let (cgroup, notes) = Cgroup::create(&Layout::detect(), &parent, spec.id.as_str(), &spec.limits, &spec.devices);
+    let state =
+        StateFile { format: FORMAT, boot_id: proc::boot_id(), state: ContainerState::Starting, cgroup, notes };
+    let mut record = Record { dir: dir.clone(), state, unsaved: false };
+    let end = match record.save().map_err(|e| e.to_string()).and_then(|()| Supervisor::start(&dir, &spec)) {
+        Err(fault) => Exit::start_error(fault, Timestamp::now()),
+        Ok(mut supervisor) => supervisor.run(&mut record)?,
+    };
+    record.state.cgroup.kill_all();
+    record.state.cgroup.remove();
+    let _ = fs::remove_dir(dir.join(STAGING));
+    record.state.state = ContainerState::Exited(end);
+    record.save_surely()
+}
+
+/// The state on disk.
+struct Record {
+    dir: PathBuf,
+    state: StateFile,
+    /// Whether the last attempt to write it failed.
+    unsaved: bool,
+}
+
+impl Record {
+    fn save(&mut self) -> Result<(), crate::RuntimeError> {
+        let outcome = save(&self.dir, STATE_FILE, &self.state);
+        self.unsaved = outcome.is_err();
+        outcome
+    }
+
+    fn save_surely(&mut self) -> Result<(), String> {
+        for _ in 0..SAVE_ATTEMPTS {
+            match self.save() {
+                Ok(()) => return Ok(()),
+                // Removed under our feet: nobody wants to know any more.
+                Err(_) if !self.dir.exists() => return Ok(()),
+                Err(e) => eprintln!("{} {e}", Timestamp::now()),
+            }
+            std::thread::sleep(SAVE_RETRY);
+        }
+        Err("gave up writing the state".into())
+    }
+}
+
+/// One of the container's outputs.
+struct Stream {
+    pipe: File,
+    output: Output,
+    cutter: Cutter,
+    open: bool,
+}
+
+struct Supervisor {
+    dir: PathBuf,
+    grace: Duration,
+    process: ProcessId,
+    signals: SignalFd,
+    changes: Inotify,
+    /// From the starting stage, until the command has taken over.
+    report: Option<File>,
+    reported: Vec<u8>,
+    streams: Vec<Stream>,
+    log: LogWriter,
+    started_at: Timestamp,
+    /// When SIGKILL is due, once a stop has been asked for.
+    kill_at: Option<Instant>,
+    /// How the container's process ended.
+    ended: Option<(i32, Option<i32>, Timestamp)>,
+    /// When waiting for leftovers ends.
+    drain_until: Option<Instant>,
+    save_at: Instant,
+}
+
+/// What woke the loop.
+#[derive(Clone, Copy, PartialEq)]
+enum Source {
+    Signals,
+    Changes,
+    Report,
+    Stream(usize),
+}
+
+impl Supervisor {
+    fn start(dir: &Path, spec: &ContainerSpec) -> Result<Supervisor, String> {
+        spec.validate().map_err(|e| e.to_string())?;
+        let told = |what: &str| {
+            let what = what.to_string();
+            move |e: Errno| format!("{what}: {e}")
+        };
+        let mut set = SigSet::empty();
+        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+            set.add(signal);
+        }
+        set.thread_block().map_err(told("cannot block signals"))?;
+        let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+            .map_err(told("cannot receive signals"))?;
+        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(told("inotify"))?;
+        changes.add_watch(dir, AddWatchFlags::IN_MOVED_TO).map_err(told("cannot watch the container's directory"))?;
+        let log = LogWriter::open(spec.log.clone())
+            .map_err(|e| format!("cannot open the log {}: {e}", spec.log.path.display()))?;
+        let pipe = || io::pipe().map_err(|e| format!("cannot make a pipe: {e}"));
+        let ((report, report_end), (out, out_end), (err, err_end)) = (pipe()?, pipe()?, pipe()?);
+        for end in [&out, &err] {
+            // Refused beyond a user's share of pipe memory; the default serves too.
+            let _ = fcntl(end.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
+        }
+        let child = again(STAGE_START)
+            .stdin(Stdio::from(report_end))
+            .stdout(Stdio::from(out_end))
+            .stderr(Stdio::from(err_end))
+            .spawn()
+            .map_err(|e| format!("cannot start a process: {e}"))?;
+        let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
+        let file = |end: io::PipeReader| File::from(std::os::fd::OwnedFd::from(end));
+        let stream = |end, output| Stream { pipe: file(end), output, cutter: Cutter::default(), open: true };
+        Ok(Supervisor {
+            dir: dir.to_path_buf(),
+            grace: Duration::from_secs(spec.grace_seconds),
+            // Not reaped before the loop runs, so it is there, if only as a zombie.
+            process: ProcessId::of(pid).ok_or("the process vanished")?,
+            signals,
+            changes,
+            report: Some(file(report)),
+            reported: Vec::new(),
+            streams: vec![stream(out, Output::Stdout), stream(err, Output::Stderr)],
+            log,
+            started_at: Timestamp::now(),
+            kill_at: None,
+            ended: None,
+            drain_until: None,
+            save_at: Instant::now(),
+        })
+    }
+
+    /// The loop. Ends when the container and all it left behind are gone.
+    fn run(&mut self, record: &mut Record) -> Result<Exit, String> {
+        // A request may have come before the watch was set.
+        self.read_stop_request();
+        loop {
+            for source in self.wait(record.unsaved)? {
+                match source {
+                    Source::Signals => self.on_signals(),
+                    Source::Changes => {
+                        while self.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
+                        self.read_stop_request();
+                    }
+                    Source::Report => self.on_report(record),
+                    Source::Stream(index) => self.on_output(index),
+                }
+            }
+            self.streams.retain(|stream| stream.open);
+            self.on_deadlines(record);
+            if let Some(exit) = self.finished(record) {
+                return Ok(exit);
+            }
+        }
+    }
+
+    fn wait(&mut self, unsaved: bool) -> Result<Vec<Source>, String> {
+        let mut sources = vec![Source::Signals, Source::Changes];
+        let mut fds: Vec<BorrowedFd> = vec![self.signals.as_fd(), self.changes.as_fd()];
+        if let Some(report) = &self.report {
+            sources.push(Source::Report);
+            fds.push(report.as_fd());
+        }
+        for (index, stream) in self.streams.iter().enumerate() {
+            sources.push(Source::Stream(index));
+            fds.push(stream.pipe.as_fd());
+        }
+        let mut polled: Vec<PollFd> = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let now = Instant::now();
+        let next = [
+            self.kill_at,
+            self.drain_until.map(|_| now + RETRY),
+            unsaved.then_some(self.save_at),
+        ];
+        let timeout = next.into_iter().flatten().min().map_or(PollTimeout::NONE, |at| {
+            // Rounded up, so that the deadline has passed when poll returns.
+            let left = at.saturating_duration_since(now) + Duration::from_millis(1);
+            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+        });
+        match poll(&mut polled, timeout) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(e) => return Err(format!("poll: {e}")),
+        }
+        let ready = |fd: &PollFd| fd.revents().is_some_and(|events| !events.is_empty());
+        Ok(sources.into_iter().zip(&polled).filter(|(_, fd)| ready(fd)).map(|(source, _)| source).collect())
+    }
+
+    fn on_signals(&mut self) {
+        while let Ok(Some(signal)) = self.signals.read_signal() {
+            if signal.ssi_signo == Signal::SIGTERM as u32 {
+                self.stop(self.grace);
+            }
+        }
+        self.reap();
+    }
+
+    /// Takes leave of every child that has ended; true when none is left.
+    fn reap(&mut self) -> bool {
+        loop {
+            match waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
+                Ok(WaitStatus::Exited(pid, code)) => self.on_end(pid, code, None),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => self.on_end(pid, 128 + signal as i32, Some(signal as i32)),
+                Ok(WaitStatus::StillAlive) => return false,
+                Ok(_) | Err(Errno::EINTR) => {}
+                Err(_) => return true,
+            }
+        }
+    }
+
+    fn on_end(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
+        if pid.as_raw() == self.process.pid && self.ended.is_none() {
+            self.ended = Some((code, signal, Timestamp::now()));
+            self.drain_until = Some(Instant::now() + DRAIN_LIMIT);
+        }
+    }
+
+    fn read_stop_request(&mut self) {
+        match load::<StopRequest>(&self.dir, STOP_FILE) {
+            Ok(Some(request)) => self.stop(Duration::from_millis(request.grace_ms)),
+            Ok(None) => {}
+            Err(e) => eprintln!("{} {e}", Timestamp::now()),
+        }
+    }
+
+    /// SIGTERM now, SIGKILL after `grace`. A later request can only bring it forward.
+    fn stop(&mut self, grace: Duration) {
+        let at = Instant::now() + grace;
+        if self.kill_at.is_none() && !grace.is_zero() && self.ended.is_none() {
+            self.signal_group(Signal::SIGTERM);
+        }
+        self.kill_at = Some(self.kill_at.map_or(at, |before| before.min(at)));
+    }
+
+    /// To the whole process group, or to the process alone while it has none of its own yet.
+    fn signal_group(&self, signal: Signal) {
+        let pid = Pid::from_raw(self.process.pid);
+        if killpg(pid, signal).is_err() {
+            let _ = kill(pid, signal);
+        }
+    }
+
+    fn on_report(&mut self, record: &mut Record) {
+        let Some(report) = &mut self.report else { return };
+        let mut buffer = [0; 4096];
+        match report.read(&mut buffer) {
+            Ok(0) => {}
+            Ok(read) => {
+                if self.reported.len() < MAX_REPORT {
+                    self.reported.extend_from_slice(&buffer[..read]);
+                }
+                return;
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
+            Err(_) => {}
+        }
+        self.report = None;
+        let (notes, error) = read_report(&self.reported);
+        record.state.notes.extend(notes);
+        if error.is_none() {
+            self.started_at = Timestamp::now();
+            record.state.state = ContainerState::Running { process: self.process, started_at: self.started_at };
+            self.save_at = Instant::now() + SAVE_RETRY;
+            let _ = record.save();
+        }
+    }
+
+    fn on_output(&mut self, index: usize) {
+        let Some(stream) = self.streams.get_mut(index) else { return };
+        let mut buffer = [0; READ_BYTES];
+        let (output, log, now) = (stream.output, &mut self.log, Timestamp::now());
+        match stream.pipe.read(&mut buffer) {
+            Ok(read) if read > 0 => {
+                stream.cutter.push(&buffer[..read], |full, text| log.add(now, output, full, text));
+            }
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            _ => {
+                stream.cutter.finish(|full, text| log.add(now, output, full, text));
+                stream.open = false;
+            }
+        }
+        log.flush();
+    }
+
+    fn on_deadlines(&mut self, record: &mut Record) {
+        let now = Instant::now();
+        if record.unsaved && self.save_at <= now {
+            let _ = record.save();
+            self.save_at = now + SAVE_RETRY;
+        }
+        if self.ended.is_none() && self.kill_at.is_some_and(|at| at <= now) {
+            self.signal_group(Signal::SIGKILL);
+            record.state.cgroup.kill_once();
+            // What does not die at once is shot at again.
+            self.kill_at = Some(now + RETRY);
+        }
+        if self.ended.is_some() {
+            self.kill_at = None;
+            self.signal_group(Signal::SIGKILL);
+            record.state.cgroup.kill_once();
+            kill_children();
+        }
+    }
+
+    /// The end, once nothing of the container runs and its output has been read.
+    fn finished(&mut self, record: &Record) -> Option<Exit> {
+        let (code, signal, finished_at) = self.ended?;
+        let gone = self.reap() && record.state.cgroup.processes().is_empty();
+        let read = self.streams.is_empty() && self.report.is_none();
+        let late = self.drain_until.is_some_and(|until| until <= Instant::now());
+        if !(gone && read) && !late {
+            return None;
+        }
+        let (now, log) = (Timestamp::now(), &mut self.log);
+        for stream in &mut self.streams {
+            stream.cutter.finish(|full, text| log.add(now, stream.output, full, text));
+        }
+        log.flush();
+        if let (_, Some(error)) = read_report(&self.reported) {
+            return Some(Exit::start_error(error, finished_at));
+        }
+        let oom_killed = code != 0 && record.state.cgroup.oom_kills() > 0;
+        let reason = match code {
+            0 => ExitReason::Completed,
+            _ if oom_killed => ExitReason::OomKilled,
+            _ => ExitReason::Error,
+        };
+        let message = match signal {
+            Some(number) if !oom_killed => {
+                let name = Signal::try_from(number).map_or("?", Signal::as_str);
+                format!("ended by signal {number} ({name})")
+            }
+            _ if oom_killed => "the kernel killed it at its memory limit".into(),
+            _ => String::new(),
+        };
+        Some(Exit { code, signal, oom_killed, reason, message, started_at: Some(self.started_at), finished_at })
+    }
+}
+
+/// SIGKILLs every child of this process; orphans of the container are children here.
+fn kill_children() {
+    let me = i32::try_from(std::process::id()).unwrap_or(0);
+    for (pid, stat) in proc::all() {
+        if stat.parent == me && stat.state != 'Z' {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+    }
+}
+
+/// The notes and the error in what the starting stage reported.
+fn read_report(bytes: &[u8]) -> (Vec<String>, Option<String>) {
+    let text = String::from_utf8_lossy(bytes);
+    let notes = text.lines().filter_map(|line| line.strip_prefix("note ")).map(str::to_string).collect();
+    let error = text.lines().find_map(|line| line.strip_prefix("error ")).map(str::to_string);
+    (notes, error)
+}

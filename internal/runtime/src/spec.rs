@@ -1,0 +1,399 @@
+//! What a container is to be: the description that the agent hands over and the
+//! shim reads back from its directory. Owns the types and their validation; runs
+//! nothing.
+
+use std::fmt;
+use std::path::{Component, Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::RuntimeError;
+
+/// Longest container id.
+pub const MAX_ID: usize = 200;
+/// Rotation of a log file when the caller names none: 10 MiB, as the kubelet's default.
+pub const DEFAULT_LOG_BYTES: u64 = 10 * 1024 * 1024;
+/// Log files kept for a container, the current one included, as the kubelet's default.
+pub const DEFAULT_LOG_FILES: u32 = 5;
+
+/// The name of one run of one container on this node; also a directory's name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ContainerId(String);
+
+impl ContainerId {
+    /// Checks that `id` can name a directory and a cgroup: 1 to [`MAX_ID`] of
+    /// `[A-Za-z0-9._-]`, not starting with a dot.
+    pub fn new(id: impl Into<String>) -> Result<ContainerId, RuntimeError> {
+        let id = id.into();
+        let good = !id.is_empty()
+            && id.len() <= MAX_ID
+            && !id.starts_with('.')
+            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+        if good {
+            Ok(ContainerId(id))
+        } else {
+            Err(RuntimeError::Spec {
+                field: "id".into(),
+                value: id,
+                detail: format!(
+                    "an id is 1 to {MAX_ID} of A-Z, a-z, 0-9, '.', '_', '-', not starting with '.'"
+                ),
+            })
+        }
+    }
+
+    /// The id of the `attempt`th run (from 0) of container `name` of the pod `pod_uid`.
+    pub fn of(pod_uid: &str, name: &str, attempt: u32) -> Result<ContainerId, RuntimeError> {
+        ContainerId::new(format!("{pod_uid}_{name}_{attempt}"))
+    }
+
+    /// The id as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for ContainerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl TryFrom<String> for ContainerId {
+    type Error = RuntimeError;
+    fn try_from(id: String) -> Result<ContainerId, RuntimeError> {
+        ContainerId::new(id)
+    }
+}
+
+impl From<ContainerId> for String {
+    fn from(id: ContainerId) -> String {
+        id.0
+    }
+}
+
+/// The pod a container belongs to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PodRef {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Its uid.
+    pub uid: String,
+}
+
+/// Everything needed to run one container once.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ContainerSpec {
+    /// Names this run on this node.
+    pub id: ContainerId,
+    /// The pod it belongs to.
+    pub pod: PodRef,
+    /// The container's name in the pod.
+    pub name: String,
+    /// Which run of that container this is, from 0.
+    pub attempt: u32,
+    /// The image; used by a CRI runtime only, ignored for processes.
+    #[serde(default)]
+    pub image: Option<String>,
+    /// The program and its first arguments. For a process it must not be empty together
+    /// with `args`; for an image an empty one means the image's own entry point.
+    pub command: Vec<String>,
+    /// More arguments.
+    #[serde(default)]
+    pub args: Vec<String>,
+    /// The whole environment: a process gets exactly this.
+    pub env: Vec<(String, String)>,
+    /// The working directory; `/` if absent (for an image: the image's).
+    #[serde(default)]
+    pub cwd: Option<PathBuf>,
+    /// Volumes, in any order.
+    #[serde(default)]
+    pub mounts: Vec<Mount>,
+    /// The host name inside; absent: the node's.
+    #[serde(default)]
+    pub hostname: Option<String>,
+    /// A file bound over `/etc/hosts`. Change it in place
+    /// ([`crate::volumes::write_in_place`]) and running containers see the change.
+    #[serde(default)]
+    pub hosts_file: Option<PathBuf>,
+    /// Bounds on what it may use.
+    #[serde(default)]
+    pub limits: Limits,
+    /// Devices kept from it.
+    #[serde(default)]
+    pub devices: DevicePolicy,
+    /// Who it runs as.
+    #[serde(default)]
+    pub user: User,
+    /// Written to `/proc/self/oom_score_adj` where permitted.
+    #[serde(default)]
+    pub oom_score_adj: Option<i32>,
+    /// Where its output goes.
+    pub log: LogSettings,
+    /// Seconds between SIGTERM and SIGKILL when the shim itself is told to end
+    /// (the machine shuts down) rather than asked to stop with a time of its own.
+    #[serde(default = "default_grace")]
+    pub grace_seconds: u64,
+}
+
+fn default_grace() -> u64 {
+    30
+}
+
+impl ContainerSpec {
+    /// A container with nothing but a command and a log file: no volumes, no limits,
+    /// the caller's user, a minimal `PATH`.
+    pub fn new(id: ContainerId, command: Vec<String>, log_path: PathBuf) -> ContainerSpec {
+        ContainerSpec {
+            id,
+            pod: PodRef::default(),
+            name: String::new(),
+            attempt: 0,
+            image: None,
+            command,
+            args: Vec::new(),
+            env: vec![("PATH".into(), DEFAULT_PATH.into())],
+            cwd: None,
+            mounts: Vec::new(),
+            hostname: None,
+            hosts_file: None,
+            limits: Limits::default(),
+            devices: DevicePolicy::default(),
+            user: User::default(),
+            oom_score_adj: None,
+            log: LogSettings::new(log_path),
+            grace_seconds: default_grace(),
+        }
+    }
+
+    /// Checks all that can be checked without touching the machine; the first fault found.
+    pub fn validate(&self) -> Result<(), RuntimeError> {
+        let bad = |field: String, value: String, detail: &str| {
+            Err(RuntimeError::Spec { field, value, detail: detail.into() })
+        };
+        if self.image.is_none() && self.command.is_empty() && self.args.is_empty() {
+            return bad(
+                "command".into(),
+                String::new(),
+                "a process needs a command or args; only an image can supply its own",
+            );
+        }
+        if let Some(first) = self.command.iter().chain(&self.args).next()
+            && first.is_empty()
+        {
+            return bad("command[0]".into(), String::new(), "name a program");
+        }
+        for (index, word) in self.command.iter().chain(&self.args).enumerate() {
+            if word.contains('\0') {
+                return bad(format!("command[{index}]"), word.clone(), "remove the NUL byte");
+            }
+        }
+        for (index, (name, value)) in self.env.iter().enumerate() {
+            if name.is_empty() || name.contains(['=', '\0']) {
+                return bad(
+                    format!("env[{index}].name"),
+                    name.clone(),
+                    "a variable's name is not empty and has no '=' and no NUL byte",
+                );
+            }
+            if value.contains('\0') {
+                return bad(format!("env[{index}].value"), name.clone(), "remove the NUL byte");
+            }
+        }
+        if let Some(cwd) = &self.cwd
+            && !cwd.is_absolute()
+        {
+            return bad("cwd".into(), cwd.display().to_string(), "use an absolute path");
+        }
+        if let Some(hostname) = &self.hostname
+            && (hostname.is_empty() || hostname.len() > 64)
+        {
+            return bad("hostname".into(), hostname.clone(), "a host name has 1 to 64 bytes");
+        }
+        for (index, mount) in self.mounts.iter().enumerate() {
+            mount.validate(index)?;
+        }
+        if !self.log.path.is_absolute() {
+            return bad(
+                "log.path".into(),
+                self.log.path.display().to_string(),
+                "use an absolute path",
+            );
+        }
+        if self.log.max_bytes == 0 || self.log.max_files == 0 {
+            return bad(
+                "log".into(),
+                format!("max_bytes {} max_files {}", self.log.max_bytes, self.log.max_files),
+                "both are at least 1",
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The `PATH` used to find a command when the environment names none.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// A volume and where it is seen.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Mount {
+    /// The absolute path inside. It need not exist on the node.
+    pub target: PathBuf,
+    /// What is seen there.
+    pub source: MountSource,
+    /// A path inside a bound directory to use instead of the whole; made as a directory
+    /// if missing. It cannot lead out of the source, by `..` or by a symlink.
+    #[serde(default)]
+    pub sub_path: Option<String>,
+    /// Whether writes are refused.
+    #[serde(default)]
+    pub read_only: bool,
+}
+
+/// What a volume's mount point shows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum MountSource {
+    /// A directory or file of the node. Must exist when the container starts.
+    Bind(PathBuf),
+    /// A memory file system of the container's own, of at most so many bytes, gone with it.
+    Tmpfs(Option<u64>),
+}
+
+impl Mount {
+    /// `source` of the node seen at `target`, writable.
+    pub fn bind(source: impl Into<PathBuf>, target: impl Into<PathBuf>) -> Mount {
+        Mount {
+            target: target.into(),
+            source: MountSource::Bind(source.into()),
+            sub_path: None,
+            read_only: false,
+        }
+    }
+
+    /// The same, with writes refused.
+    pub fn read_only(mut self) -> Mount {
+        self.read_only = true;
+        self
+    }
+
+    fn validate(&self, index: usize) -> Result<(), RuntimeError> {
+        let fault = |field: &str, value: String, detail: &str| {
+            Err(RuntimeError::Spec {
+                field: format!("mounts[{index}].{field}"),
+                value,
+                detail: detail.into(),
+            })
+        };
+        let target = self.target.display().to_string();
+        if !self.target.is_absolute() {
+            return fault("target", target, "use an absolute path");
+        }
+        if self.target.components().any(|part| part == Component::ParentDir) {
+            return fault("target", target, "use a path without '..'");
+        }
+        if self.target == Path::new("/") {
+            return fault("target", target, "the whole root cannot be covered");
+        }
+        if let MountSource::Bind(source) = &self.source
+            && !source.is_absolute()
+        {
+            return fault("source", source.display().to_string(), "use an absolute path");
+        }
+        if let Some(sub) = &self.sub_path {
+            let path = Path::new(sub);
+            if path.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+                return fault("sub_path", sub.clone(), "use a relative path without '..'");
+            }
+            if matches!(self.source, MountSource::Tmpfs(_)) {
+                return fault("sub_path", sub.clone(), "a memory file system has no paths yet");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Bounds on a container. Absent means unbounded.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// CPU time as a share when the machine is busy, in thousandths of a CPU (requests.cpu).
+    #[serde(default)]
+    pub cpu_request_milli: Option<u64>,
+    /// CPU time at most, in thousandths of a CPU (limits.cpu).
+    #[serde(default)]
+    pub cpu_limit_milli: Option<u64>,
+    /// Memory at most, in bytes (limits.memory). Beyond it the kernel kills.
+    #[serde(default)]
+    pub memory_limit_bytes: Option<u64>,
+    /// Processes and threads at most.
+    #[serde(default)]
+    pub pids_max: Option<u64>,
+}
+
+/// Devices of the node that a container must not open. Everything else stays as the
+/// file permissions have it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DevicePolicy {
+    /// Device files refused to it, for instance `/dev/nvidia3`.
+    #[serde(default)]
+    pub denied: Vec<PathBuf>,
+}
+
+impl DevicePolicy {
+    /// Refuses every NVIDIA GPU whose file is in `dev` (normally `/dev`) but those with
+    /// the minor numbers in `chosen`. The control devices (`nvidiactl`, `nvidia-uvm`) stay.
+    pub fn nvidia_except(dev: &Path, chosen: &[u32]) -> DevicePolicy {
+        let mut denied: Vec<PathBuf> = std::fs::read_dir(dev)
+            .into_iter()
+            .flatten()
+            .flatten()
+            .filter(|entry| {
+                entry
+                    .file_name()
+                    .to_str()
+                    .and_then(|name| name.strip_prefix("nvidia"))
+                    .and_then(|minor| minor.parse::<u32>().ok())
+                    .is_some_and(|minor| !chosen.contains(&minor))
+            })
+            .map(|entry| entry.path())
+            .collect();
+        denied.sort();
+        DevicePolicy { denied }
+    }
+}
+
+/// Who a container's process runs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// The user's number; absent: the caller's own.
+    #[serde(default)]
+    pub uid: Option<u32>,
+    /// The primary group; absent with a `uid`: that user's own in the node's database,
+    /// else the number of the user.
+    #[serde(default)]
+    pub gid: Option<u32>,
+    /// More groups, added to those the node's database gives the user.
+    #[serde(default)]
+    pub groups: Vec<u32>,
+}
+
+/// Where output goes, in the CRI log format, and how much of it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogSettings {
+    /// The current file; rotated ones are `path.1` (newest) and up. Its directory is made.
+    pub path: PathBuf,
+    /// A file is rotated before it grows beyond so many bytes.
+    pub max_bytes: u64,
+    /// Files kept, the current one included.
+    pub max_files: u32,
+}
+
+impl LogSettings {
+    /// `path` with the default bounds.
+    pub fn new(path: PathBuf) -> LogSettings {
+        LogSettings { path, max_bytes: DEFAULT_LOG_BYTES, max_files: DEFAULT_LOG_FILES }
+    }
+}

@@ -1,0 +1,240 @@
+//! What became of a container: the state file that its shim keeps, and the status made
+//! of it. Owns the formats and the way they reach the disk; watches and decides nothing.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::Cgroup;
+use crate::error::RuntimeError;
+use crate::proc::ProcessId;
+use crate::spec::{ContainerId, ContainerSpec, PodRef};
+
+/// The description, in a container's directory.
+pub const SPEC_FILE: &str = "spec.json";
+/// The state, in a container's directory.
+pub const STATE_FILE: &str = "state.json";
+/// The request to stop, in a container's directory.
+pub const STOP_FILE: &str = "stop.json";
+/// Locked by the shim for as long as it lives.
+pub const LOCK_FILE: &str = "lock";
+/// What the shim itself had to say.
+pub const SHIM_LOG: &str = "shim.log";
+/// The version of these files' format.
+pub const FORMAT: u32 = 1;
+
+/// Exit code reported when a container never ran.
+pub const START_ERROR_CODE: i32 = 128;
+/// Exit code reported when nobody saw the container end.
+pub const UNKNOWN_CODE: i32 = 137;
+
+/// Where a container is in its life.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", tag = "phase")]
+pub enum ContainerState {
+    /// Being set up; its process is not there yet.
+    Starting,
+    /// Its process runs.
+    Running {
+        /// The process.
+        process: ProcessId,
+        /// Since when.
+        started_at: Timestamp,
+    },
+    /// It is over.
+    Exited(Exit),
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Exit {
+    /// Its exit code; 128 + signal when a signal ended it.
+    pub code: i32,
+    /// The signal that ended it, if one did.
+    #[serde(default)]
+    pub signal: Option<i32>,
+    /// Whether the kernel killed for want of memory in its cgroup.
+    #[serde(default)]
+    pub oom_killed: bool,
+    /// In one word, as Kubernetes words it.
+    pub reason: ExitReason,
+    /// In a sentence; empty when the code says all.
+    #[serde(default)]
+    pub message: String,
+    /// When it started; absent if it never did.
+    #[serde(default)]
+    pub started_at: Option<Timestamp>,
+    /// When it ended.
+    pub finished_at: Timestamp,
+}
+
+/// Kubernetes' words for the end of a container.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ExitReason {
+    /// Code 0.
+    Completed,
+    /// Any other code, or a signal.
+    Error,
+    /// The memory limit.
+    #[serde(rename = "OOMKilled")]
+    OomKilled,
+    /// It could not be started; the message says why.
+    StartError,
+    /// Nobody saw it end: its shim died or the machine restarted.
+    ContainerStatusUnknown,
+}
+
+impl ExitReason {
+    /// The word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            ExitReason::Completed => "Completed",
+            ExitReason::Error => "Error",
+            ExitReason::OomKilled => "OOMKilled",
+            ExitReason::StartError => "StartError",
+            ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
+        }
+    }
+}
+
+impl std::fmt::Display for ExitReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl Exit {
+    /// A container that never ran, for the reason in `message`.
+    pub fn start_error(message: impl Into<String>, at: Timestamp) -> Exit {
+        Exit {
+            code: START_ERROR_CODE,
+            signal: None,
+            oom_killed: false,
+            reason: ExitReason::StartError,
+            message: message.into(),
+            started_at: None,
+            finished_at: at,
+        }
+    }
+
+    /// A container whose end nobody saw.
+    pub fn unknown(message: impl Into<String>, started_at: Option<Timestamp>, at: Timestamp) -> Exit {
+        Exit {
+            code: UNKNOWN_CODE,
+            signal: None,
+            oom_killed: false,
+            reason: ExitReason::ContainerStatusUnknown,
+            message: message.into(),
+            started_at,
+            finished_at: at,
+        }
+    }
+}
+
+/// A container as the runtime's callers see it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ContainerStatus {
+    /// Its id.
+    pub id: ContainerId,
+    /// Its pod.
+    pub pod: PodRef,
+    /// Its name in the pod.
+    pub name: String,
+    /// Which run this is.
+    pub attempt: u32,
+    /// Where it is in its life.
+    pub state: ContainerState,
+    /// Its current log file.
+    pub log_path: PathBuf,
+    /// What of the description could not be enforced, in sentences.
+    pub notes: Vec<String>,
+}
+
+impl ContainerStatus {
+    /// How it ended, if it did.
+    pub fn exit(&self) -> Option<&Exit> {
+        match &self.state {
+            ContainerState::Exited(exit) => Some(exit),
+            _ => None,
+        }
+    }
+
+    /// Whether its process runs.
+    pub fn is_running(&self) -> bool {
+        matches!(self.state, ContainerState::Running { .. })
+    }
+
+    /// Puts a description and the state on disk together.
+    pub fn of(spec: &ContainerSpec, state: Option<&StateFile>) -> ContainerStatus {
+        ContainerStatus {
+            id: spec.id.clone(),
+            pod: spec.pod.clone(),
+            name: spec.name.clone(),
+            attempt: spec.attempt,
+            state: state.map_or(ContainerState::Starting, |file| file.state.clone()),
+            log_path: spec.log.path.clone(),
+            notes: state.map(|file| file.notes.clone()).unwrap_or_default(),
+        }
+    }
+}
+
+/// The contents of [`STATE_FILE`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateFile {
+    /// [`FORMAT`].
+    pub format: u32,
+    /// The kernel's boot id when this was written: a process of another boot is gone.
+    pub boot_id: String,
+    /// The state.
+    pub state: ContainerState,
+    /// The container's cgroup.
+    #[serde(default)]
+    pub cgroup: Cgroup,
+    /// What could not be enforced.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The contents of [`STOP_FILE`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StopRequest {
+    /// Milliseconds between SIGTERM and SIGKILL, from when the shim reads this; 0 kills at once.
+    pub grace_ms: u64,
+}
+
+/// Replaces `dir/name` with `value` as JSON so that a crash leaves the old or the new, whole.
+pub fn save<T: Serialize>(dir: &Path, name: &str, value: &T) -> Result<(), RuntimeError> {
+    let path = dir.join(name);
+    let temporary = dir.join(format!(".{name}.{}.tmp", std::process::id()));
+    let bytes = serde_json::to_vec_pretty(value).map_err(|e| RuntimeError::Format {
+        path: path.clone(),
+        detail: e.to_string(),
+    })?;
+    let write = || -> std::io::Result<()> {
+        use std::os::unix::fs::OpenOptionsExt;
+        // Descriptions hold environments, and those hold secrets.
+        let mut file =
+            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        file.write_all(&bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        File::open(dir)?.sync_all()
+    };
+    write().map_err(RuntimeError::io("write", &path))
+}
+
+/// Reads `dir/name`; `None` if there is no such file.
+pub fn load<T: for<'de> Deserialize<'de>>(dir: &Path, name: &str) -> Result<Option<T>, RuntimeError> {
+    let path = dir.join(name);
+    let bytes = match fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(RuntimeError::io("read", &path)(e)),
+    };
+    serde_json::from_slice(&bytes)
+        .map(Some)
+        .map_err(|e| RuntimeError::Format { path, detail: e.to_string() })
+}

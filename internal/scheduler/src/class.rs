@@ -1,0 +1,167 @@
+//! Classes: pods that no node could tell apart when they ask for room. Feasibility and score are
+//! worked out once a class, however many pods and gangs share it.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
+use serde::Serialize;
+
+use crate::resource::{Demand, Names};
+
+/// A class's place in the table. Depends on the order of events: nothing may be decided by it.
+pub(crate) type ClassIx = usize;
+
+/// What kind of runtime a pod needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Need {
+    /// Some container names an image.
+    Image,
+    /// None does: commands on the host.
+    Process,
+}
+
+/// What makes two pods the same to every node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Key {
+    demand: Demand,
+    need: Need,
+    selector: BTreeMap<String, String>,
+    /// Node affinity and tolerations as JSON: compared, never read.
+    affinity: String,
+    tolerations: String,
+    unmet: Option<Unmet>,
+}
+
+/// A required constraint that this scheduler does not decide; pods with one wait and say so
+/// rather than run where they must not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Unmet {
+    PodAffinity,
+    TopologySpread,
+}
+
+impl Unmet {
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Unmet::PodAffinity => "required inter-pod affinity or anti-affinity",
+            Unmet::TopologySpread => "a required topology spread (whenUnsatisfiable: DoNotSchedule)",
+        }
+    }
+}
+
+/// One class.
+#[derive(Clone, Debug)]
+pub(crate) struct Class {
+    key: Key,
+    pub(crate) affinity: Option<k8s::NodeAffinity>,
+    pub(crate) tolerations: Vec<k8s::Toleration>,
+    members: usize,
+}
+
+impl Class {
+    pub(crate) fn demand(&self) -> &Demand {
+        &self.key.demand
+    }
+
+    pub(crate) fn need(&self) -> Need {
+        self.key.need
+    }
+
+    pub(crate) fn selector(&self) -> &BTreeMap<String, String> {
+        &self.key.selector
+    }
+
+    pub(crate) fn unmet(&self) -> Option<Unmet> {
+        self.key.unmet
+    }
+}
+
+/// All classes that some pod belongs to.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Classes {
+    table: Vec<Option<Class>>,
+    free: Vec<ClassIx>,
+    index: BTreeMap<Key, ClassIx>,
+}
+
+impl Classes {
+    /// The class of such pods, with one member more.
+    pub(crate) fn join(&mut self, spec: &k8s::PodSpec, names: &mut Names) -> ClassIx {
+        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        let key = Key {
+            demand: names.demand(&pod_requests(spec)),
+            need: need(spec),
+            selector: spec.node_selector.clone().unwrap_or_default(),
+            affinity: affinity.map(text).unwrap_or_default(),
+            tolerations: if tolerations.is_empty() { String::new() } else { text(&tolerations) },
+            unmet: unmet(spec),
+        };
+        if let Some(ix) = self.index.get(&key) {
+            if let Some(class) = &mut self.table[*ix] {
+                class.members += 1;
+            }
+            return *ix;
+        }
+        let class = Class {
+            key: key.clone(),
+            affinity: affinity.cloned(),
+            tolerations: tolerations.to_vec(),
+            members: 1,
+        };
+        let ix = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        self.table[ix] = Some(class);
+        self.index.insert(key, ix);
+        ix
+    }
+
+    /// One member less; true when it was the last and the class is gone.
+    pub(crate) fn leave(&mut self, ix: ClassIx) -> bool {
+        let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else { return false };
+        class.members -= 1;
+        if class.members > 0 {
+            return false;
+        }
+        if let Some(class) = self.table[ix].take() {
+            self.index.remove(&class.key);
+            self.free.push(ix);
+        }
+        true
+    }
+
+    pub(crate) fn get(&self, ix: ClassIx) -> &Class {
+        self.table[ix].as_ref().expect("a class lives while a pod belongs to it")
+    }
+}
+
+fn text<T: Serialize + ?Sized>(value: &T) -> String {
+    serde_json::to_string(value).expect("Kubernetes' types serialize")
+}
+
+fn need(spec: &k8s::PodSpec) -> Need {
+    let named = |container: &k8s::Container| container.image.as_ref().is_some_and(|image| !image.is_empty());
+    let inits = spec.init_containers.iter().flatten();
+    if spec.containers.iter().chain(inits).any(named) { Need::Image } else { Need::Process }
+}
+
+fn unmet(spec: &k8s::PodSpec) -> Option<Unmet> {
+    let affinity = spec.affinity.as_ref();
+    let with = affinity
+        .and_then(|a| a.pod_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let without = affinity
+        .and_then(|a| a.pod_anti_affinity.as_ref())
+        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    if with.is_some_and(|terms| !terms.is_empty()) || without.is_some_and(|terms| !terms.is_empty()) {
+        return Some(Unmet::PodAffinity);
+    }
+    let spread = spec.topology_spread_constraints.iter().flatten();
+    spread
+        .into_iter()
+        .any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
+        .then_some(Unmet::TopologySpread)
+}

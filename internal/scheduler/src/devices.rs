@@ -1,0 +1,196 @@
+//! Which devices of a node a pod gets: those of one NUMA node where they suffice, then in index
+//! order. Only healthy ones that nobody holds. Sharing one device is not this module's yet.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::Amounts;
+use resources::devices::{ChosenDevices, GpuDevice};
+use resources::names::NVIDIA_GPU;
+
+#[derive(Clone, Debug, PartialEq)]
+struct Device {
+    id: Arc<str>,
+    numa: Option<u32>,
+    healthy: bool,
+}
+
+/// A node's devices, by index.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Devices(Vec<Device>);
+
+type Held = BTreeMap<Arc<str>, u32>;
+
+impl Devices {
+    pub(crate) fn new(gpus: &[GpuDevice]) -> Devices {
+        let mut sorted: Vec<&GpuDevice> = gpus.iter().collect();
+        sorted.sort_by(|a, b| (a.index, &a.id).cmp(&(b.index, &b.id)));
+        let device = |gpu: &GpuDevice| Device {
+            id: Arc::from(gpu.id.as_str()),
+            numa: gpu.numa,
+            healthy: gpu.healthy,
+        };
+        Devices(sorted.into_iter().map(device).collect())
+    }
+
+    pub(crate) fn healthy(&self) -> i64 {
+        self.0.iter().filter(|device| device.healthy).count() as i64
+    }
+
+    pub(crate) fn free<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Arc<str>> {
+        self.free_devices(held).map(|device| &device.id)
+    }
+
+    fn free_devices<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Device> {
+        self.0.iter().filter(|device| device.healthy && !held.contains_key(&device.id))
+    }
+
+    /// Chooses `count` free devices, or as many as there are: from the NUMA node that has just
+    /// enough, else from as few NUMA nodes as the fullest-first order gives.
+    pub(crate) fn choose(&self, held: &Held, count: usize) -> Vec<Arc<str>> {
+        let mut by_numa: BTreeMap<Option<u32>, Vec<&Device>> = BTreeMap::new();
+        for device in self.free_devices(held) {
+            by_numa.entry(device.numa).or_default().push(device);
+        }
+        let mut groups: Vec<Vec<&Device>> = by_numa.into_values().collect();
+        let tightest = groups
+            .iter()
+            .enumerate()
+            .filter(|(_, group)| group.len() >= count)
+            .min_by_key(|(at, group)| (group.len(), *at))
+            .map(|(at, _)| at);
+        let chosen: Vec<&Device> = match tightest {
+            Some(at) => groups.swap_remove(at).into_iter().take(count).collect(),
+            None => {
+                groups.sort_by_key(|group| std::cmp::Reverse(group.len()));
+                groups.into_iter().flatten().take(count).collect()
+            }
+        };
+        chosen.into_iter().map(|device| device.id.clone()).collect()
+    }
+}
+
+/// How many GPUs one container of a pod asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Ask {
+    container: String,
+    count: usize,
+    /// An init container that ends before the others start: it borrows theirs.
+    borrows: bool,
+}
+
+/// What each container of a pod asks for; empty for pods without GPUs.
+pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+    let inits = spec.init_containers.iter().flatten().map(|container| {
+        let stays = container.restart_policy.as_deref() == Some("Always");
+        (container, !stays)
+    });
+    let mains = spec.containers.iter().map(|container| (container, false));
+    inits
+        .chain(mains)
+        .filter_map(|(container, borrows)| {
+            let count = usize::try_from(gpus_of(container)).unwrap_or(0);
+            (count > 0).then(|| Ask { container: container.name.clone(), count, borrows })
+        })
+        .collect()
+}
+
+fn gpus_of(container: &k8s::Container) -> i64 {
+    let Some(resources) = &container.resources else { return 0 };
+    let of = |list: &Option<BTreeMap<String, _>>| {
+        list.as_ref()
+            .filter(|list| list.contains_key(NVIDIA_GPU))
+            .map(|list| Amounts::from_k8s(list).get(NVIDIA_GPU))
+    };
+    of(&resources.requests).or_else(|| of(&resources.limits)).unwrap_or(0)
+}
+
+/// Hands a pod's devices to its containers, in order; init containers share what the later ones
+/// will have.
+pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
+    let mut dealt = ChosenDevices::new();
+    let mut next = 0;
+    for ask in asks {
+        let from = if ask.borrows { 0 } else { next };
+        let to = (from + ask.count).min(devices.len());
+        if !ask.borrows {
+            next = to;
+        }
+        let ids = devices[from.min(to)..to].iter().map(|id| id.to_string()).collect();
+        dealt.entry(ask.container.clone()).or_default().insert(NVIDIA_GPU.to_owned(), ids);
+    }
+    dealt
+}
+
+/// Every device that a pod says it holds, once.
+pub(crate) fn ids(chosen: &ChosenDevices) -> Vec<Arc<str>> {
+    let mut all: Vec<&String> = chosen
+        .values()
+        .filter_map(|by_resource| by_resource.get(NVIDIA_GPU))
+        .flatten()
+        .collect();
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter().map(|id| Arc::from(id.as_str())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gpus(numa: &[u32]) -> Devices {
+        let list: Vec<GpuDevice> = numa
+            .iter()
+            .enumerate()
+            .map(|(i, numa)| GpuDevice {
+                id: format!("GPU-{i}"),
+                index: i as u32,
+                numa: Some(*numa),
+                healthy: true,
+                ..GpuDevice::default()
+            })
+            .collect();
+        Devices::new(&list)
+    }
+
+    fn held(ids: &[&str]) -> Held {
+        ids.iter().map(|id| (Arc::from(*id), 1)).collect()
+    }
+
+    #[test]
+    fn devices_come_from_the_numa_node_that_has_just_enough() {
+        let devices = gpus(&[0, 0, 0, 0, 1, 1, 1, 1]);
+        let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 2);
+        assert_eq!(chosen, [Arc::from("GPU-6"), Arc::from("GPU-7")]);
+        let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 3);
+        assert_eq!(chosen, [Arc::from("GPU-0"), Arc::from("GPU-1"), Arc::from("GPU-2")]);
+    }
+
+    #[test]
+    fn devices_span_numa_nodes_only_when_none_suffices() {
+        let devices = gpus(&[0, 0, 1, 1]);
+        let chosen = devices.choose(&held(&["GPU-0"]), 3);
+        assert_eq!(chosen, [Arc::from("GPU-2"), Arc::from("GPU-3"), Arc::from("GPU-1")]);
+    }
+
+    #[test]
+    fn unhealthy_devices_are_never_chosen() {
+        let mut devices = gpus(&[0, 0]);
+        devices.0[0].healthy = false;
+        assert_eq!(devices.choose(&Held::new(), 2), [Arc::from("GPU-1")]);
+        assert_eq!(devices.healthy(), 1);
+    }
+
+    #[test]
+    fn init_containers_borrow_and_sidecars_keep() {
+        let ask = |name: &str, count, borrows| Ask { container: name.into(), count, borrows };
+        let asks = [ask("fetch", 2, true), ask("sidecar", 1, false), ask("main", 2, false)];
+        let devices: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
+        let dealt = deal(&asks, &devices);
+        assert_eq!(dealt["fetch"][NVIDIA_GPU], ["a", "b"]);
+        assert_eq!(dealt["sidecar"][NVIDIA_GPU], ["a"]);
+        assert_eq!(dealt["main"][NVIDIA_GPU], ["b", "c"]);
+        assert_eq!(ids(&dealt), devices);
+    }
+}

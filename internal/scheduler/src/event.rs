@@ -1,0 +1,31 @@
+//! What the scheduler can be told. An event carries the whole object as it is now, so being told
+//! twice, or late, does no harm.
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
+use resources::kinds::{PodGroup, Queue};
+
+/// A change in the cluster.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A node appeared or changed.
+    NodeChanged(Box<Node>),
+    /// The node of this name is gone.
+    NodeGone(String),
+    /// A pod appeared or changed.
+    PodChanged(Box<Pod>),
+    /// The pod of this namespace and name is gone; whatever it held is free.
+    PodGone(String, String),
+    /// A gang's PodGroup appeared or changed.
+    PodGroupChanged(Box<PodGroup>),
+    /// The PodGroup of this namespace and name is gone.
+    PodGroupGone(String, String),
+    /// A queue appeared or changed.
+    QueueChanged(Box<Queue>),
+    /// The queue of this name is gone.
+    QueueGone(String),
+    /// A priority class appeared or changed.
+    PriorityClassChanged(Box<PriorityClass>),
+    /// The priority class of this name is gone.
+    PriorityClassGone(String),
+}

@@ -1,0 +1,112 @@
+//! Node affinity: selector terms over a node's labels and its name, as Kubernetes reads them.
+
+use k8s_openapi::api::core::v1 as k8s;
+
+use crate::node::{Node, Offer};
+
+/// Does any term of the selector match? A term without expressions matches nothing.
+pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) -> bool {
+    selector.node_selector_terms.iter().any(|term| term_matches(term, node, offer))
+}
+
+/// The summed weights of the preferred terms that match.
+pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offer: &Offer) -> i64 {
+    let preferred = affinity
+        .and_then(|affinity| affinity.preferred_during_scheduling_ignored_during_execution.as_ref());
+    preferred
+        .into_iter()
+        .flatten()
+        .filter(|term| term_matches(&term.preference, node, offer))
+        .map(|term| i64::from(term.weight))
+        .sum()
+}
+
+fn term_matches(term: &k8s::NodeSelectorTerm, node: &Node, offer: &Offer) -> bool {
+    let expressions = term.match_expressions.as_deref().unwrap_or_default();
+    let fields = term.match_fields.as_deref().unwrap_or_default();
+    if expressions.is_empty() && fields.is_empty() {
+        return false;
+    }
+    expressions
+        .iter()
+        .all(|r| requirement_holds(r, offer.labels.get(&r.key).map(String::as_str)))
+        && fields
+            .iter()
+            .all(|r| r.key == "metadata.name" && requirement_holds(r, Some(&node.name)))
+}
+
+fn requirement_holds(requirement: &k8s::NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let values = requirement.values.as_deref().unwrap_or_default();
+    let listed = |value: &str| values.iter().any(|v| v == value);
+    match requirement.operator.as_str() {
+        "In" => value.is_some_and(listed),
+        "NotIn" => !value.is_some_and(listed),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compared(value, values).is_some_and(|(has, bound)| has > bound),
+        "Lt" => compared(value, values).is_some_and(|(has, bound)| has < bound),
+        _ => false,
+    }
+}
+
+/// The label's value and the one bound, where both are integers.
+fn compared(value: Option<&str>, values: &[String]) -> Option<(i64, i64)> {
+    let [bound] = values else { return None };
+    Some((value?.parse().ok()?, bound.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn requirement(key: &str, operator: &str, values: &[&str]) -> k8s::NodeSelectorRequirement {
+        k8s::NodeSelectorRequirement {
+            key: key.into(),
+            operator: operator.into(),
+            values: Some(values.iter().map(|v| (*v).to_owned()).collect()),
+        }
+    }
+
+    #[test]
+    fn every_operator_reads_a_label_as_kubernetes_does() {
+        let table: [(&str, &[&str], Option<&str>, bool); 17] = [
+            ("In", &["a", "b"], Some("b"), true),
+            ("In", &["a", "b"], Some("c"), false),
+            ("In", &["a"], None, false),
+            ("NotIn", &["a"], Some("b"), true),
+            ("NotIn", &["a"], Some("a"), false),
+            ("NotIn", &["a"], None, true),
+            ("Exists", &[], Some(""), true),
+            ("Exists", &[], None, false),
+            ("DoesNotExist", &[], None, true),
+            ("DoesNotExist", &[], Some("x"), false),
+            ("Gt", &["4"], Some("5"), true),
+            ("Gt", &["4"], Some("4"), false),
+            ("Gt", &["4"], Some("many"), false),
+            ("Gt", &["4", "5"], Some("9"), false),
+            ("Lt", &["4"], Some("-1"), true),
+            ("Lt", &["4"], None, false),
+            ("Near", &["4"], Some("4"), false),
+        ];
+        for (operator, values, value, want) in table {
+            let got = requirement_holds(&requirement("k", operator, values), value);
+            assert_eq!(got, want, "{operator} {values:?} on {value:?}");
+        }
+    }
+
+    #[test]
+    fn a_term_may_name_the_node_and_an_empty_term_matches_nothing() {
+        let node = Node::new("n1".into());
+        let offer = Offer::read(&k8s::Node::default(), &mut crate::resource::Names::new());
+        let term = |fields: Vec<k8s::NodeSelectorRequirement>| k8s::NodeSelectorTerm {
+            match_expressions: None,
+            match_fields: Some(fields),
+        };
+        let by_name = |name| term(vec![requirement("metadata.name", "In", &[name])]);
+        assert!(term_matches(&by_name("n1"), &node, &offer));
+        assert!(!term_matches(&by_name("n2"), &node, &offer));
+        assert!(!term_matches(&term(vec![]), &node, &offer));
+        let odd = term(vec![requirement("metadata.uid", "In", &["n1"])]);
+        assert!(!term_matches(&odd, &node, &offer));
+    }
+}

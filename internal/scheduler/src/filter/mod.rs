@@ -1,0 +1,92 @@
+//! Which nodes a class of pods may use at all, whatever is free on them: kube-scheduler's filters
+//! and its words for them, and the kinds of pods that a node can run. Room is judged elsewhere.
+
+mod affinity;
+mod taints;
+
+use k8s_openapi::api::core::v1 as k8s;
+
+use crate::class::{Class, Need};
+use crate::node::{Node, Offer};
+
+pub(crate) use affinity::preference;
+pub(crate) use taints::avoided;
+
+/// Why a node is out of the question for a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Refusal {
+    Unschedulable,
+    NotReady,
+    NoImages,
+    NoProcesses,
+    Affinity,
+    Taint,
+}
+
+impl Refusal {
+    pub(crate) const ALL: [Refusal; 6] = [
+        Refusal::Unschedulable,
+        Refusal::NotReady,
+        Refusal::NoImages,
+        Refusal::NoProcesses,
+        Refusal::Affinity,
+        Refusal::Taint,
+    ];
+
+    /// The reason as kube-scheduler words it, where it has it.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Refusal::Unschedulable => "node(s) were unschedulable",
+            Refusal::NotReady => "node(s) were not ready",
+            Refusal::NoImages => "node(s) had no runtime for container images",
+            Refusal::NoProcesses => "node(s) did not run pods without an image",
+            Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
+            Refusal::Taint => "node(s) had untolerated taint(s)",
+        }
+    }
+
+    /// What a person could change about it.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Refusal::Unschedulable => "uncordon a node",
+            Refusal::NotReady => "a node becoming ready",
+            Refusal::NoImages => {
+                "a node with a container runtime, or one that may run images' commands on the host"
+            }
+            Refusal::NoProcesses => "a node that runs processes, or an image in the pod",
+            Refusal::Affinity => "a node with the labels that the pod's selector or affinity asks for",
+            Refusal::Taint => "a toleration for the nodes' taints",
+        }
+    }
+}
+
+/// The first filter that refuses the node; none when only room can.
+pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refusal> {
+    if offer.unschedulable && !taints::tolerates_unschedulable(&class.tolerations) {
+        return Some(Refusal::Unschedulable);
+    }
+    if !offer.ready {
+        return Some(Refusal::NotReady);
+    }
+    match class.need() {
+        Need::Image if !offer.runtimes.images => return Some(Refusal::NoImages),
+        Need::Process if !offer.runtimes.process => return Some(Refusal::NoProcesses),
+        Need::Image | Need::Process => {}
+    }
+    let selected = class.selector().iter().all(|(key, value)| offer.labels.get(key) == Some(value));
+    if !selected || !required(class, node, offer) {
+        return Some(Refusal::Affinity);
+    }
+    if taints::untolerated(&class.tolerations, &offer.taints) {
+        return Some(Refusal::Taint);
+    }
+    None
+}
+
+fn required(class: &Class, node: &Node, offer: &Offer) -> bool {
+    let Some(affinity) = &class.affinity else { return true };
+    affinity
+        .required_during_scheduling_ignored_during_execution
+        .as_ref()
+        .is_none_or(|selector: &k8s::NodeSelector| affinity::selects(selector, node, offer))
+}

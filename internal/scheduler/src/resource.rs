@@ -1,0 +1,150 @@
+//! Resource names as small numbers, and amounts as vectors over them: what makes fitting a pod
+//! on a node a handful of integer comparisons. The numbers never leave this crate, and nothing
+//! may be decided by their order, which depends on the order of events.
+
+use std::collections::BTreeMap;
+
+use resources::amounts::{self, Amounts};
+use resources::names::NVIDIA_GPU;
+
+/// How many different resource names a cluster may have. Names beyond it share the last
+/// number, of which no node has any, so pods that ask for them wait and say so.
+pub(crate) const NAMES_MAX: usize = 128;
+
+/// A resource's number.
+pub(crate) type Ix = u8;
+
+/// `cpu`, in thousandths.
+pub(crate) const CPU: Ix = 0;
+/// `memory`, in bytes.
+pub(crate) const MEMORY: Ix = 1;
+/// `pods`.
+pub(crate) const PODS: Ix = 2;
+/// `nvidia.com/gpu`.
+pub(crate) const GPU: Ix = 3;
+/// Stands for every name beyond the bound.
+const BEYOND: Ix = (NAMES_MAX - 1) as Ix;
+
+/// A set of resources.
+pub(crate) type Set = u128;
+
+/// The names known so far.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    list: Vec<String>,
+    index: BTreeMap<String, Ix>,
+}
+
+impl Names {
+    pub(crate) fn new() -> Names {
+        let mut names = Names { list: Vec::new(), index: BTreeMap::new() };
+        for name in [amounts::CPU, amounts::MEMORY, amounts::PODS, NVIDIA_GPU] {
+            names.intern(name);
+        }
+        names
+    }
+
+    pub(crate) fn intern(&mut self, name: &str) -> Ix {
+        if let Some(ix) = self.index.get(name) {
+            return *ix;
+        }
+        let next = self.list.len();
+        if next >= usize::from(BEYOND) {
+            return BEYOND;
+        }
+        let ix = next as Ix;
+        self.list.push(name.to_owned());
+        self.index.insert(name.to_owned(), ix);
+        ix
+    }
+
+    pub(crate) fn name(&self, ix: Ix) -> &str {
+        self.list.get(usize::from(ix)).map_or("(too many resource names)", String::as_str)
+    }
+
+    /// What is asked for, sparse: only positive amounts, by number.
+    pub(crate) fn demand(&mut self, amounts: &Amounts) -> Demand {
+        let mut list: Vec<(Ix, i64)> = amounts
+            .iter()
+            .filter(|(_, amount)| *amount > 0)
+            .map(|(name, amount)| (self.intern(name), amount))
+            .collect();
+        list.sort_unstable();
+        list.dedup_by_key(|(ix, _)| *ix);
+        Demand(list)
+    }
+
+    /// What there is. Names beyond the bound are left out: nothing can be had of them.
+    pub(crate) fn room(&mut self, amounts: &Amounts) -> Room {
+        let mut room = Room::default();
+        for (name, amount) in amounts.iter() {
+            let ix = self.intern(name);
+            if ix != BEYOND {
+                room.set(ix, amount);
+            }
+        }
+        room
+    }
+
+    /// Back to names, leaving out what is zero.
+    pub(crate) fn amounts(&self, room: &Room) -> Amounts {
+        room.iter()
+            .filter(|(_, amount)| *amount != 0)
+            .map(|(ix, amount)| (self.name(ix).to_owned(), amount))
+            .collect()
+    }
+}
+
+/// What is asked for: pairs of resource and positive amount, by number.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Demand(pub(crate) Vec<(Ix, i64)>);
+
+impl Demand {
+    pub(crate) fn get(&self, ix: Ix) -> i64 {
+        self.0.iter().find(|(i, _)| *i == ix).map_or(0, |(_, amount)| *amount)
+    }
+}
+
+/// What there is: one amount for each number; what is not there is zero.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Room(Vec<i64>);
+
+impl PartialEq for Room {
+    fn eq(&self, other: &Room) -> bool {
+        let longest = self.0.len().max(other.0.len());
+        (0..longest).all(|i| self.0.get(i).unwrap_or(&0) == other.0.get(i).unwrap_or(&0))
+    }
+}
+
+impl Room {
+    pub(crate) fn get(&self, ix: Ix) -> i64 {
+        self.0.get(usize::from(ix)).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn set(&mut self, ix: Ix, amount: i64) {
+        let at = usize::from(ix);
+        if self.0.len() <= at {
+            self.0.resize(at + 1, 0);
+        }
+        self.0[at] = amount;
+    }
+
+    /// Adds `times` demands; a negative number takes them away.
+    pub(crate) fn add(&mut self, demand: &Demand, times: i64) {
+        for (ix, amount) in &demand.0 {
+            self.set(*ix, self.get(*ix).saturating_add(amount.saturating_mul(times)));
+        }
+    }
+
+    pub(crate) fn add_room(&mut self, other: &Room, times: i64) {
+        for (ix, amount) in other.iter() {
+            if amount != 0 {
+                self.set(ix, self.get(ix).saturating_add(amount.saturating_mul(times)));
+            }
+        }
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, i64)> + '_ {
+        self.0.iter().enumerate().map(|(ix, amount)| (ix as Ix, *amount))
+    }
+}

@@ -1,0 +1,63 @@
+//! Which of the nodes that have room a class should take. Lower keys are better among nodes that
+//! hold equally many. The aim is to leave the least fragmentation: fill what is begun, keep
+//! whole nodes for whole-node work, keep GPUs for those who ask for them.
+
+use crate::class::Class;
+use crate::filter::{avoided, preference};
+use crate::node::{Node, Offer};
+use crate::resource::{GPU, PODS};
+
+/// One avoided taint weighs more than any preference, whose weights sum to a few hundreds.
+const AVOIDED: i64 = 1_000_000;
+/// A point of preferred node affinity weighs more than keeping GPUs free for others.
+const PREFERENCE: i64 = 10;
+/// GPUs of the node that the class has no use for.
+const GPUS_WASTED: i64 = 1;
+
+/// Where a node stands for a class: nodes are sought by tier, then by how many of the class they
+/// hold, then by what would be left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) tier: i64,
+    /// How many pods of the class fit.
+    pub(crate) count: u32,
+    /// GPUs free beyond what those pods take.
+    spare_gpus: i64,
+    /// How empty the node is, in thousandths of what it has: the fuller, the better.
+    idle: i64,
+    /// Place by name: the last word.
+    rank: u32,
+}
+
+impl Key {
+    /// The least key of a tier and count.
+    pub(crate) fn least(tier: i64, count: u32) -> Key {
+        Key { tier, count, spare_gpus: i64::MIN, idle: i64::MIN, rank: 0 }
+    }
+}
+
+/// What does not depend on usage: how welcome the class is on the node.
+pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
+    let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
+    avoided(&class.tolerations, &offer.taints) * AVOIDED
+        - preference(class.affinity.as_ref(), node, offer) * PREFERENCE
+        + if wasted { GPUS_WASTED } else { 0 }
+}
+
+/// The node's key as it is now.
+pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u32) -> Key {
+    let asked = class.demand().get(GPU);
+    let free = if offer.allocatable.get(GPU) > 0 { node.free(GPU) } else { 0 };
+    let spare_gpus = free - asked.saturating_mul(i64::from(count));
+    Key { tier, count, spare_gpus, idle: idle(node, offer), rank: node.rank }
+}
+
+fn idle(node: &Node, offer: &Offer) -> i64 {
+    let (mut sum, mut kinds) = (0, 0);
+    for (ix, amount) in offer.allocatable.iter().filter(|(ix, amount)| *ix != PODS && *amount > 0) {
+        let free = i128::from(node.free(ix).clamp(0, amount));
+        sum += (free * 1000 / i128::from(amount)) as i64;
+        kinds += 1;
+    }
+    if kinds == 0 { 0 } else { sum / kinds }
+}

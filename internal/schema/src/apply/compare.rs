@@ -1,0 +1,223 @@
+//! Which fields differ between two objects of a kind. It must not know who owns them.
+
+use serde_json::{Map, Value};
+
+use super::element::{Element, of_item};
+use super::set::Set;
+use crate::shape::{ListShape, Relation, Schemas, Shape, UNTYPED, Use};
+
+/// The paths in which a second object differs from a first.
+#[derive(Debug, Default)]
+pub(crate) struct Comparison {
+    pub(crate) added: Set,
+    pub(crate) modified: Set,
+    pub(crate) removed: Set,
+}
+
+impl Comparison {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
+    }
+
+    /// Forgets everything at and below the given paths.
+    pub(crate) fn exclude(&mut self, ignored: &Set) {
+        if !ignored.is_empty() {
+            self.added = self.added.without_subtrees(ignored);
+            self.modified = self.modified.without_subtrees(ignored);
+            self.removed = self.removed.without_subtrees(ignored);
+        }
+    }
+}
+
+/// Compares two objects of one definition.
+pub(crate) fn compare(
+    schemas: &Schemas,
+    definition: &str,
+    before: &Value,
+    after: &Value,
+) -> Comparison {
+    let mut walk = Walk {
+        schemas,
+        path: Vec::new(),
+        found: Comparison::default(),
+    };
+    walk.value(schemas.root(definition), Some(before), Some(after));
+    walk.found
+}
+
+/// How a pair of values is looked at.
+enum Form<'a> {
+    Leaf,
+    Maps(Option<&'a Map<String, Value>>, Option<&'a Map<String, Value>>),
+    Lists(&'a ListShape, &'a [Value], &'a [Value]),
+}
+
+struct Walk<'s> {
+    schemas: &'s Schemas,
+    path: Vec<Element>,
+    found: Comparison,
+}
+
+/// Whether an object of this type is one value.
+pub(crate) fn is_atomic(used: Use<'_>) -> bool {
+    used.atomic.unwrap_or(match &used.node.shape {
+        Shape::AnyAtomic => true,
+        Shape::Object(object) => object.atomic,
+        _ => false,
+    })
+}
+
+fn present_map(value: Option<&Value>) -> Option<&Map<String, Value>> {
+    value.and_then(Value::as_object)
+}
+
+fn is_empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(_) => false,
+    }
+}
+
+fn form<'a>(used: Use<'a>, before: Option<&'a Value>, after: Option<&'a Value>) -> Form<'a> {
+    let both_empty = is_empty(before) && is_empty(after);
+    let maps = || Form::Maps(present_map(before), present_map(after));
+    let no_other = |fits: fn(&Value) -> bool| {
+        [before, after]
+            .into_iter()
+            .flatten()
+            .all(|value| value.is_null() || fits(value))
+    };
+    match &used.node.shape {
+        Shape::Object(_) if is_atomic(used) || both_empty => Form::Leaf,
+        Shape::Object(_) if no_other(Value::is_object) => maps(),
+        Shape::Any if !both_empty && no_other(Value::is_object) => maps(),
+        Shape::List(list) if list.relation != Relation::Atomic && !both_empty => {
+            if no_other(Value::is_array) {
+                let items = |value: Option<&'a Value>| {
+                    value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+                };
+                Form::Lists(list, items(before), items(after))
+            } else {
+                Form::Leaf
+            }
+        }
+        _ => Form::Leaf,
+    }
+}
+
+impl Walk<'_> {
+    fn value(&mut self, used: Use<'_>, before: Option<&Value>, after: Option<&Value>) {
+        if before == after {
+            return;
+        }
+        match form(used, before, after) {
+            Form::Leaf => {
+                match (before, after) {
+                    (None, _) => self.found.added.insert(&self.path),
+                    (_, None) => self.found.removed.insert(&self.path),
+                    _ => self.found.modified.insert(&self.path),
+                }
+                return;
+            }
+            Form::Maps(old, new) => self.maps(used, old, new),
+            Form::Lists(list, old, new) => self.lists(list, old, new),
+        }
+        if before.is_none() {
+            self.found.added.insert(&self.path);
+        } else if after.is_none() {
+            self.found.removed.insert(&self.path);
+        }
+    }
+
+    fn maps(
+        &mut self,
+        used: Use<'_>,
+        old: Option<&Map<String, Value>>,
+        new: Option<&Map<String, Value>>,
+    ) {
+        let empty = Map::new();
+        let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
+        for (key, value) in old {
+            let after = new.get(key);
+            if after != Some(value) {
+                self.member(used, key, Some(value), after);
+            }
+        }
+        for (key, value) in new {
+            if !old.contains_key(key) {
+                self.member(used, key, None, Some(value));
+            }
+        }
+    }
+
+    fn member(&mut self, used: Use<'_>, key: &str, old: Option<&Value>, new: Option<&Value>) {
+        // A field that the definition lacks can only come from an older definition.
+        let member = self.schemas.member(used.node, key).unwrap_or(Use {
+            node: &UNTYPED,
+            atomic: None,
+        });
+        self.path.push(Element::Field(key.into()));
+        self.value(member, old, new);
+        self.path.pop();
+    }
+
+    fn lists(&mut self, list: &ListShape, old: &[Value], new: &[Value]) {
+        let old = index(self.schemas, list, old);
+        let new = index(self.schemas, list, new);
+        let item = self.schemas.plain(list.items);
+        for (element, before) in &old {
+            let after = new.iter().find(|(e, _)| e == element).map(|(_, v)| v);
+            self.item(item, element, before, after.map_or(&[][..], Vec::as_slice));
+        }
+        for (element, after) in &new {
+            if !old.iter().any(|(e, _)| e == element) {
+                self.item(item, element, &[], after);
+            }
+        }
+    }
+
+    /// Items of one key; more than one each side can't be told apart and count as one value.
+    fn item(&mut self, used: Use<'_>, element: &Element, old: &[&Value], new: &[&Value]) {
+        self.path.push(element.clone());
+        match (old, new) {
+            ([] | [_], [] | [_]) => {
+                self.value(used, old.first().copied(), new.first().copied());
+            }
+            ([_, _, ..], [_, _, ..]) => {
+                if old != new {
+                    self.found.modified.insert(&self.path);
+                }
+            }
+            ([_, _, ..], _) => {
+                self.value(used, None, new.first().copied());
+                self.found.removed.insert(&self.path);
+            }
+            (_, _) => {
+                self.value(used, old.first().copied(), None);
+                self.found.added.insert(&self.path);
+            }
+        }
+        self.path.pop();
+    }
+}
+
+/// Items by their element, in order of first sight; items that have none are left out.
+fn index<'a>(
+    schemas: &Schemas,
+    list: &ListShape,
+    items: &'a [Value],
+) -> Vec<(Element, Vec<&'a Value>)> {
+    let mut indexed: Vec<(Element, Vec<&Value>)> = Vec::with_capacity(items.len());
+    for item in items {
+        let Ok(element) = of_item(schemas, list, item) else {
+            continue;
+        };
+        match indexed.iter_mut().find(|(seen, _)| *seen == element) {
+            Some((_, same)) => same.push(item),
+            None => indexed.push((element, vec![item])),
+        }
+    }
+    indexed
+}

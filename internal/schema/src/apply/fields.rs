@@ -1,0 +1,278 @@
+//! Which fields an object sets: of an applied configuration, and of an object just created. It
+//! must not know owners.
+
+use serde_json::{Map, Value};
+
+use super::compare::is_atomic;
+use super::element::{Element, key_default, of_item, print_key};
+use super::set::Set;
+use crate::shape::{ListShape, Relation, Schemas, Shape, UNTYPED, Use};
+
+/// The fields of an applied configuration: leaves, list items, empty objects and free keys.
+pub(crate) fn applied(schemas: &Schemas, definition: &str, config: &Value) -> Set {
+    of_value(schemas, schemas.root(definition), config).below
+}
+
+struct Found {
+    /// The value itself is a field (a leaf).
+    leaf: bool,
+    below: Set,
+}
+
+fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value) -> Found {
+    let mut below = Set::default();
+    let leaf = match (&used.node.shape, value) {
+        _ if is_atomic(used) => true,
+        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+            for (key, child) in map {
+                let declared = match &used.node.shape {
+                    Shape::Object(object) => object.field(key).is_some(),
+                    _ => false,
+                };
+                let member = schemas.member(used.node, key).unwrap_or(Use {
+                    node: &UNTYPED,
+                    atomic: None,
+                });
+                let found = of_value(schemas, member, child);
+                let empty =
+                    child.is_null() || child.as_object().is_some_and(serde_json::Map::is_empty);
+                below.insert_element(
+                    Element::Field(key.as_str().into()),
+                    found.leaf || empty || !declared,
+                    found.below,
+                );
+            }
+            false
+        }
+        (Shape::List(list), _) if list.relation == Relation::Atomic => true,
+        (Shape::List(list), Value::Array(items)) => {
+            let item_type = schemas.plain(list.items);
+            for item in items {
+                if let Ok(element) = of_item(schemas, list, item) {
+                    let found = of_value(schemas, item_type, item);
+                    below.insert_element(element, true, found.below);
+                }
+            }
+            false
+        }
+        (Shape::Object(_) | Shape::List(_), Value::Null) => false,
+        _ => true,
+    };
+    Found { leaf, below }
+}
+
+/// Top-level and metadata fields that nobody owns.
+const UNOWNED: [&str; 3] = ["apiVersion", "kind", "metadata"];
+const UNOWNED_METADATA: [&str; 9] = [
+    "name",
+    "namespace",
+    "creationTimestamp",
+    "selfLink",
+    "uid",
+    "clusterName",
+    "generation",
+    "managedFields",
+    "resourceVersion",
+];
+
+/// The paths that nobody owns, as a set.
+pub(crate) fn unowned() -> Set {
+    let mut set = Set::default();
+    for name in UNOWNED {
+        set.insert(&[Element::Field(name.into())]);
+    }
+    for name in UNOWNED_METADATA {
+        set.insert(&[Element::Field("metadata".into()), Element::Field(name.into())]);
+    }
+    set
+}
+
+/// The fieldsV1 of everything that a created object sets, written straight to JSON: this runs
+/// for every create. `skip` names top-level fields that this request can't set.
+///
+/// A built-in kind's empty Go struct already holds its required fields, so their containers are
+/// nobody's there; a custom object starts from nothing.
+pub(crate) fn created(
+    schemas: &Schemas,
+    definition: &str,
+    object: &Value,
+    skip: &[&str],
+) -> Map<String, Value> {
+    let root = schemas.root(definition);
+    let builtin = schemas.has(definition) && !schemas.is_custom(definition);
+    let mut fields = Map::new();
+    let Value::Object(map) = object else {
+        return fields;
+    };
+    for (key, value) in map {
+        if skip.contains(&key.as_str()) || matches!(key.as_str(), "apiVersion" | "kind") {
+            continue;
+        }
+        let (member, zero) = member_of(schemas, root, key, builtin);
+        if key == "metadata" {
+            let Value::Object(metadata) = value else {
+                continue;
+            };
+            let mut below = Map::new();
+            for (name, value) in metadata {
+                if UNOWNED_METADATA.contains(&name.as_str()) {
+                    continue;
+                }
+                let (member, zero) = member_of(schemas, member, name, builtin);
+                emit(schemas, member, value, zero, field_key(name), &mut below);
+            }
+            if !below.is_empty() {
+                fields.insert("f:metadata".to_owned(), Value::Object(below));
+            }
+            continue;
+        }
+        emit(schemas, member, value, zero, field_key(key), &mut fields);
+    }
+    fields
+}
+
+fn field_key(name: &str) -> String {
+    let mut key = String::with_capacity(name.len() + 2);
+    key.push_str("f:");
+    key.push_str(name);
+    key
+}
+
+/// The state of a field in the empty object: absent, or already there with its zero value.
+#[derive(Clone, Copy, PartialEq)]
+enum Before {
+    Absent,
+    Zero,
+}
+
+fn member_of<'s>(
+    schemas: &'s Schemas,
+    parent: Use<'s>,
+    key: &str,
+    parent_zero: bool,
+) -> (Use<'s>, Before) {
+    let unknown = Use {
+        node: &UNTYPED,
+        atomic: None,
+    };
+    match &parent.node.shape {
+        Shape::Object(object) => match object.field(key) {
+            Some(field) => {
+                // A default in a built-in definition marks a field that Go always writes, as
+                // does being a required list.
+                let always = field.default.as_deref().is_some_and(|d| {
+                    matches!(d, "{}" | "\"\"" | "0" | "false")
+                }) || (field.required
+                    && matches!(schemas.node(field.ty).shape, Shape::List(_)));
+                let used = Use {
+                    node: schemas.node(field.ty),
+                    atomic: field.atomic,
+                };
+                (
+                    used,
+                    if parent_zero && always {
+                        Before::Zero
+                    } else {
+                        Before::Absent
+                    },
+                )
+            }
+            None => (
+                schemas.member(parent.node, key).unwrap_or(unknown),
+                Before::Absent,
+            ),
+        },
+        _ => (unknown, Before::Absent),
+    }
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(truth) => !truth,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(map) => map.is_empty(),
+    }
+}
+
+/// Writes the fields at and below one value under `key`, if there are any.
+fn emit(
+    schemas: &Schemas,
+    used: Use<'_>,
+    value: &Value,
+    before: Before,
+    key: String,
+    into: &mut Map<String, Value>,
+) {
+    let zero = before == Before::Zero;
+    let mut below = Map::new();
+    let container = match (&used.node.shape, value) {
+        _ if is_atomic(used) || is_zero(value) => false,
+        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+            for (name, child) in map {
+                let (member, state) = member_of(schemas, used, name, zero);
+                emit(schemas, member, child, state, field_key(name), &mut below);
+            }
+            true
+        }
+        (Shape::List(list), Value::Array(items)) if list.relation != Relation::Atomic => {
+            let item_type = schemas.plain(list.items);
+            for item in items {
+                if let Some(key) = item_key(schemas, list, item) {
+                    if below.contains_key(&key) {
+                        // Items that can't be told apart are owned as one.
+                        below.insert(key, Value::Object(Map::new()));
+                    } else {
+                        emit(schemas, item_type, item, Before::Absent, key, &mut below);
+                    }
+                }
+            }
+            true
+        }
+        _ => false,
+    };
+    if container {
+        if !zero && !below.is_empty() {
+            below.insert(".".to_owned(), Value::Object(Map::new()));
+        } else if zero && below.is_empty() {
+            return;
+        }
+    } else if zero && is_zero(value) {
+        return;
+    }
+    into.insert(key, Value::Object(below));
+}
+
+/// The fieldsV1 key of a list's item, without building an element.
+fn item_key(schemas: &Schemas, list: &ListShape, item: &Value) -> Option<String> {
+    match (&list.relation, item) {
+        (Relation::Map(names), Value::Object(map)) => {
+            let defaults: Vec<Option<Value>> = names
+                .iter()
+                .map(|name| {
+                    if map.contains_key(&**name) {
+                        None
+                    } else {
+                        key_default(schemas, list, name)
+                    }
+                })
+                .collect();
+            let mut keys = names
+                .iter()
+                .zip(&defaults)
+                .filter_map(|(name, default)| {
+                    map.get(&**name)
+                        .or(default.as_ref())
+                        .map(|value| (&**name, value))
+                })
+                .peekable();
+            keys.peek()?;
+            Some(print_key(keys))
+        }
+        (Relation::Set, Value::Object(_) | Value::Array(_) | Value::Null) => None,
+        (Relation::Set, scalar) => Some(format!("v:{scalar}")),
+        _ => None,
+    }
+}

@@ -1,0 +1,344 @@
+//! The record of owners: `metadata.managedFields` decoded, changed and encoded. Entries that
+//! nothing touches keep their JSON and are never parsed. It must not compare objects.
+
+use serde_json::{Map, Value};
+
+use super::element::Element;
+use super::set::Set;
+use super::{Conflict, Manager, Operation};
+
+/// More Update entries than this are folded into one, oldest first.
+const MOST_UPDATERS: usize = 10;
+/// The manager that stands for folded entries.
+const ANCIENT: &str = "ancient-changes";
+
+#[derive(Clone, Debug)]
+struct Entry {
+    who: Manager,
+    time: Option<String>,
+    /// As stored; what counts unless `set` is there.
+    json: Value,
+    /// As changed since.
+    set: Option<Set>,
+    /// The entry is new or its set differs from what was stored.
+    changed: bool,
+}
+
+impl Entry {
+    fn set(&self) -> Set {
+        // Checked when decoded: only what parses got in.
+        self.set
+            .clone()
+            .unwrap_or_else(|| Set::parse(&self.json).unwrap_or_default())
+    }
+
+    fn replace(&mut self, set: Set) {
+        self.changed |= self.set() != set;
+        self.set = Some(set);
+    }
+
+    fn is(&self, who: &Manager) -> bool {
+        // An applier is the same whatever version it applies in.
+        self.who.name == who.name
+            && self.who.operation == who.operation
+            && self.who.subresource == who.subresource
+            && (who.operation == Operation::Apply || self.who.api_version == who.api_version)
+    }
+}
+
+/// All owners of one object's fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Managers {
+    entries: Vec<Entry>,
+}
+
+impl Managers {
+    /// # Errors
+    /// What is wrong with an entry, in kube-apiserver's words.
+    pub(crate) fn decode(fields: &[Value]) -> Result<Managers, String> {
+        let mut entries = Vec::with_capacity(fields.len());
+        for (at, entry) in fields.iter().enumerate() {
+            let text = |name: &str| entry[name].as_str().unwrap_or_default();
+            let operation = match text("operation") {
+                "Apply" => Operation::Apply,
+                "Update" => Operation::Update,
+                _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+            };
+            if text("apiVersion").is_empty() {
+                return Err("apiVersion must not be empty".to_owned());
+            }
+            match text("fieldsType") {
+                "FieldsV1" => {}
+                "" => return Err(format!("missing fieldsType in managed fields entry {at}")),
+                other => {
+                    return Err(format!(
+                        "invalid fieldsType {other:?} in managed fields entry {at}"
+                    ));
+                }
+            }
+            let json = match &entry["fieldsV1"] {
+                Value::Null => Value::Object(Map::new()),
+                fields => {
+                    check(fields)?;
+                    fields.clone()
+                }
+            };
+            entries.push(Entry {
+                who: Manager {
+                    name: text("manager").to_owned(),
+                    operation,
+                    api_version: text("apiVersion").to_owned(),
+                    subresource: entry["subresource"]
+                        .as_str()
+                        .filter(|s| !s.is_empty())
+                        .map(str::to_owned),
+                },
+                time: entry["time"].as_str().map(str::to_owned),
+                json,
+                set: None,
+                changed: false,
+            });
+        }
+        Ok(Managers { entries })
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    pub(crate) fn push_json(&mut self, who: Manager, now: &str, fields: Value) {
+        if fields.as_object().is_some_and(|fields| !fields.is_empty()) {
+            self.entries.push(Entry {
+                who,
+                time: Some(now.to_owned()),
+                json: fields,
+                set: None,
+                changed: true,
+            });
+        }
+    }
+
+    /// Gives a manager this set and answers the one it had.
+    pub(crate) fn replace(&mut self, who: &Manager, set: Set) -> Option<Set> {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
+            let before = entry.set();
+            entry.who.api_version.clone_from(&who.api_version);
+            entry.replace(set);
+            return Some(before);
+        }
+        self.entries.push(Entry {
+            who: who.clone(),
+            time: None,
+            json: Value::Object(Map::new()),
+            set: Some(set),
+            changed: true,
+        });
+        None
+    }
+
+    pub(crate) fn all_owned(&self) -> Set {
+        let mut all = Set::default();
+        for entry in &self.entries {
+            all.absorb(entry.set());
+        }
+        all
+    }
+
+    /// The fields among `changed` that managers other than `me` own, by manager.
+    pub(crate) fn conflicts(&self, me: &Manager, changed: &Set) -> Vec<Conflict> {
+        let mut others: Vec<&Entry> = self.entries.iter().filter(|e| !e.is(me)).collect();
+        others.sort_by(|a, b| {
+            let key = |e: &Entry| {
+                (
+                    e.who.name.clone(),
+                    e.who.operation,
+                    e.who.api_version.clone(),
+                    e.who.subresource.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        let mut conflicts = Vec::new();
+        for entry in others {
+            let manager = shown(&entry.who);
+            for path in entry.set().intersection(changed).paths() {
+                conflicts.push(Conflict {
+                    manager: manager.clone(),
+                    field: path.iter().map(Element::to_string).collect(),
+                    path,
+                });
+            }
+        }
+        conflicts
+    }
+
+    /// Takes changed and removed fields away from everybody but `keeper`.
+    pub(crate) fn release(&mut self, keeper: Option<&Manager>, changed: &Set, removed: &Set) {
+        for entry in &mut self.entries {
+            if keeper.is_some_and(|keeper| entry.is(keeper)) {
+                continue;
+            }
+            let set = entry.set();
+            if set.intersects(changed) || set.intersects(removed) {
+                entry.replace(set.difference(changed).difference(removed));
+            }
+        }
+    }
+
+    /// Adds fields to a manager's and says when.
+    pub(crate) fn extend(&mut self, who: &Manager, mut fields: Set, now: &str) {
+        if let Some(entry) = self.entries.iter_mut().find(|entry| entry.is(who)) {
+            fields.absorb(entry.set());
+            entry.replace(fields);
+            entry.time = Some(now.to_owned());
+            return;
+        }
+        self.entries.push(Entry {
+            who: who.clone(),
+            time: Some(now.to_owned()),
+            json: Value::Object(Map::new()),
+            set: Some(fields),
+            changed: true,
+        });
+    }
+
+    /// Versions that aren't served any more own nothing.
+    pub(crate) fn drop_other_versions(&mut self, api_version: &str) {
+        self.entries
+            .retain(|entry| entry.who.api_version == api_version);
+    }
+
+    pub(crate) fn drop_empty(&mut self) {
+        self.entries.retain(|entry| match &entry.set {
+            Some(set) => !set.is_empty(),
+            None => entry.json.as_object().is_some_and(|map| !map.is_empty()),
+        });
+    }
+
+    pub(crate) fn changed(&self, who: &Manager) -> bool {
+        self.entries.iter().any(|e| e.is(who) && e.changed)
+    }
+
+    pub(crate) fn touch(&mut self, who: &Manager, now: &str) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.is(who)) {
+            entry.time = Some(now.to_owned());
+        }
+    }
+
+    /// Folds the oldest Update entries of a version together while there are too many.
+    pub(crate) fn cap(&mut self) {
+        let updates = |entries: &[Entry]| {
+            entries
+                .iter()
+                .filter(|e| e.who.operation == Operation::Update)
+                .count()
+        };
+        let mut count = updates(&self.entries);
+        if count <= MOST_UPDATERS {
+            return;
+        }
+        let (mut updaters, mut kept): (Vec<Entry>, Vec<Entry>) = std::mem::take(&mut self.entries)
+            .into_iter()
+            .partition(|e| e.who.operation == Operation::Update);
+        updaters.sort_by(|a, b| (&a.time, &a.who.name).cmp(&(&b.time, &b.who.name)));
+        // The first entry of a version waits here until a second one comes to be folded.
+        let mut folded: Vec<Entry> = Vec::new();
+        for entry in updaters {
+            let bucket = folded
+                .iter_mut()
+                .find(|e| e.who.api_version == entry.who.api_version);
+            match bucket {
+                _ if count <= MOST_UPDATERS => kept.push(entry),
+                Some(bucket) => {
+                    let union = bucket.set().union(&entry.set());
+                    bucket.replace(union);
+                    bucket.who.name = ANCIENT.to_owned();
+                    bucket.who.subresource = None;
+                    bucket.time = entry.time;
+                    count -= 1;
+                }
+                None => folded.push(entry),
+            }
+        }
+        kept.extend(folded);
+        self.entries = kept;
+    }
+
+    /// The managedFields list, in kube-apiserver's order.
+    pub(crate) fn encode(mut self) -> Value {
+        self.entries.sort_by(|a, b| {
+            let key = |e: &Entry| {
+                (
+                    e.who.operation,
+                    e.time.clone(),
+                    e.who.name.clone(),
+                    e.who.api_version.clone(),
+                    e.who.subresource.clone(),
+                )
+            };
+            key(a).cmp(&key(b))
+        });
+        self.entries.into_iter().map(encode_entry).collect()
+    }
+}
+
+fn encode_entry(entry: Entry) -> Value {
+    let mut map = Map::new();
+    let mut put = |name: &str, value: Value| {
+        map.insert(name.to_owned(), value);
+    };
+    put("apiVersion", entry.who.api_version.into());
+    put("fieldsType", "FieldsV1".into());
+    put(
+        "fieldsV1",
+        entry.set.map_or(entry.json, |set| set.print()),
+    );
+    put("manager", entry.who.name.into());
+    let operation = match entry.who.operation {
+        Operation::Apply => "Apply",
+        Operation::Update => "Update",
+    };
+    put("operation", operation.into());
+    if let Some(subresource) = entry.who.subresource {
+        put("subresource", subresource.into());
+    }
+    if let Some(time) = entry.time {
+        put("time", time.into());
+    }
+    Value::Object(map)
+}
+
+/// Whether a fieldsV1 object parses, without building the set.
+fn check(fields: &Value) -> Result<(), String> {
+    let Value::Object(map) = fields else {
+        return Err("fieldsV1 must be an object".to_owned());
+    };
+    for (key, below) in map {
+        if key == "." {
+            continue;
+        }
+        // Field names need no parsing.
+        if !key.starts_with("f:") {
+            Element::parse(key)?;
+        }
+        if below.is_object() {
+            check(below)?;
+        }
+    }
+    Ok(())
+}
+
+/// A manager as conflicts name it.
+fn shown(who: &Manager) -> String {
+    let mut text = Value::from(who.name.as_str()).to_string();
+    if let Some(subresource) = &who.subresource {
+        text.push_str(&format!(
+            " with subresource {}",
+            Value::from(subresource.as_str())
+        ));
+    }
+    if who.operation == Operation::Update {
+        text.push_str(&format!(" using {}", who.api_version));
+    }
+    text
+}

@@ -1,0 +1,314 @@
+//! Merging an applied configuration into an object, and taking fields out of one. It must not
+//! know owners.
+
+use serde_json::{Map, Value};
+
+use super::compare::is_atomic;
+use super::element::{Element, of_item};
+use super::set::Set;
+use crate::shape::{ListShape, Relation, Schemas, Shape, Use};
+
+/// Merges `config` over `live`.
+///
+/// # Errors
+/// In words, with the path: a field that the definition lacks, a list item without its key or
+/// twice the same, a value of another form than the definition's.
+pub(crate) fn merge(
+    schemas: &Schemas,
+    definition: &str,
+    live: &Value,
+    config: &Value,
+) -> Result<Value, String> {
+    Ok(
+        merge_value(schemas, schemas.root(definition), Some(live), Some(config))?
+            .unwrap_or_else(|| Value::Object(Map::new())),
+    )
+}
+
+/// Prefixes an error's path with one element.
+fn below(element: &impl std::fmt::Display) -> impl FnOnce(String) -> String {
+    let prefix = element.to_string();
+    move |message: String| {
+        if message.starts_with(['.', '[']) {
+            format!("{prefix}{message}")
+        } else {
+            format!("{prefix}: {message}")
+        }
+    }
+}
+
+fn merge_value(
+    schemas: &Schemas,
+    used: Use<'_>,
+    live: Option<&Value>,
+    config: Option<&Value>,
+) -> Result<Option<Value>, String> {
+    // A null in a configuration unsets, unless null is a value of this type.
+    let keep = || {
+        Ok(config
+            .or(live)
+            .filter(|value| used.node.nullable || !value.is_null())
+            .cloned())
+    };
+    if is_atomic(used) {
+        return keep();
+    }
+    match &used.node.shape {
+        Shape::AnyAtomic | Shape::Scalar(_) => {
+            if let Some(container @ (Value::Object(_) | Value::Array(_))) = config
+                && matches!(used.node.shape, Shape::Scalar(_))
+            {
+                return Err(format!("expected scalar, got {}", short(container)));
+            }
+            keep()
+        }
+        Shape::Any => match (live, config) {
+            (Some(Value::Object(_)) | None, Some(Value::Object(_))) => {
+                merge_maps(schemas, used, live, config)
+            }
+            _ => keep(),
+        },
+        Shape::Object(_) => match config {
+            Some(other) if !other.is_object() && !other.is_null() => {
+                Err(format!("expected map, got {}", short(other)))
+            }
+            _ if empty(live) && empty(config) => keep(),
+            _ => merge_maps(schemas, used, live, config),
+        },
+        Shape::List(list) => match config {
+            Some(other) if !other.is_array() && !other.is_null() => {
+                Err(format!("expected list, got {}", short(other)))
+            }
+            _ if list.relation == Relation::Atomic || (empty(live) && empty(config)) => keep(),
+            _ => merge_lists(schemas, list, items(live), items(config)),
+        },
+    }
+}
+
+fn short(value: &Value) -> String {
+    format!("&{{{value}}}")
+}
+
+fn empty(value: Option<&Value>) -> bool {
+    match value {
+        None | Some(Value::Null) => true,
+        Some(Value::Object(map)) => map.is_empty(),
+        Some(Value::Array(items)) => items.is_empty(),
+        Some(_) => false,
+    }
+}
+
+fn items(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn merge_maps(
+    schemas: &Schemas,
+    used: Use<'_>,
+    live: Option<&Value>,
+    config: Option<&Value>,
+) -> Result<Option<Value>, String> {
+    let nothing = Map::new();
+    let live = live.and_then(Value::as_object).unwrap_or(&nothing);
+    let config = config.and_then(Value::as_object).unwrap_or(&nothing);
+    let mut merged = Map::new();
+    for (key, old) in live {
+        let value = match config.get(key) {
+            None => Some(old.clone()),
+            Some(new) => merge_member(schemas, used, key, Some(old), new)?,
+        };
+        if let Some(value) = value {
+            merged.insert(key.clone(), value);
+        }
+    }
+    for (key, new) in config {
+        if !live.contains_key(key)
+            && let Some(value) = merge_member(schemas, used, key, None, new)?
+        {
+            merged.insert(key.clone(), value);
+        }
+    }
+    Ok((!merged.is_empty()).then_some(Value::Object(merged)))
+}
+
+fn merge_member(
+    schemas: &Schemas,
+    used: Use<'_>,
+    key: &str,
+    old: Option<&Value>,
+    new: &Value,
+) -> Result<Option<Value>, String> {
+    let member = schemas
+        .member(used.node, key)
+        .ok_or_else(|| format!(".{key}: field not declared in schema"))?;
+    merge_value(schemas, member, old, Some(new)).map_err(below(&format_args!(".{key}")))
+}
+
+/// Merges by key, in the configuration's order where both lists have an item.
+fn merge_lists(
+    schemas: &Schemas,
+    list: &ListShape,
+    live: &[Value],
+    config: &[Value],
+) -> Result<Option<Value>, String> {
+    let mut new: Vec<(Element, &Value)> = Vec::with_capacity(config.len());
+    for (at, item) in config.iter().enumerate() {
+        let element = of_item(schemas, list, item).map_err(|e| format!("element {at}: {}", e.0))?;
+        if new.iter().any(|(seen, _)| *seen == element) {
+            return Err(format!("duplicate entries for key {element}"));
+        }
+        new.push((element, item));
+    }
+    let mut old: Vec<(Option<Element>, &Value)> = Vec::with_capacity(live.len());
+    for item in live {
+        old.push((of_item(schemas, list, item).ok(), item));
+    }
+    let in_new = |element: &Option<Element>| {
+        element
+            .as_ref()
+            .is_some_and(|element| new.iter().any(|(e, _)| e == element))
+    };
+    let in_old = |element: &Element| old.iter().any(|(e, _)| e.as_ref() == Some(element));
+    let shared: Vec<&Element> = new
+        .iter()
+        .map(|(element, _)| element)
+        .filter(|element| in_old(element))
+        .collect();
+    let mut shared = shared.into_iter().peekable();
+    let mut merged = Vec::with_capacity(old.len().max(new.len()));
+    let (mut l, mut r) = (0, 0);
+    while l < old.len() || r < new.len() {
+        if let (Some((left, _)), Some((right, _))) = (old.get(l), new.get(r)) {
+            if left.as_ref() == Some(right) {
+                merged.extend(merge_item(schemas, list, &old, &new[r])?);
+                l += 1;
+                r += 1;
+                shared.next();
+                continue;
+            }
+            if in_new(left) && shared.peek().is_some_and(|next| Some(*next) != left.as_ref()) {
+                // It will come where the configuration has it.
+                l += 1;
+                continue;
+            }
+        }
+        if let Some((left, item)) = old.get(l) {
+            if !in_new(left) {
+                merged.push((*item).clone());
+                l += 1;
+                continue;
+            }
+            if new[..r].iter().any(|(e, _)| Some(e) == left.as_ref()) {
+                l += 1;
+            }
+        }
+        if let Some(item) = new.get(r) {
+            merged.extend(merge_item(schemas, list, &old, item)?);
+            r += 1;
+            if shared.peek().is_some_and(|next| **next == item.0) {
+                shared.next();
+            }
+        }
+    }
+    Ok((!merged.is_empty()).then_some(Value::Array(merged)))
+}
+
+fn merge_item(
+    schemas: &Schemas,
+    list: &ListShape,
+    old: &[(Option<Element>, &Value)],
+    (element, item): &(Element, &Value),
+) -> Result<Option<Value>, String> {
+    let mut same = old.iter().filter(|(e, _)| e.as_ref() == Some(element));
+    let live = match (same.next(), same.next()) {
+        (Some((_, live)), None) => Some(*live),
+        // Duplicates can't be merged with; the configuration's item stands for them all.
+        _ => None,
+    };
+    merge_value(schemas, schemas.plain(list.items), live, Some(item)).map_err(below(element))
+}
+
+/// Takes the given fields out of an object. `None` when nothing is left of the value.
+pub(crate) fn remove(
+    schemas: &Schemas,
+    definition: &str,
+    object: &Value,
+    fields: &Set,
+) -> Value {
+    remove_in(schemas, schemas.root(definition), object, fields)
+        .unwrap_or_else(|| Value::Object(Map::new()))
+}
+
+fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> Option<Value> {
+    match (&used.node.shape, value) {
+        (Shape::List(_), Value::Array(_)) | (_, Value::Object(_)) if is_atomic(used) => None,
+        (Shape::List(list), Value::Array(items)) => {
+            if list.relation == Relation::Atomic {
+                return None;
+            }
+            let mut kept = Vec::with_capacity(items.len());
+            for item in items {
+                let Ok(element) = of_item(schemas, list, item) else {
+                    kept.push(item.clone());
+                    continue;
+                };
+                if fields.has_element(&element) {
+                    continue;
+                }
+                match fields.below(&element) {
+                    Some(below) => {
+                        kept.extend(remove_in(schemas, schemas.plain(list.items), item, below));
+                    }
+                    None => kept.push(item.clone()),
+                }
+            }
+            (!kept.is_empty()).then_some(Value::Array(kept))
+        }
+        (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
+            let mut kept = Map::new();
+            for (key, child) in map {
+                let element = Element::Field(key.as_str().into());
+                if fields.has_element(&element) {
+                    continue;
+                }
+                let child = match (fields.below(&element), schemas.member(used.node, key)) {
+                    (Some(below), Some(member)) => remove_in(schemas, member, child, below),
+                    _ => Some(child.clone()),
+                };
+                if let Some(child) = child {
+                    kept.insert(key.clone(), child);
+                }
+            }
+            (!kept.is_empty()).then_some(Value::Object(kept))
+        }
+        _ => Some(value.clone()),
+    }
+}
+
+/// The set with the named fields on the way to its members as members too.
+pub(crate) fn with_parents(schemas: &Schemas, definition: &str, set: &Set) -> Set {
+    parents_in(schemas, Some(schemas.root(definition)), set)
+}
+
+fn parents_in(schemas: &Schemas, used: Option<Use<'_>>, set: &Set) -> Set {
+    let mut all = Set::default();
+    for (element, member, below) in set.branches() {
+        let (declared, next) = match (element, used) {
+            (Element::Field(name), Some(used)) => {
+                let declared = matches!(&used.node.shape, Shape::Object(o) if o.field(name).is_some());
+                (declared, schemas.member(used.node, name))
+            }
+            (_, Some(used)) => match &used.node.shape {
+                Shape::List(list) => (false, Some(schemas.plain(list.items))),
+                _ => (false, None),
+            },
+            _ => (false, None),
+        };
+        all.insert_element(
+            element.clone(),
+            member || (declared && !below.is_empty()),
+            parents_in(schemas, next, below),
+        );
+    }
+    all
+}

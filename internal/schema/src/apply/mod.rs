@@ -1,0 +1,441 @@
+//! Server-side apply and the ownership of fields, with the semantics of structured-merge-diff
+//! as kube-apiserver uses it. It must not know kinds, admission or storage: the caller hands in
+//! objects and the time.
+
+mod compare;
+mod element;
+mod fields;
+mod managers;
+mod merge;
+mod set;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+use self::compare::compare;
+use self::element::Element;
+use self::managers::Managers;
+use self::set::Set;
+use crate::shape::Schemas;
+
+/// How a manager writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Operation {
+    /// Server-side apply.
+    Apply,
+    /// Everything else.
+    Update,
+}
+
+/// Who writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Manager {
+    /// The field manager's name; empty stands for `unknown`.
+    pub name: String,
+    /// How it writes; `apply` and `track_update` set it themselves.
+    pub operation: Operation,
+    /// The version of the object that was written, e.g. `batch/v1`.
+    pub api_version: String,
+    /// The subresource that was written through, e.g. `status`.
+    pub subresource: Option<String>,
+}
+
+/// Why an apply failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum ApplyError {
+    /// Other managers own what would change: 409, one cause a conflict.
+    #[error("{}", worded(.0))]
+    Conflicts(Vec<Conflict>),
+    /// The request can't be right: 400.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The configuration doesn't fit the definition: kube-apiserver answers 500 with this text.
+    #[error("{0}")]
+    Typed(String),
+}
+
+/// A field that another manager owns.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Conflict {
+    /// The owner as messages show it: `"kubectl" using v1` or `"ci" with subresource "status"`.
+    pub manager: String,
+    /// The field's path, e.g. `.spec.replicas`.
+    pub field: String,
+    path: Vec<Element>,
+}
+
+impl Conflict {
+    /// The cause's message (its reason is `FieldManagerConflict`, its field is `field`).
+    pub fn message(&self) -> String {
+        format!("conflict with {}", self.manager)
+    }
+}
+
+fn worded(conflicts: &[Conflict]) -> String {
+    if let [only] = conflicts {
+        return format!(
+            "Apply failed with 1 conflict: conflict with {}: {}",
+            only.manager, only.field
+        );
+    }
+    let mut lines = Vec::new();
+    let mut last = "";
+    for conflict in conflicts {
+        if conflict.manager != last {
+            lines.push(format!("conflicts with {}:", conflict.manager));
+            last = &conflict.manager;
+        }
+        lines.push(format!("- {}", conflict.field));
+    }
+    format!(
+        "Apply failed with {} conflicts: {}",
+        conflicts.len(),
+        lines.join("\n")
+    )
+}
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+/// The manager whose applies know the last-applied annotation.
+const KUBECTL: &str = "kubectl";
+/// Owns what an object without managed fields held before the first apply.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// Applies a configuration: merges it over `live`, takes out what this manager applied before
+/// and nobody else owns, and records who owns what. `now` is RFC 3339 with seconds
+/// (`2025-01-02T03:04:05Z`). Answers the merged object with its managedFields; it equals `live`
+/// when nothing changed. Defaulting and validation are the caller's, before it stores the object.
+///
+/// # Errors
+/// [`ApplyError::Conflicts`] unless `force`; the others for a configuration that can't be merged.
+pub fn apply(
+    schemas: &Schemas,
+    definition: &str,
+    live: Option<&Value>,
+    applied: &Value,
+    manager: &Manager,
+    force: bool,
+    now: &str,
+) -> Result<Value, ApplyError> {
+    if applied
+        .pointer("/metadata/managedFields")
+        .is_some_and(|fields| !fields.is_null())
+    {
+        return Err(ApplyError::BadRequest(
+            "metadata.managedFields must be nil".to_owned(),
+        ));
+    }
+    let me = identity(manager, Operation::Apply);
+    let ignored = ignored(schemas, definition, manager);
+    let nothing = Value::Object(serde_json::Map::new());
+    let had = live.and_then(managed_fields);
+    let mut owners = match had {
+        Some(fields) => Managers::decode(fields).map_err(|problem| {
+            ApplyError::BadRequest(format!("failed to decode managed fields: {problem}"))
+        })?,
+        None => Managers::default(),
+    };
+    if let Some(live) = live
+        && owners.is_empty()
+    {
+        let before = Manager {
+            name: BEFORE_FIRST_APPLY.to_owned(),
+            operation: Operation::Update,
+            ..manager.clone()
+        };
+        let held = fields::created(schemas, definition, live, &top_level(&ignored));
+        owners.push_json(before, now, Value::Object(held));
+    }
+    let live = without_managed_fields(live.unwrap_or(&nothing));
+    let request = Request {
+        schemas,
+        definition,
+        live: &live,
+        applied,
+        me: &me,
+        ignored: &ignored,
+    };
+    let (mut merged, mut owners) = match request.run(owners.clone(), force) {
+        Err(ApplyError::Conflicts(conflicts)) if me.name == KUBECTL => {
+            request.retry_after_client_side_apply(owners, conflicts)?
+        }
+        other => other?,
+    };
+    if me.name == KUBECTL {
+        refresh_last_applied(&mut merged, applied);
+    }
+    if owners.changed(&me) || merged != live {
+        owners.touch(&me, now);
+    }
+    set_managed_fields(&mut merged, owners.encode());
+    Ok(merged)
+}
+
+/// One apply request, run once or twice.
+struct Request<'a> {
+    schemas: &'a Schemas,
+    definition: &'a str,
+    live: &'a Value,
+    applied: &'a Value,
+    me: &'a Manager,
+    ignored: &'a Set,
+}
+
+impl Request<'_> {
+    fn run(&self, mut owners: Managers, force: bool) -> Result<(Value, Managers), ApplyError> {
+        let (schemas, definition) = (self.schemas, self.definition);
+        let merged = merge::merge(schemas, definition, self.live, self.applied)
+            .map_err(|problem| self.typed(&problem))?;
+        let applied = fields::applied(schemas, definition, self.applied)
+            .without_subtrees(self.ignored)
+            .difference(&fields::unowned());
+        let before = owners.replace(self.me, applied);
+        let merged = match before {
+            Some(before) if !before.is_empty() => self.take_out(&merged, &before, &owners),
+            _ => merged,
+        };
+        let mut difference = compare(schemas, definition, self.live, &merged);
+        difference.exclude(self.ignored);
+        let changed = difference.modified.union(&difference.added);
+        let conflicts = owners.conflicts(self.me, &changed);
+        if !force && !conflicts.is_empty() {
+            return Err(ApplyError::Conflicts(conflicts));
+        }
+        owners.release(Some(self.me), &changed, &difference.removed);
+        owners.drop_empty();
+        Ok((merged, owners))
+    }
+
+    /// Takes out what this manager applied before, doesn't now, and nobody else owns.
+    fn take_out(&self, merged: &Value, before: &Set, owners: &Managers) -> Value {
+        let (schemas, definition) = (self.schemas, self.definition);
+        let named = |set: &Set| merge::with_parents(schemas, definition, set);
+        let held = |value: &Value| named(&fields::applied(schemas, definition, value));
+        let before = named(before);
+        let pruned = merge::remove(schemas, definition, merged, &before);
+        // Owned fields come back, also those of the items that went.
+        let all = held(merged);
+        let stay = held(&pruned).union(&named(&owners.all_owned()));
+        let pruned = merge::remove(schemas, definition, merged, &all.difference(&stay));
+        // What goes must have been this manager's: nobody's fields stay too.
+        let gone = all.difference(&held(&pruned)).intersection(&before);
+        merge::remove(schemas, definition, merged, &gone)
+    }
+
+    fn typed(&self, problem: &str) -> ApplyError {
+        let text = |path: &str| {
+            self.applied
+                .pointer(path)
+                .and_then(Value::as_str)
+                .unwrap_or_default()
+        };
+        ApplyError::Typed(format!(
+            "failed to create typed patch object ({}/{}; {}, Kind={}): {problem}",
+            text("/metadata/namespace"),
+            text("/metadata/name"),
+            text("/apiVersion"),
+            text("/kind")
+        ))
+    }
+
+    /// `kubectl apply --server-side` on an object that client-side apply made: what the
+    /// last-applied annotation says and the object still holds is kubectl's to take.
+    fn retry_after_client_side_apply(
+        &self,
+        owners: Managers,
+        conflicts: Vec<Conflict>,
+    ) -> Result<(Value, Managers), ApplyError> {
+        let Some(allowed) = self.last_applied_fields() else {
+            return Err(ApplyError::Conflicts(conflicts));
+        };
+        let left: Vec<Conflict> = conflicts
+            .into_iter()
+            .filter(|conflict| !allowed.has(&conflict.path))
+            .collect();
+        if left.is_empty() {
+            self.run(owners, true)
+        } else {
+            Err(ApplyError::Conflicts(left))
+        }
+    }
+
+    fn last_applied_fields(&self) -> Option<Set> {
+        let text = annotation(self.live)?;
+        let config: Value = serde_json::from_str(text).ok()?;
+        if config["apiVersion"] != self.me.api_version.as_str() {
+            return None;
+        }
+        let difference = compare(self.schemas, self.definition, &config, self.live);
+        Some(
+            fields::applied(self.schemas, self.definition, &config)
+                .difference(&difference.modified)
+                .difference(&difference.added)
+                .difference(&difference.removed),
+        )
+    }
+}
+
+fn annotation(object: &Value) -> Option<&str> {
+    object["metadata"]["annotations"][LAST_APPLIED]
+        .as_str()
+        .filter(|text| !text.is_empty())
+}
+
+/// Keeps the annotation of client-side apply true after `kubectl apply --server-side`.
+fn refresh_last_applied(merged: &mut Value, applied: &Value) {
+    if annotation(merged).is_none() {
+        return;
+    }
+    let mut config = applied.clone();
+    if let Some(annotations) = config
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.remove(LAST_APPLIED);
+    }
+    let text = Value::from(format!("{config}\n"));
+    if let Some(annotations) = merged
+        .pointer_mut("/metadata/annotations")
+        .and_then(Value::as_object_mut)
+    {
+        annotations.insert(LAST_APPLIED.to_owned(), text);
+    }
+}
+
+/// Records who owns what after a write that is no apply: `new` is the object about to be stored,
+/// `live` what it replaces (`None`: a create). Fields that changed move to the writer; a write
+/// that changes nothing leaves the record as it was. A client that sends `managedFields: []` or
+/// `[{}]` resets the record, and objects without one stay without one.
+pub fn track_update(
+    schemas: &Schemas,
+    definition: &str,
+    live: Option<&Value>,
+    new: &mut Value,
+    manager: &Manager,
+    now: &str,
+) {
+    let me = identity(manager, Operation::Update);
+    let sent = take_managed_fields(new);
+    let ignored = ignored(schemas, definition, manager);
+    let Some(live) = live else {
+        let held = fields::created(schemas, definition, new, &top_level(&ignored));
+        if !held.is_empty() {
+            let mut owners = Managers::default();
+            owners.push_json(me, now, Value::Object(held));
+            set_managed_fields(new, owners.encode());
+        }
+        return;
+    };
+    let stored = managed_fields(live).map(Vec::as_slice).unwrap_or_default();
+    let sent = if me.subresource.is_some() { None } else { sent };
+    let (mut owners, mut edited) = match &sent {
+        Some(Value::Array(sent)) if is_reset(sent) => return,
+        Some(Value::Array(sent)) if sent.as_slice() != stored => match Managers::decode(sent) {
+            Ok(owners) => (owners, true),
+            Err(_) => (Managers::decode(stored).unwrap_or_default(), false),
+        },
+        _ => (Managers::decode(stored).unwrap_or_default(), false),
+    };
+    if owners.is_empty() {
+        return;
+    }
+    let mut difference = compare(schemas, definition, live, new);
+    difference.exclude(&ignored);
+    let unowned = fields::unowned();
+    let changed = difference
+        .modified
+        .union(&difference.added)
+        .difference(&unowned);
+    let removed = difference.removed.difference(&unowned);
+    if !changed.is_empty() || !removed.is_empty() {
+        edited = true;
+        owners.drop_other_versions(&me.api_version);
+        owners.release(None, &changed, &removed);
+        if !changed.is_empty() {
+            owners.extend(&me, changed, now);
+        }
+        owners.drop_empty();
+        owners.cap();
+    }
+    let fields = if edited {
+        owners.encode()
+    } else {
+        Value::Array(stored.to_vec())
+    };
+    set_managed_fields(new, fields);
+}
+
+fn is_reset(sent: &[Value]) -> bool {
+    match sent {
+        [] => true,
+        [only] => only.as_object().is_some_and(serde_json::Map::is_empty),
+        _ => false,
+    }
+}
+
+fn identity(manager: &Manager, operation: Operation) -> Manager {
+    let name = if manager.name.is_empty() {
+        "unknown".to_owned()
+    } else {
+        manager.name.clone()
+    };
+    Manager {
+        name,
+        operation,
+        api_version: manager.api_version.clone(),
+        subresource: manager.subresource.clone().filter(|s| !s.is_empty()),
+    }
+}
+
+/// The fields that a request through this (sub)resource can't set, as its storage resets them.
+fn ignored(schemas: &Schemas, definition: &str, manager: &Manager) -> Set {
+    let mut set = Set::default();
+    let field = |name: &str| Element::Field(name.into());
+    match manager.subresource.as_deref() {
+        Some("status") => {
+            set.insert(&[field("spec")]);
+            set.insert(&[field("metadata"), field("deletionTimestamp")]);
+            set.insert(&[field("metadata"), field("ownerReferences")]);
+        }
+        _ if schemas.with_status.contains(definition) => set.insert(&[field("status")]),
+        _ => {}
+    }
+    set
+}
+
+fn top_level(ignored: &Set) -> Vec<&str> {
+    ignored
+        .branches()
+        .filter(|(_, member, _)| *member)
+        .filter_map(|(element, _, _)| match element {
+            Element::Field(name) => Some(&**name),
+            _ => None,
+        })
+        .collect()
+}
+
+fn managed_fields(object: &Value) -> Option<&Vec<Value>> {
+    object.get("metadata")?.get("managedFields")?.as_array()
+}
+
+fn take_managed_fields(object: &mut Value) -> Option<Value> {
+    object
+        .get_mut("metadata")?
+        .as_object_mut()?
+        .remove("managedFields")
+}
+
+fn without_managed_fields(object: &Value) -> Value {
+    let mut copy = object.clone();
+    take_managed_fields(&mut copy);
+    copy
+}
+
+fn set_managed_fields(object: &mut Value, fields: Value) {
+    if fields.as_array().is_none_or(Vec::is_empty) {
+        return;
+    }
+    if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("managedFields".to_owned(), fields);
+    }
+}

@@ -1,0 +1,174 @@
+//! The published OpenAPI documents, built when asked for from the embedded text and the custom
+//! definitions: nothing of them stays in memory. Version 3 is written one definition at a time
+//! straight from the text. It must not cache (the server does, as bytes) or know HTTP.
+
+mod definitions;
+mod paths;
+mod swagger;
+
+use serde_json::{Value, json};
+
+use crate::gnostic;
+use crate::load::{FNV_START, fnv};
+use crate::shape::Schemas;
+
+/// A served kind, as the documents list it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KindRoute {
+    /// Empty for the core group.
+    pub group: String,
+    /// E.g. `v1`.
+    pub version: String,
+    /// E.g. `Pod`.
+    pub kind: String,
+    /// The resource's name in paths, e.g. `pods`.
+    pub plural: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// The definition's name, e.g. `io.k8s.api.core.v1.Pod`.
+    pub definition: String,
+    /// E.g. `status`, `scale`, `binding`, `eviction`, `log`.
+    pub subresources: Vec<String>,
+}
+
+impl KindRoute {
+    /// `/api/v1` or `/apis/GROUP/VERSION`.
+    pub(crate) fn root(&self) -> String {
+        root(&self.group, &self.version)
+    }
+
+    pub(crate) fn gvk(&self) -> Value {
+        json!({"group": self.group, "kind": self.kind, "version": self.version})
+    }
+}
+
+fn root(group: &str, version: &str) -> String {
+    if group.is_empty() {
+        format!("/api/{version}")
+    } else {
+        format!("/apis/{group}/{version}")
+    }
+}
+
+const TITLE: &str = "Muster";
+
+impl Schemas {
+    /// `/openapi/v3`: the documents there are, with a hash of each so that clients can keep them.
+    pub fn openapi_v3_index(&self, kinds: &[KindRoute]) -> Value {
+        let mut paths = serde_json::Map::new();
+        for kind in kinds {
+            let root = kind.root();
+            let key = root.trim_start_matches('/').to_owned();
+            if !paths.contains_key(&key) {
+                let hash = self.openapi_v3_hash(&kind.group, &kind.version, kinds);
+                let url = format!("/openapi/v3{root}?hash={hash}");
+                paths.insert(key, json!({ "serverRelativeURL": url }));
+            }
+        }
+        json!({ "paths": paths })
+    }
+
+    /// The hash of one version 3 document: changes when the definitions or the kinds of the
+    /// group do. Upper-case hexadecimal, as kube-apiserver writes it.
+    pub fn openapi_v3_hash(&self, group: &str, version: &str, kinds: &[KindRoute]) -> String {
+        let mut state = fnv(FNV_START, &self.digest.to_be_bytes());
+        for kind in kinds
+            .iter()
+            .filter(|kind| kind.group == group && kind.version == version)
+        {
+            state = fnv(state, format!("{kind:?}").as_bytes());
+        }
+        let second = fnv(state, b"again");
+        format!("{state:016X}{second:016X}")
+    }
+
+    /// One group-version's document as JSON text: the kinds of `kinds` that are of this group
+    /// and version, their paths, and every definition that they reach.
+    pub fn openapi_v3_json(&self, group: &str, version: &str, kinds: &[KindRoute]) -> Vec<u8> {
+        let kinds: Vec<&KindRoute> = kinds
+            .iter()
+            .filter(|kind| kind.group == group && kind.version == version)
+            .collect();
+        let mut text = String::with_capacity(512 * 1024);
+        text.push_str("{\"components\":{\"schemas\":{");
+        let mut first = true;
+        self.each_definition(&kinds, |name, schema| {
+            if !std::mem::take(&mut first) {
+                text.push(',');
+            }
+            text.push('"');
+            text.push_str(name);
+            text.push_str("\":");
+            text.push_str(schema);
+        });
+        text.push_str("},\"securitySchemes\":");
+        text.push_str(
+            &json!({"BearerToken": {
+                "description": "Bearer Token authentication",
+                "in": "header", "name": "authorization", "type": "apiKey",
+            }})
+            .to_string(),
+        );
+        text.push_str("},\"info\":");
+        text.push_str(&json!({"title": TITLE, "version": "unversioned"}).to_string());
+        text.push_str(",\"openapi\":\"3.0.0\",\"paths\":");
+        text.push_str(&paths::v3(&kinds).to_string());
+        text.push('}');
+        text.into_bytes()
+    }
+
+    /// [`Schemas::openapi_v3_json`] parsed.
+    pub fn openapi_v3(&self, group: &str, version: &str, kinds: &[KindRoute]) -> Value {
+        serde_json::from_slice(&self.openapi_v3_json(group, version, kinds)).unwrap_or_default()
+    }
+
+    /// `/openapi/v2` as JSON text.
+    pub fn openapi_v2_json(&self, kinds: &[KindRoute]) -> Vec<u8> {
+        let all: Vec<&KindRoute> = kinds.iter().collect();
+        let mut text = String::with_capacity(1024 * 1024);
+        text.push_str("{\"definitions\":{");
+        let mut first = true;
+        self.each_definition(&all, |name, schema| {
+            if !std::mem::take(&mut first) {
+                text.push(',');
+            }
+            text.push('"');
+            text.push_str(name);
+            text.push_str("\":");
+            text.push_str(&swagger::definition(schema).to_string());
+        });
+        text.push_str("},\"info\":");
+        text.push_str(&json!({"title": TITLE, "version": "unversioned"}).to_string());
+        text.push_str(",\"paths\":");
+        text.push_str(&paths::v2(&all).to_string());
+        text.push_str(",\"security\":[{\"BearerToken\":[]}],\"securityDefinitions\":");
+        text.push_str(
+            &json!({"BearerToken": {
+                "description": "Bearer Token authentication",
+                "in": "header", "name": "authorization", "type": "apiKey",
+            }})
+            .to_string(),
+        );
+        text.push_str(",\"swagger\":\"2.0\"}");
+        text.into_bytes()
+    }
+
+    /// [`Schemas::openapi_v2_json`] parsed.
+    pub fn openapi_v2(&self, kinds: &[KindRoute]) -> Value {
+        serde_json::from_slice(&self.openapi_v2_json(kinds)).unwrap_or_default()
+    }
+
+    /// `/openapi/v2` as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`, the only
+    /// form that client-go reads.
+    pub fn openapi_v2_protobuf(&self, kinds: &[KindRoute]) -> Vec<u8> {
+        let all: Vec<&KindRoute> = kinds.iter().collect();
+        let mut document = gnostic::Document::new(TITLE, "unversioned");
+        self.each_definition(&all, |name, schema| {
+            document.definition(name, &swagger::definition(schema));
+        });
+        document.finish(&paths::v2(&all))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,87 @@
+//! Pruning of unknown fields and filling in of declared defaults. It must not judge values:
+//! `check` reports what is wrong, this file only shapes what is kept.
+
+use serde_json::Value;
+
+use crate::shape::{Extra, Node, ObjectShape, Schemas, Shape};
+
+impl Schemas {
+    /// Drops every field that the definition doesn't know. An unknown definition prunes nothing.
+    pub fn prune(&self, definition: &str, value: &mut Value) {
+        self.prune_node(self.root(definition).node, value);
+    }
+
+    /// Fills in the definition's declared defaults where a field is absent (or, in custom
+    /// resources, null without being nullable). Zero values that built-in definitions declare
+    /// (`""`, `0`, `{}`) say nothing about defaulting and are skipped.
+    pub fn default(&self, definition: &str, value: &mut Value) {
+        let custom = self.is_custom(definition);
+        self.default_node(self.root(definition).node, value, custom);
+    }
+
+    fn prune_node(&self, node: &Node, value: &mut Value) {
+        match (&node.shape, value) {
+            (Shape::Object(object), Value::Object(map)) => {
+                if object.extra == Extra::Forbidden {
+                    map.retain(|key, _| object.field(key).is_some());
+                }
+                for (key, child) in map.iter_mut() {
+                    if let Some(member) = self.member(node, key) {
+                        self.prune_node(member.node, child);
+                    }
+                }
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let node = self.node(list.items);
+                for item in items {
+                    self.prune_node(node, item);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn default_node(&self, node: &Node, value: &mut Value, custom: bool) {
+        match (&node.shape, value) {
+            (Shape::Object(object), Value::Object(map)) => {
+                self.default_fields(object, map, custom);
+                for (key, child) in map.iter_mut() {
+                    if let Some(member) = self.member(node, key) {
+                        self.default_node(member.node, child, custom);
+                    }
+                }
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let node = self.node(list.items);
+                for item in items {
+                    self.default_node(node, item, custom);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn default_fields(
+        &self,
+        object: &ObjectShape,
+        map: &mut serde_json::Map<String, Value>,
+        custom: bool,
+    ) {
+        for field in &object.fields {
+            let Some(default) = field.default.as_deref() else {
+                continue;
+            };
+            if !custom && matches!(default, "{}" | "\"\"" | "0" | "false" | "null") {
+                continue;
+            }
+            let absent = match map.get(&*field.name) {
+                None => true,
+                Some(Value::Null) => custom && !self.node(field.ty).nullable,
+                Some(_) => false,
+            };
+            if absent && let Some(default) = field.default_value() {
+                map.insert(field.name.to_string(), default);
+            }
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Owns what the store hands out: revisions, entries, events, pages. Plain data; nothing
+//! here touches the disk or a lock.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// A point in the store's history. Every change of one object takes the next one; zero
+/// is the empty store that nothing was written to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Revision(u64);
+
+impl Revision {
+    /// The revision before the first change.
+    pub const ZERO: Revision = Revision(0);
+
+    /// The revision with this number.
+    #[must_use]
+    pub const fn new(number: u64) -> Revision {
+        Revision(number)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn next(self) -> Revision {
+        Revision(self.0 + 1)
+    }
+}
+
+impl From<u64> for Revision {
+    fn from(number: u64) -> Revision {
+        Revision(number)
+    }
+}
+
+impl fmt::Display for Revision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What selectors look at, kept beside the object so that nothing has to be parsed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EntryMeta {
+    /// The object's labels.
+    pub labels: BTreeMap<String, String>,
+    /// The values of the fields that field selectors may name, by path.
+    pub fields: BTreeMap<String, String>,
+}
+
+/// One object as it was at its last write.
+#[derive(Debug)]
+pub struct Entry {
+    /// Where it is kept.
+    pub key: Arc<str>,
+    /// The object's final bytes (JSON).
+    pub value: Bytes,
+    /// The revision of the write that made it so.
+    pub revision: Revision,
+    /// What selectors look at.
+    pub meta: Arc<EntryMeta>,
+    /// The checksum of its record on disk.
+    pub(crate) crc: u32,
+    /// How many parts its record takes on disk.
+    pub(crate) parts: u16,
+}
+
+/// What happened to an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EventKind {
+    /// There was none under the key before.
+    Added,
+    /// It replaced an earlier state.
+    Modified,
+    /// It is gone; the event's entry is its last state at the deletion's revision.
+    Deleted,
+}
+
+/// One change, as watchers see it.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The object after the change (its last state where it was deleted).
+    pub entry: Arc<Entry>,
+    /// What selectors saw before the change; none where the object was added.
+    pub previous: Option<Arc<EntryMeta>>,
+}
+
+impl Event {
+    /// The revision of the change.
+    #[must_use]
+    pub fn revision(&self) -> Revision {
+        self.entry.revision
+    }
+}
+
+/// A part of a list, consistent with one revision.
+#[derive(Clone, Debug)]
+pub struct Page {
+    /// The objects in the order of their keys.
+    pub entries: Vec<Arc<Entry>>,
+    /// The revision that the list shows.
+    pub revision: Revision,
+    /// How many objects of the list come after this page.
+    pub remaining: usize,
+}

@@ -1,0 +1,170 @@
+//! Owns the store's errors. Their messages say what to do.
+
+use std::path::PathBuf;
+
+use crate::entry::Revision;
+
+/// Why the store cannot take a write.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum StoreError {
+    /// The disk is too full to write to safely.
+    #[error(
+        "the store's disk is full: {free} bytes are free at {path}, {reserve} must stay free; \
+         writes are refused until there is room (free some space or move the data to a larger disk), reads go on"
+    )]
+    NoSpace {
+        /// Bytes free.
+        free: u64,
+        /// Bytes that must stay free.
+        reserve: u64,
+        /// Where.
+        path: PathBuf,
+    },
+    /// The disk failed while writing; the store is read-only from then on.
+    #[error(
+        "the store could not write and is read-only until the server is started again: {reason}; \
+         check the disk and the kernel's log first"
+    )]
+    Failed {
+        /// What the disk said.
+        reason: String,
+    },
+    /// The transaction's own code panicked; nothing of it was kept.
+    #[error("the change was dropped because preparing it panicked: {reason}; nothing was written")]
+    Panicked {
+        /// The panic's message.
+        reason: String,
+    },
+    /// The store is being closed.
+    #[error("the store is closed because the server is stopping; try again once it is back")]
+    Closed,
+}
+
+/// Why a transaction did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum CommitError<E> {
+    /// The transaction itself said no; nothing of it was kept.
+    #[error("{0}")]
+    Refused(E),
+    /// The store could not take it; nothing of it was kept.
+    #[error(transparent)]
+    Unavailable(StoreError),
+}
+
+/// Why a store could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Another process has it.
+    #[error(
+        "another process is using the store at {path}; stop it, or give this one its own --data directory"
+    )]
+    Held {
+        /// The store's directory.
+        path: PathBuf,
+    },
+    /// A newer binary wrote it.
+    #[error(
+        "the store at {path} has format {found}, and this binary knows formats up to {known}; \
+         run the newer muster that wrote it, or restore a backup made in format {known} into an empty directory"
+    )]
+    NewerFormat {
+        /// The store's directory.
+        path: PathBuf,
+        /// The format found.
+        found: u32,
+        /// The newest format this binary knows.
+        known: u32,
+    },
+    /// What is on disk does not hold together.
+    #[error(
+        "the store at {path} is damaged: {what}; move it aside (keep it for analysis) and \
+         run `muster restore` with the latest backup into an empty directory"
+    )]
+    Damaged {
+        /// The store's directory.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// The directory could not be read or written.
+    #[error(
+        "cannot open the store at {path}: {source}; check that the directory exists, is yours and that its disk has room"
+    )]
+    Io {
+        /// The store's directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Why a watch, or a list at an earlier revision, cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WatchError {
+    /// The history no longer reaches back that far.
+    #[error(
+        "the history before revision {oldest} is gone; list again and watch from the list's revision"
+    )]
+    Expired {
+        /// The oldest revision that a watch can still start from.
+        oldest: Revision,
+    },
+    /// The revision lies in the future: it is from another store, or from before a
+    /// restore.
+    #[error(
+        "the store is at revision {current} and has not reached {asked}; list again and watch from the list's revision"
+    )]
+    Ahead {
+        /// The revision asked for.
+        asked: Revision,
+        /// The store's revision.
+        current: Revision,
+    },
+}
+
+/// Why a backup could not be made or restored.
+#[derive(Debug, thiserror::Error)]
+pub enum BackupError {
+    /// A file could not be read or written.
+    #[error("{action} {path}: {source}")]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The file is not a backup, or not a whole one.
+    #[error("{path} is not a whole backup: {what}; use another one")]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What was found.
+        what: String,
+    },
+    /// A newer binary made it.
+    #[error(
+        "{path} was made in backup format {found}, and this binary knows formats up to {known}; use the newer muster that made it"
+    )]
+    NewerFormat {
+        /// The file.
+        path: PathBuf,
+        /// The format found.
+        found: u32,
+        /// The newest format this binary knows.
+        known: u32,
+    },
+    /// There is something in the directory already.
+    #[error("{path} is not empty; restore into an empty directory")]
+    NotEmpty {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// The new store could not be written.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+    /// The new store could not be written.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}

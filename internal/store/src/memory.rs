@@ -1,0 +1,285 @@
+//! Owns what readers see: the live objects, the revision and the recent history, all of
+//! it flushed. Only the commit thread changes it. It must not touch the disk.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use parking_lot::RwLock;
+
+use crate::entry::{Entry, Event, EventKind, Page, Revision};
+use crate::error::WatchError;
+use crate::watch::Topic;
+
+pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
+/// Objects that differ from a base: what they are there instead, or that they are gone.
+pub(crate) type Changes = BTreeMap<Arc<str>, Option<Arc<Entry>>>;
+
+/// What an event costs beside its object's bytes, in bytes, about.
+const EVENT_OVERHEAD: usize = 256;
+
+/// What readers, watchers and the commit thread share.
+pub(crate) struct Shared {
+    pub(crate) memory: RwLock<Memory>,
+}
+
+/// One event with the state before it, so that an earlier list can be rebuilt.
+struct Logged {
+    event: Event,
+    before: Option<Arc<Entry>>,
+}
+
+impl Logged {
+    fn cost(&self) -> usize {
+        let before = self.before.as_ref().map_or(0, |entry| entry.value.len());
+        EVENT_OVERHEAD + self.event.entry.value.len() + before
+    }
+}
+
+/// The flushed state.
+pub(crate) struct Memory {
+    pub(crate) objects: Objects,
+    pub(crate) revision: Revision,
+    pub(crate) digest: u64,
+    /// Events after this revision are in the history; earlier ones are gone.
+    pub(crate) compacted: Revision,
+    history: VecDeque<Logged>,
+    history_bytes: usize,
+    history_max: usize,
+    history_bytes_max: usize,
+    topics: Vec<Arc<Topic>>,
+    pub(crate) closed: bool,
+}
+
+impl Memory {
+    pub(crate) fn new(
+        objects: Objects,
+        revision: Revision,
+        digest: u64,
+        events: Vec<Event>,
+        history_max: usize,
+        history_bytes_max: usize,
+    ) -> Memory {
+        let mut memory = Memory {
+            objects,
+            revision,
+            digest,
+            compacted: events.first().map_or(revision, |event| {
+                Revision::new(event.revision().get().saturating_sub(1))
+            }),
+            history: VecDeque::new(),
+            history_bytes: 0,
+            history_max,
+            history_bytes_max,
+            topics: Vec::new(),
+            closed: false,
+        };
+        // The state before an event is an earlier event's, where the history has it.
+        let mut latest: HashMap<Arc<str>, Arc<Entry>> = HashMap::new();
+        for mut event in events {
+            // One copy of what is both in the history and live.
+            if let Some(live) = memory.objects.get(&event.entry.key)
+                && live.revision == event.entry.revision
+            {
+                event.entry = Arc::clone(live);
+            }
+            let before = match event.kind {
+                EventKind::Deleted => latest.remove(&event.entry.key),
+                EventKind::Added | EventKind::Modified => {
+                    latest.insert(Arc::clone(&event.entry.key), Arc::clone(&event.entry))
+                }
+            };
+            memory.remember(event, before);
+        }
+        memory.trim();
+        memory
+    }
+
+    fn remember(&mut self, event: Event, before: Option<Arc<Entry>>) {
+        let logged = Logged { event, before };
+        self.history_bytes += logged.cost();
+        self.history.push_back(logged);
+    }
+
+    fn trim(&mut self) {
+        let compacted = self.compacted;
+        while self.history.len() > self.history_max || self.history_bytes > self.history_bytes_max {
+            let Some(oldest) = self.history.pop_front() else {
+                break;
+            };
+            self.history_bytes -= oldest.cost();
+            self.compacted = oldest.event.revision();
+        }
+        if self.compacted != compacted {
+            for topic in &self.topics {
+                topic.trim(self.compacted);
+            }
+        }
+    }
+
+    /// Takes over a flushed group of changes.
+    pub(crate) fn publish(&mut self, changes: Changes, events: Vec<Event>, digest: u64) {
+        self.digest = digest;
+        self.topics.retain(|topic| Arc::strong_count(topic) > 1);
+        for topic in &self.topics {
+            topic.publish(&events);
+        }
+        let mut before: HashMap<Arc<str>, Option<Arc<Entry>>> = HashMap::new();
+        for event in events {
+            self.revision = event.revision();
+            let key = Arc::clone(&event.entry.key);
+            let after = match event.kind {
+                EventKind::Deleted => None,
+                EventKind::Added | EventKind::Modified => Some(Arc::clone(&event.entry)),
+            };
+            let previous = match before.insert(Arc::clone(&key), after) {
+                Some(previous) => previous,
+                None => self.objects.get(&key).cloned(),
+            };
+            self.remember(event, previous);
+        }
+        for (key, change) in changes {
+            match change {
+                Some(entry) => self.objects.insert(key, entry),
+                None => self.objects.remove(&key),
+            };
+        }
+        self.trim();
+    }
+
+    /// Ends all watches: the store is closing.
+    pub(crate) fn close(&mut self) {
+        self.closed = true;
+        for topic in &self.topics {
+            topic.close();
+        }
+    }
+
+    /// The events under a prefix, shared by all who watch it; those after `compacted`.
+    pub(crate) fn topic(&mut self, prefix: &str) -> Arc<Topic> {
+        if let Some(topic) = self.topics.iter().find(|topic| topic.prefix() == prefix) {
+            return Arc::clone(topic);
+        }
+        let events = self
+            .history
+            .iter()
+            .filter(|logged| logged.event.entry.key.starts_with(prefix))
+            .map(|logged| logged.event.clone())
+            .collect();
+        let topic = Arc::new(Topic::new(prefix, events, self.compacted, self.closed));
+        self.topics.push(Arc::clone(&topic));
+        topic
+    }
+
+    /// Refuses revisions that the history does not reach.
+    pub(crate) fn check_reach(&self, asked: Revision) -> Result<(), WatchError> {
+        if asked < self.compacted {
+            return Err(WatchError::Expired {
+                oldest: self.compacted,
+            });
+        }
+        if asked > self.revision {
+            return Err(WatchError::Ahead {
+                asked,
+                current: self.revision,
+            });
+        }
+        Ok(())
+    }
+
+    /// The list as it is now.
+    pub(crate) fn list(&self, prefix: &str, after: Option<&str>, limit: usize) -> Page {
+        page(
+            overlaid(&self.objects, &Changes::new(), prefix, after),
+            self.revision,
+            limit,
+        )
+    }
+
+    /// The list as it was at an earlier revision: what happened since is undone.
+    pub(crate) fn list_at(
+        &self,
+        revision: Revision,
+        prefix: &str,
+        after: Option<&str>,
+        limit: usize,
+    ) -> Result<Page, WatchError> {
+        self.check_reach(revision)?;
+        let mut undone = Changes::new();
+        let start = self
+            .history
+            .partition_point(|logged| logged.event.revision() <= revision);
+        for logged in self.history.range(start..) {
+            let key = &logged.event.entry.key;
+            if !key.starts_with(prefix) || undone.contains_key(key) {
+                continue;
+            }
+            if logged.before.is_none() && logged.event.kind != EventKind::Added {
+                // The state before was written before the server's last start.
+                return Err(WatchError::Expired {
+                    oldest: self.compacted,
+                });
+            }
+            undone.insert(Arc::clone(key), logged.before.clone());
+        }
+        Ok(page(
+            overlaid(&self.objects, &undone, prefix, after),
+            revision,
+            limit,
+        ))
+    }
+}
+
+fn page<'a>(
+    mut entries: impl Iterator<Item = &'a Arc<Entry>>,
+    revision: Revision,
+    limit: usize,
+) -> Page {
+    Page {
+        entries: entries.by_ref().take(limit).cloned().collect(),
+        revision,
+        remaining: entries.count(),
+    }
+}
+
+/// The objects under a prefix after a key, with some of them changed, in key order.
+pub(crate) fn overlaid<'a>(
+    objects: &'a Objects,
+    changes: &'a Changes,
+    prefix: &'a str,
+    after: Option<&str>,
+) -> impl Iterator<Item = &'a Arc<Entry>> {
+    let start = match after {
+        Some(after) if after >= prefix => Bound::Excluded(after),
+        _ => Bound::Included(prefix),
+    };
+    let range = (start, Bound::Unbounded);
+    let mut base = objects
+        .range::<str, _>(range)
+        .take_while(move |(key, _)| key.starts_with(prefix))
+        .peekable();
+    let mut over = changes
+        .range::<str, _>(range)
+        .take_while(move |(key, _)| key.starts_with(prefix))
+        .peekable();
+    std::iter::from_fn(move || {
+        loop {
+            let changed = match (base.peek(), over.peek()) {
+                (None, None) => return None,
+                (Some(_), None) => false,
+                (None, Some(_)) => true,
+                (Some((base_key, _)), Some((over_key, _))) => over_key <= base_key,
+            };
+            if !changed {
+                return base.next().map(|(_, entry)| entry);
+            }
+            let (key, change) = over.next()?;
+            if base.peek().is_some_and(|(base_key, _)| *base_key == key) {
+                base.next();
+            }
+            if let Some(entry) = change {
+                return Some(entry);
+            }
+        }
+    })
+}

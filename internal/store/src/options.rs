@@ -1,0 +1,60 @@
+//! Owns the store's settings and how free disk space is asked for.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How much history a watch can resume from, in events.
+const HISTORY: usize = 20_000;
+/// How much history a watch can resume from, in bytes.
+const HISTORY_BYTES: usize = 32 << 20;
+/// What must stay free on the disk.
+const RESERVE_BYTES: u64 = 64 << 20;
+/// What the disk engine may keep in memory; every object is in memory anyway.
+const CACHE_BYTES: u64 = 4 << 20;
+
+/// Says how many bytes are free on the disk that holds a path.
+pub type FreeBytes = Arc<dyn Fn(&Path) -> io::Result<u64> + Send + Sync>;
+
+/// Settings of a store.
+#[derive(Clone)]
+pub struct Options {
+    /// The most events kept for watches to resume from.
+    pub history: usize,
+    /// The most bytes kept for watches to resume from.
+    pub history_bytes: usize,
+    /// Writes are refused while fewer bytes than this are free on the disk.
+    pub reserve_bytes: u64,
+    /// The most bytes that the disk engine keeps in memory.
+    pub cache_bytes: u64,
+    /// How free space is asked for; the file system by default.
+    pub free_bytes: FreeBytes,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            history: HISTORY,
+            history_bytes: HISTORY_BYTES,
+            reserve_bytes: RESERVE_BYTES,
+            cache_bytes: CACHE_BYTES,
+            free_bytes: Arc::new(free_bytes),
+        }
+    }
+}
+
+impl std::fmt::Debug for Options {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Options")
+            .field("history", &self.history)
+            .field("history_bytes", &self.history_bytes)
+            .field("reserve_bytes", &self.reserve_bytes)
+            .field("cache_bytes", &self.cache_bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+fn free_bytes(path: &Path) -> io::Result<u64> {
+    let stat = nix::sys::statvfs::statvfs(path)?;
+    Ok(stat.blocks_available().saturating_mul(stat.fragment_size()))
+}

@@ -1,0 +1,200 @@
+//! Owns watches: the recent events under a prefix, shared by all who watch it, and each
+//! watcher's place in them. A watcher has no queue of its own: it reads from where it
+//! stands, and one that falls behind the history is told so and ends.
+
+use std::collections::{HashMap, VecDeque};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use futures::Stream;
+use parking_lot::Mutex;
+
+use crate::entry::{Event, Revision};
+use crate::error::WatchError;
+use crate::memory::Shared;
+
+/// The most events that a watcher takes up at once.
+const BATCH_MAX: usize = 256;
+
+/// Tells watchers of one topic apart.
+static WATCHERS: AtomicU64 = AtomicU64::new(0);
+
+/// The recent events under one prefix.
+pub(crate) struct Topic {
+    prefix: Box<str>,
+    state: Mutex<TopicState>,
+}
+
+struct TopicState {
+    events: VecDeque<Event>,
+    /// The newest event under the prefix that the history has let go.
+    trimmed: Revision,
+    waiting: HashMap<u64, Waker>,
+    closed: bool,
+}
+
+impl Topic {
+    pub(crate) fn new(
+        prefix: &str,
+        events: VecDeque<Event>,
+        trimmed: Revision,
+        closed: bool,
+    ) -> Topic {
+        Topic {
+            prefix: prefix.into(),
+            state: Mutex::new(TopicState {
+                events,
+                trimmed,
+                waiting: HashMap::new(),
+                closed,
+            }),
+        }
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    pub(crate) fn publish(&self, events: &[Event]) {
+        let mut matching = events
+            .iter()
+            .filter(|event| event.entry.key.starts_with(&*self.prefix))
+            .peekable();
+        if matching.peek().is_none() {
+            return;
+        }
+        let waiting = {
+            let mut state = self.state.lock();
+            state.events.extend(matching.cloned());
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_values().for_each(Waker::wake);
+    }
+
+    pub(crate) fn trim(&self, compacted: Revision) {
+        let mut state = self.state.lock();
+        while let Some(oldest) = state.events.front().map(Event::revision)
+            && oldest <= compacted
+        {
+            state.events.pop_front();
+            state.trimmed = oldest;
+        }
+    }
+
+    pub(crate) fn close(&self) {
+        let waiting = {
+            let mut state = self.state.lock();
+            state.closed = true;
+            std::mem::take(&mut state.waiting)
+        };
+        waiting.into_values().for_each(Waker::wake);
+    }
+}
+
+/// The changes under a prefix from a revision on, each once, in order. It ends with an
+/// error when it has fallen behind the history that is kept, and without one when the
+/// store closes.
+pub struct Watch {
+    shared: Arc<Shared>,
+    topic: Arc<Topic>,
+    id: u64,
+    seen: Revision,
+    taken: VecDeque<Event>,
+    ended: bool,
+}
+
+impl Watch {
+    pub(crate) fn new(shared: Arc<Shared>, topic: Arc<Topic>, from: Revision) -> Watch {
+        Watch {
+            shared,
+            topic,
+            id: WATCHERS.fetch_add(1, Ordering::Relaxed),
+            seen: from,
+            taken: VecDeque::new(),
+            ended: false,
+        }
+    }
+
+    /// The revision up to which this watcher has been handed everything: what a bookmark
+    /// may name.
+    #[must_use]
+    pub fn progress(&self) -> Revision {
+        if let Some(next) = self.taken.front() {
+            return Revision::new(next.revision().get() - 1);
+        }
+        // Events are published with the memory's lock held: the revision and the topic
+        // belong together.
+        let memory = self.shared.memory.read_recursive();
+        let state = self.topic.state.lock();
+        match state.events.back() {
+            Some(last) if last.revision() > self.seen => self.seen,
+            _ if state.trimmed > self.seen => self.seen,
+            _ => memory.revision.max(self.seen),
+        }
+    }
+
+    /// The next events, at least one, as many as are there up to a bound. None once the
+    /// store is closed or after an error.
+    pub async fn next_batch(&mut self) -> Option<Result<Vec<Event>, WatchError>> {
+        std::future::poll_fn(|cx| {
+            Poll::Ready(match std::task::ready!(self.poll_taken(cx)) {
+                Some(Ok(())) => Some(Ok(self.taken.drain(..).collect())),
+                Some(Err(error)) => Some(Err(error)),
+                None => None,
+            })
+        })
+        .await
+    }
+
+    /// Sees to it that there are events in `taken`.
+    fn poll_taken(&mut self, cx: &Context<'_>) -> Poll<Option<Result<(), WatchError>>> {
+        if !self.taken.is_empty() {
+            return Poll::Ready(Some(Ok(())));
+        }
+        if self.ended {
+            return Poll::Ready(None);
+        }
+        let mut state = self.topic.state.lock();
+        if state.trimmed > self.seen {
+            self.ended = true;
+            return Poll::Ready(Some(Err(WatchError::Expired {
+                oldest: state.trimmed,
+            })));
+        }
+        let start = state
+            .events
+            .partition_point(|event| event.revision() <= self.seen);
+        let events = state.events.range(start..).take(BATCH_MAX).cloned();
+        self.taken.extend(events);
+        if let Some(last) = self.taken.back() {
+            self.seen = last.revision();
+            return Poll::Ready(Some(Ok(())));
+        }
+        if state.closed {
+            self.ended = true;
+            return Poll::Ready(None);
+        }
+        state.waiting.insert(self.id, cx.waker().clone());
+        Poll::Pending
+    }
+}
+
+impl Stream for Watch {
+    type Item = Result<Event, WatchError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        Poll::Ready(match std::task::ready!(self.poll_taken(cx)) {
+            Some(Ok(())) => self.taken.pop_front().map(Ok),
+            Some(Err(error)) => Some(Err(error)),
+            None => None,
+        })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.topic.state.lock().waiting.remove(&self.id);
+    }
+}

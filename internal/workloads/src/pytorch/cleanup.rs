@@ -1,0 +1,88 @@
+//! Owns what goes when a job ends or is held: pods by policy, the services whose pods are
+//! gone, the gang, and in time the job itself.
+
+use k8s_openapi::api::core::v1::{Pod, Service};
+use resources::kinds::{CleanPodPolicy, PodGroup};
+
+use super::plan::Plan;
+use super::roster::Roster;
+use crate::action::Action;
+use crate::ownership::controlled_by;
+use crate::pod_facts::{self, PodPhase};
+
+/// Why pods are cleared away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Why {
+    /// The job is held: all go.
+    Held,
+    /// The job ended by its pods: the policy decides.
+    Ended,
+    /// The job ran out of time or restarts: what still runs must stop, whatever the policy.
+    LimitReached,
+}
+
+/// The deletions due, given why.
+pub(crate) fn actions(
+    plan: &Plan<'_>,
+    roster: &Roster<'_>,
+    services: &[Service],
+    pod_group: Option<&PodGroup>,
+    why: Why,
+) -> Vec<Action> {
+    let mut actions = Vec::new();
+    let mut staying: Vec<&str> = Vec::new();
+    for pod in roster.pods() {
+        if !goes(plan, pod, why) {
+            staying.push(pod_facts::name(pod));
+        } else if !pod_facts::is_leaving(pod) {
+            actions.push(delete_pod(pod));
+        }
+    }
+    for service in services.iter().filter(|service| controlled_by(&service.metadata, plan.meta)) {
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        if !staying.contains(&name) && service.metadata.deletion_timestamp.is_none() {
+            actions.push(delete_service(service));
+        }
+    }
+    actions.extend(pod_group.and_then(|group| delete_group(plan, group)));
+    actions
+}
+
+fn goes(plan: &Plan<'_>, pod: &Pod, why: Why) -> bool {
+    let phase = PodPhase::of(pod);
+    if why == Why::Held {
+        return true;
+    }
+    // What waits for a node would start after the end; it has nothing to show either.
+    if phase == PodPhase::Pending && !pod_facts::is_bound(pod) {
+        return true;
+    }
+    match plan.clean_pods() {
+        CleanPodPolicy::All => true,
+        CleanPodPolicy::Running => !phase.is_finished(),
+        CleanPodPolicy::None => why == Why::LimitReached && !phase.is_finished(),
+    }
+}
+
+pub(crate) fn delete_pod(pod: &Pod) -> Action {
+    Action::DeletePod {
+        name: pod_facts::name(pod).to_owned(),
+        uid: pod_facts::uid(pod).to_owned(),
+        grace: None,
+    }
+}
+
+pub(crate) fn delete_service(service: &Service) -> Action {
+    Action::DeleteService {
+        name: service.metadata.name.clone().unwrap_or_default(),
+        uid: service.metadata.uid.clone().unwrap_or_default(),
+    }
+}
+
+fn delete_group(plan: &Plan<'_>, group: &PodGroup) -> Option<Action> {
+    let ours = controlled_by(&group.metadata, plan.meta);
+    (ours && group.metadata.deletion_timestamp.is_none()).then(|| Action::DeletePodGroup {
+        name: group.metadata.name.clone().unwrap_or_default(),
+        uid: group.metadata.uid.clone().unwrap_or_default(),
+    })
+}

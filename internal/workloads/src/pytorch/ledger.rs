@@ -1,0 +1,150 @@
+//! Owns the count of restarts and failures, which lives in the job's annotation so that a
+//! controller that restarts does not forget it. Each failure is counted once, by the uid
+//! of the pod it happened to; what a pod that is gone had used up stays counted.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::RestartPolicy;
+use resources::names;
+use serde::{Deserialize, Serialize};
+
+use super::plan::{Plan, Role};
+use super::roster::Roster;
+use crate::pod_facts::{self, PodPhase};
+
+/// What one replica has used up.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Used {
+    /// Restarts in place, by pods that are gone.
+    #[serde(skip_serializing_if = "is_zero")]
+    restarts: u32,
+    /// Failed pods that are gone.
+    #[serde(skip_serializing_if = "is_zero")]
+    failures: u32,
+    /// The present pod's uid, once it has used anything up.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pod: Option<String>,
+    #[serde(skip_serializing_if = "is_zero")]
+    pod_restarts: u32,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pod_failed: bool,
+}
+
+fn is_zero(count: &u32) -> bool {
+    *count == 0
+}
+
+impl Used {
+    /// The pod is gone: what it used up becomes the replica's.
+    fn fold(&mut self) {
+        self.restarts = self.restarts.saturating_add(self.pod_restarts);
+        self.failures = self.failures.saturating_add(u32::from(self.pod_failed));
+        self.pod = None;
+        self.pod_restarts = 0;
+        self.pod_failed = false;
+    }
+
+    fn observe(&mut self, pod: &Pod) {
+        let uid = pod_facts::uid(pod);
+        if self.pod.as_deref().is_some_and(|known| known != uid) {
+            self.fold();
+        }
+        let restarts = pod_facts::restart_count(pod).max(self.pod_restarts);
+        // A pod that was told to go fails for that reason; it is not held against the job.
+        let failed = self.pod_failed
+            || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
+        if restarts > 0 || failed {
+            self.pod = Some(uid.to_owned());
+            self.pod_restarts = restarts;
+            self.pod_failed = failed;
+        }
+    }
+}
+
+/// The job's counts, by replica type and index.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub(crate) struct Ledger(BTreeMap<String, BTreeMap<u32, Used>>);
+
+/// What counts against the backoff limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spent {
+    /// Containers restarted in place.
+    pub(crate) restarts: u32,
+    /// Pods that failed.
+    pub(crate) failures: u32,
+}
+
+impl Ledger {
+    /// Reads the job's annotation; one that cannot be read counts as none.
+    pub(crate) fn read(plan: &Plan<'_>) -> Ledger {
+        let annotations = plan.meta.annotations.as_ref();
+        let text = annotations.and_then(|annotations| annotations.get(names::RESTARTS));
+        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    }
+
+    /// Takes in what the pods have used up since.
+    pub(crate) fn observe(&mut self, roster: &Roster<'_>) {
+        for slot in &roster.slots {
+            let Some(pod) = slot.pod else {
+                if let Some(used) = self.get_mut(slot.role, slot.index) {
+                    used.fold();
+                }
+                continue;
+            };
+            let noteworthy = pod_facts::restart_count(pod) > 0
+                || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
+            if let Some(used) = self.get_mut(slot.role, slot.index) {
+                used.observe(pod);
+            } else if noteworthy {
+                let role = self.0.entry(slot.role.lower().to_owned()).or_default();
+                role.entry(slot.index).or_default().observe(pod);
+            }
+        }
+    }
+
+    /// The annotation's text.
+    pub(crate) fn write(&self) -> String {
+        serde_json::to_string(self).expect("maps with number keys and plain counts serialize")
+    }
+
+    /// What the replicas whose policy restarts anything have used up.
+    pub(crate) fn spent(&self, plan: &Plan<'_>) -> Spent {
+        let mut spent = Spent::default();
+        for replicas in &plan.replicas {
+            if replicas.restart == RestartPolicy::Never {
+                continue;
+            }
+            for used in self.0.get(replicas.role.lower()).into_iter().flat_map(BTreeMap::values) {
+                spent.restarts =
+                    spent.restarts.saturating_add(used.restarts).saturating_add(used.pod_restarts);
+                spent.failures = spent
+                    .failures
+                    .saturating_add(used.failures)
+                    .saturating_add(u32::from(used.pod_failed));
+            }
+        }
+        spent
+    }
+
+    /// How many of this replica's pods have failed, the present one included.
+    pub(crate) fn failures_of(&self, role: Role, index: u32) -> u32 {
+        let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
+        used.map_or(0, |used| used.failures.saturating_add(u32::from(used.pod_failed)))
+    }
+
+    fn get_mut(&mut self, role: Role, index: u32) -> Option<&mut Used> {
+        self.0.get_mut(role.lower())?.get_mut(&index)
+    }
+}
+
+impl Spent {
+    /// Whether the job has used up more than its limit allows: as many restarts in place
+    /// as the limit says (at zero, any), or one failure more than could be answered.
+    pub(crate) fn exceeds(self, limit: u32) -> bool {
+        self.restarts >= limit.max(1)
+            || self.restarts.saturating_add(self.failures) > limit
+    }
+}

@@ -1,0 +1,285 @@
+//! PyTorchJob, `kubeflow.org/v1`: what the training operator promises, decided from what
+//! is observed. Owns the order of the decision; the parts are in the files beside it.
+
+mod cleanup;
+mod conditions;
+mod elastic;
+mod environment;
+mod ledger;
+mod phase;
+mod plan;
+mod podgroup;
+mod pods;
+mod rendezvous;
+mod restart;
+mod roster;
+mod services;
+mod status;
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use resources::kinds::{PodGroup, PyTorchJob, PyTorchJobStatus};
+use resources::names;
+
+use self::cleanup::Why;
+use self::ledger::Ledger;
+use self::phase::{Phase, Signals};
+use self::plan::{Plan, Role};
+pub use self::rendezvous::{Network, annotated_port};
+use self::restart::{Answer, Reach};
+use self::roster::{Roster, Standing};
+use crate::action::{Action, EventNote, Outcome};
+use crate::ownership::controlled_by;
+
+/// The kind's name, also the first half of every reason.
+const KIND: &str = "PyTorchJob";
+const API_VERSION: &str = "kubeflow.org/v1";
+/// Seconds until a job that found no free rendezvous port looks again.
+const NO_PORT_RETRY: i64 = 30;
+
+/// What there is to decide on.
+#[derive(Clone, Copy)]
+pub struct Observed<'a> {
+    /// The job, with its status and annotations as last written.
+    pub job: &'a PyTorchJob,
+    /// Pods of the job; others are left alone.
+    pub pods: &'a [Pod],
+    /// The pod group that bears the job's name, whoever made it.
+    pub pod_group: Option<&'a PodGroup>,
+    /// Services of the job; others are left alone.
+    pub services: &'a [Service],
+    /// Rendezvous ports that other jobs hold.
+    pub taken_ports: &'a BTreeSet<u16>,
+    /// Whose network the pods use.
+    pub network: &'a Network,
+}
+
+/// Decides what to do about a job now. Asking again once the answer was carried out gives
+/// the same status and no actions, until something changes.
+#[must_use]
+pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobStatus> {
+    let job = observed.job;
+    let status = job.status.clone().unwrap_or_default();
+    if job.metadata.deletion_timestamp.is_some() || plan::managed_elsewhere(job) {
+        return Outcome::keep(status);
+    }
+    let phase = Phase::of(&status);
+    let plan = match Plan::of(job) {
+        Ok(plan) => plan,
+        Err(_) if phase.is_terminal() => return Outcome::keep(status),
+        Err(refusal) => {
+            let name = job.metadata.name.as_deref().unwrap_or_default();
+            let (status, events) = status::refused(name, status, &refusal, now);
+            return Outcome { events, ..Outcome::keep(status) };
+        }
+    };
+    let roster = Roster::of(&plan, observed.pods);
+    if phase.is_terminal() {
+        return finished(&plan, observed, &roster, status, now);
+    }
+    proceed(&plan, observed, &roster, phase, status, now)
+}
+
+/// A job that has ended: what its policy leaves goes, and the job itself in its time.
+fn finished(
+    plan: &Plan<'_>,
+    observed: &Observed<'_>,
+    roster: &Roster<'_>,
+    status: PyTorchJobStatus,
+    now: Timestamp,
+) -> Outcome<PyTorchJobStatus> {
+    let expiry = status.completion_time.as_ref().and_then(|time| plan.expiry(time.0));
+    let mut outcome = Outcome::keep(status);
+    outcome.actions =
+        cleanup::actions(plan, roster, observed.services, observed.pod_group, Why::Ended);
+    match expiry {
+        Some(at) if at <= now => outcome.actions.push(Action::DeleteJob {
+            name: plan.name().to_owned(),
+            uid: plan.meta.uid.clone().unwrap_or_default(),
+        }),
+        Some(at) => outcome.requeue(at),
+        None => {}
+    }
+    outcome
+}
+
+/// A job that has not ended: judge its pods, move it on, and do what its phase asks for.
+fn proceed(
+    plan: &Plan<'_>,
+    observed: &Observed<'_>,
+    roster: &Roster<'_>,
+    phase: Phase,
+    mut status: PyTorchJobStatus,
+    now: Timestamp,
+) -> Outcome<PyTorchJobStatus> {
+    let mut ledger = Ledger::read(plan);
+    let known = ledger.clone();
+    ledger.observe(roster);
+    let answer = restart::answer(plan, roster, &ledger, now);
+    let started = status.start_time.as_ref().map(|time| time.0).filter(|_| phase != Phase::Suspended);
+    let limit = limit_reached(plan, &ledger, started, now);
+    let signals = Signals {
+        suspend: plan.suspended(),
+        succeeded: has_succeeded(plan, roster),
+        failed: answer.failure.is_some() || limit.is_some(),
+        restarting: answer.restarting.is_some(),
+        running: is_running(plan, roster),
+    };
+    let next = phase.next(signals);
+    let why = match next {
+        Phase::Failed => limit.clone().or_else(|| answer.failure.clone()),
+        _ => answer.restarting.clone(),
+    };
+
+    let mut events = status::created(plan, &mut status, now);
+    events.extend(status::moved(plan, &mut status, phase, next, why, now));
+    status.replica_statuses = status::count(plan, roster);
+    let started = status.start_time.as_ref().map(|time| time.0);
+    let mut outcome = Outcome { events, ..Outcome::keep(status) };
+    if ledger != known {
+        outcome.annotations.insert(names::RESTARTS.to_owned(), Some(ledger.write()));
+    }
+    let clear = |why| cleanup::actions(plan, roster, observed.services, observed.pod_group, why);
+    match next {
+        Phase::Suspended => {
+            outcome.actions = clear(Why::Held);
+            status::settle(&mut outcome.status, false);
+        }
+        Phase::Succeeded => {
+            outcome.actions = clear(Why::Ended);
+            status::settle(&mut outcome.status, true);
+        }
+        Phase::Failed => {
+            outcome.actions =
+                clear(if limit.is_some() { Why::LimitReached } else { Why::Ended });
+        }
+        Phase::Created | Phase::Running | Phase::Restarting => {
+            keep_up(plan, observed, roster, &answer, &mut outcome, now);
+            if let Some(deadline) = started.and_then(|started| plan.deadline(started)) {
+                outcome.requeue(deadline);
+            }
+        }
+    }
+    if next.is_terminal() {
+        let ended = outcome.status.completion_time.as_ref().map(|time| time.0);
+        if let Some(at) = ended.and_then(|ended| plan.expiry(ended)) {
+            outcome.requeue(at);
+        }
+    }
+    outcome
+}
+
+/// Keeps a live job's gang, services and pods as they should be.
+fn keep_up(
+    plan: &Plan<'_>,
+    observed: &Observed<'_>,
+    roster: &Roster<'_>,
+    answer: &Answer<'_>,
+    outcome: &mut Outcome<PyTorchJobStatus>,
+    now: Timestamp,
+) {
+    if let Some(group) = podgroup::change(plan, observed.pod_group) {
+        outcome.actions.push(Action::ApplyPodGroup(Box::new(group)));
+    }
+    outcome.actions.extend(surplus(plan, observed, roster));
+    outcome.actions.extend(answer.replace.iter().map(|pod| cleanup::delete_pod(pod)));
+    if let Some(at) = answer.next_at {
+        outcome.requeue(at);
+    }
+
+    let renew = answer.reach == Reach::Gang && !answer.replace.is_empty();
+    let Ok(ports) = rendezvous::ports(plan, observed.network, observed.taken_ports, renew) else {
+        outcome.requeue(plan::later(now, NO_PORT_RETRY));
+        outcome.events.push(EventNote::warning(
+            "NoRendezvousPort",
+            "Every rendezvous port is held by another job; waiting for one. \
+             End or suspend a job, or give the server a wider range.",
+        ));
+        return;
+    };
+    if let Some(port) = ports.handed_out
+        && rendezvous::annotated_port(plan.meta.annotations.as_ref()) != Some(port)
+    {
+        let port = Some(port.to_string());
+        outcome.annotations.insert(names::RENDEZVOUS_PORT.to_owned(), port);
+    }
+    let present: BTreeSet<&str> = observed
+        .services
+        .iter()
+        .filter(|service| controlled_by(&service.metadata, plan.meta))
+        .filter_map(|service| service.metadata.name.as_deref())
+        .collect();
+    for replicas in &plan.replicas {
+        for slot in roster.of_role(replicas.role) {
+            if !present.contains(plan.pod_name(slot.role, slot.index).as_str()) {
+                let service = services::service(plan, replicas, slot.index, &ports);
+                outcome.actions.push(Action::CreateService(Box::new(service)));
+            }
+            if slot.standing(replicas) == Standing::Vacant {
+                let pod = pods::pod(plan, replicas, slot.index, &ports);
+                outcome.actions.push(Action::CreatePod(Box::new(pod)));
+            }
+        }
+    }
+}
+
+/// Pods and services beyond the replicas wanted go, the highest index first.
+fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec<Action> {
+    let wanted: BTreeSet<String> =
+        roster.slots.iter().map(|slot| plan.pod_name(slot.role, slot.index)).collect();
+    let pods = roster.surplus.iter().filter(|pod| !crate::pod_facts::is_leaving(pod));
+    let services = observed.services.iter().filter(|service| {
+        let name = service.metadata.name.as_deref().unwrap_or_default();
+        controlled_by(&service.metadata, plan.meta)
+            && service.metadata.deletion_timestamp.is_none()
+            && !wanted.contains(name)
+    });
+    pods.map(|pod| cleanup::delete_pod(pod)).chain(services.map(cleanup::delete_service)).collect()
+}
+
+/// Why the job may not go on though its pods could, if so.
+fn limit_reached(
+    plan: &Plan<'_>,
+    ledger: &Ledger,
+    started: Option<Timestamp>,
+    now: Timestamp,
+) -> Option<String> {
+    let name = plan.name();
+    if plan.backoff_limit().is_some_and(|limit| ledger.spent(plan).exceeds(limit)) {
+        return Some(format!(
+            "Job {name} has failed because it has reached the specified backoff limit"
+        ));
+    }
+    let deadline = started.and_then(|started| plan.deadline(started))?;
+    (deadline <= now).then(|| {
+        format!("Job {name} has failed because it was active longer than specified deadline")
+    })
+}
+
+/// The master's success is the job's. Without a master all workers have to succeed, or
+/// any of them where the job is elastic.
+fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
+    let role = if plan.has_master() { Role::Master } else { Role::Worker };
+    let Some(replicas) = plan.replicas_of(role) else {
+        return false;
+    };
+    let mut done = roster.of_role(role).map(|slot| slot.standing(replicas) == Standing::Succeeded);
+    if role == Role::Worker && plan.elastic.is_some() {
+        done.any(|done| done)
+    } else {
+        replicas.count > 0 && done.all(|done| done)
+    }
+}
+
+/// The master runs, or without a master any worker.
+fn is_running(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
+    let role = if plan.has_master() { Role::Master } else { Role::Worker };
+    plan.replicas_of(role).is_some_and(|replicas| {
+        roster.of_role(role).any(|slot| slot.standing(replicas) == Standing::Running)
+    })
+}
+
+#[cfg(test)]
+mod tests;

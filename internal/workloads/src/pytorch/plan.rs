@@ -1,0 +1,292 @@
+//! Owns the reading of a PyTorchJob's spec: defaults filled in, replicas as roles, what
+//! makes no sense refused with its field. Everything after this works on a [`Plan`].
+
+use std::fmt;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use resources::kinds::{
+    CleanPodPolicy, ElasticPolicy, PyTorchJob, ReplicaSpec, RestartPolicy, SchedulingPolicy,
+};
+use resources::names;
+
+/// The container that the training runs in, when a pod has several.
+const MAIN_CONTAINER: &str = "pytorch";
+/// The `managedBy` value under which this controller works, as under none.
+const MANAGED_BY: &str = "kubeflow.org/training-operator";
+
+/// A replica type.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Role {
+    Master,
+    Worker,
+}
+
+impl Role {
+    /// As a key of the spec and the status.
+    pub(crate) fn key(self) -> &'static str {
+        match self {
+            Role::Master => "Master",
+            Role::Worker => "Worker",
+        }
+    }
+
+    /// As in names and labels.
+    pub(crate) fn lower(self) -> &'static str {
+        match self {
+            Role::Master => "master",
+            Role::Worker => "worker",
+        }
+    }
+
+    fn named(key: &str) -> Option<Role> {
+        [Role::Master, Role::Worker]
+            .into_iter()
+            .find(|role| role.key().eq_ignore_ascii_case(key))
+    }
+}
+
+/// Why a job cannot be run as it is: the field and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Refusal(pub(crate) String);
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
+        to.write_str(&self.0)
+    }
+}
+
+/// One replica type of the job.
+pub(crate) struct Replicas<'a> {
+    pub(crate) role: Role,
+    pub(crate) count: u32,
+    pub(crate) restart: RestartPolicy,
+    pub(crate) template: &'a PodTemplateSpec,
+}
+
+impl<'a> Replicas<'a> {
+    fn containers(&self) -> &'a [Container] {
+        self.template.spec.as_ref().map_or(&[], |spec| spec.containers.as_slice())
+    }
+
+    /// The container that the training runs in: the one named `pytorch`, else the first.
+    pub(crate) fn main_container(&self) -> Option<&'a Container> {
+        let containers = self.containers();
+        containers
+            .iter()
+            .find(|container| container.name == MAIN_CONTAINER)
+            .or_else(|| containers.first())
+    }
+
+    pub(crate) fn main_container_name(&self) -> &'a str {
+        self.main_container().map_or(MAIN_CONTAINER, |container| container.name.as_str())
+    }
+
+    /// The port that a container names `pytorchjob-port`: the user's own choice.
+    pub(crate) fn named_port(&self) -> Option<u16> {
+        let main = self.main_container();
+        let ports = main.into_iter().chain(self.containers()).flat_map(|container| container.ports.iter().flatten());
+        ports
+            .filter(|port| port.name.as_deref() == Some(names::PYTORCH_PORT_NAME))
+            .find_map(|port| u16::try_from(port.container_port).ok())
+    }
+}
+
+/// The bounds of an elastic job's workers.
+pub(crate) struct Elastic<'a> {
+    pub(crate) policy: &'a ElasticPolicy,
+    pub(crate) min: u32,
+    pub(crate) max: u32,
+}
+
+/// A job's spec, read.
+pub(crate) struct Plan<'a> {
+    pub(crate) meta: &'a ObjectMeta,
+    pub(crate) job: &'a PyTorchJob,
+    /// Master before Worker.
+    pub(crate) replicas: Vec<Replicas<'a>>,
+    pub(crate) elastic: Option<Elastic<'a>>,
+}
+
+impl<'a> Plan<'a> {
+    /// Reads the spec, or says which field stands in the way.
+    pub(crate) fn of(job: &'a PyTorchJob) -> Result<Plan<'a>, Refusal> {
+        let spec = &job.spec;
+        let mut roles: Vec<(Role, &ReplicaSpec)> = Vec::new();
+        for (key, replica) in &spec.pytorch_replica_specs {
+            let role = Role::named(key).ok_or_else(|| {
+                Refusal(format!(
+                    "spec.pytorchReplicaSpecs: {key:?} is no replica type; use Master and Worker"
+                ))
+            })?;
+            if roles.iter().any(|(known, _)| *known == role) {
+                return Err(Refusal(format!(
+                    "spec.pytorchReplicaSpecs: {} is given twice",
+                    role.key()
+                )));
+            }
+            roles.push((role, replica));
+        }
+        roles.sort_by_key(|(role, _)| *role);
+        if roles.is_empty() {
+            return Err(Refusal(
+                "spec.pytorchReplicaSpecs: give a Master, a Worker, or both".to_owned(),
+            ));
+        }
+        let asked_workers = roles
+            .iter()
+            .find(|(role, _)| *role == Role::Worker)
+            .and_then(|(_, replica)| replica.replicas);
+        let elastic = match &spec.elastic_policy {
+            Some(policy) => Some(read_elastic(policy, asked_workers)?),
+            None => None,
+        };
+        let replicas = roles
+            .into_iter()
+            .map(|(role, replica)| read_replicas(role, replica, elastic.as_ref()))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Plan {
+            meta: &job.metadata,
+            job,
+            replicas,
+            elastic,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        self.meta.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn replicas_of(&self, role: Role) -> Option<&Replicas<'a>> {
+        self.replicas.iter().find(|replicas| replicas.role == role)
+    }
+
+    pub(crate) fn has_master(&self) -> bool {
+        self.replicas_of(Role::Master).is_some()
+    }
+
+    pub(crate) fn total(&self) -> u32 {
+        self.replicas.iter().map(|replicas| replicas.count).fold(0, u32::saturating_add)
+    }
+
+    /// The pod (and service) of a replica.
+    pub(crate) fn pod_name(&self, role: Role, index: u32) -> String {
+        format!("{}-{}-{index}", self.name(), role.lower())
+    }
+
+    /// `nprocPerNode` as it is handed to torchrun: a number, `auto`, `cpu` or `gpu`.
+    pub(crate) fn processes(&self) -> String {
+        let elastic = self.elastic.as_ref().and_then(|elastic| elastic.policy.n_proc_per_node);
+        match (elastic, &self.job.spec.nproc_per_node) {
+            (Some(number), _) | (None, Some(IntOrString::Int(number))) => number.to_string(),
+            (None, Some(IntOrString::String(text))) if !text.is_empty() => text.clone(),
+            (None, _) => "auto".to_owned(),
+        }
+    }
+
+    /// `nprocPerNode` as a factor of the world's size: words count as one.
+    pub(crate) fn processes_counted(&self) -> u32 {
+        self.processes().parse().unwrap_or(1)
+    }
+
+    pub(crate) fn suspended(&self) -> bool {
+        self.job.spec.run_policy.suspend == Some(true)
+    }
+
+    pub(crate) fn clean_pods(&self) -> CleanPodPolicy {
+        self.job.spec.run_policy.clean_pod_policy.unwrap_or_default()
+    }
+
+    pub(crate) fn backoff_limit(&self) -> Option<u32> {
+        let limit = self.job.spec.run_policy.backoff_limit?;
+        Some(u32::try_from(limit).unwrap_or_default())
+    }
+
+    pub(crate) fn scheduling(&self) -> Option<&'a SchedulingPolicy> {
+        self.job.spec.run_policy.scheduling_policy.as_ref()
+    }
+
+    /// When the job runs out of time, given when it started.
+    pub(crate) fn deadline(&self, started: Timestamp) -> Option<Timestamp> {
+        let seconds = self.job.spec.run_policy.active_deadline_seconds?;
+        Some(later(started, seconds))
+    }
+
+    /// When a job that finished then is deleted.
+    pub(crate) fn expiry(&self, finished: Timestamp) -> Option<Timestamp> {
+        let seconds = self.job.spec.run_policy.ttl_seconds_after_finished?;
+        Some(later(finished, i64::from(seconds)))
+    }
+}
+
+/// Another controller was named to run this job.
+pub(crate) fn managed_elsewhere(job: &PyTorchJob) -> bool {
+    let manager = job.spec.run_policy.managed_by.as_deref();
+    manager.is_some_and(|manager| manager != MANAGED_BY)
+}
+
+/// `seconds` after `from`, or the end of time where that lies beyond it.
+pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
+    from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}
+
+fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_>, Refusal> {
+    let bound = |field: &str, value: Option<i32>| -> Result<Option<u32>, Refusal> {
+        match value.map(u32::try_from) {
+            None => Ok(None),
+            Some(Ok(count)) if count > 0 => Ok(Some(count)),
+            Some(_) => Err(Refusal(format!(
+                "spec.elasticPolicy.{field}: must be greater than or equal to 1"
+            ))),
+        }
+    };
+    let asked = asked.and_then(|count| u32::try_from(count).ok());
+    let min = bound("minReplicas", policy.min_replicas)?;
+    let max = bound("maxReplicas", policy.max_replicas)?;
+    let min = min.or(asked.map(|count| max.map_or(count, |max| count.min(max)))).unwrap_or(1);
+    let max = max.unwrap_or_else(|| asked.unwrap_or(min).max(min));
+    if min > max {
+        return Err(Refusal(format!(
+            "spec.elasticPolicy.minReplicas: {min} must not exceed maxReplicas, which is {max}"
+        )));
+    }
+    Ok(Elastic { policy, min, max })
+}
+
+fn read_replicas<'a>(
+    role: Role,
+    spec: &'a ReplicaSpec,
+    elastic: Option<&Elastic<'_>>,
+) -> Result<Replicas<'a>, Refusal> {
+    let field = format!("spec.pytorchReplicaSpecs.{}", role.key());
+    let asked = match spec.replicas.map(u32::try_from) {
+        None => None,
+        Some(Ok(count)) => Some(count),
+        Some(Err(_)) => {
+            return Err(Refusal(format!("{field}.replicas: must not be negative")));
+        }
+    };
+    let count = match (role, elastic) {
+        (Role::Worker, Some(elastic)) => {
+            asked.unwrap_or(elastic.min).clamp(elastic.min, elastic.max)
+        }
+        _ => asked.unwrap_or(1),
+    };
+    if role == Role::Master && count != 1 {
+        return Err(Refusal(format!("{field}.replicas: there is one master; must be 1, not {count}")));
+    }
+    let replicas = Replicas {
+        role,
+        count,
+        restart: spec.restart_policy.unwrap_or_default(),
+        template: &spec.template,
+    };
+    if replicas.main_container().is_none() {
+        return Err(Refusal(format!(
+            "{field}.template.spec.containers: give at least one container"
+        )));
+    }
+    Ok(replicas)
+}

@@ -1,0 +1,132 @@
+//! Owns the gang: which of the job's pods must start together, in which queue.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::amounts::{self, Amounts};
+use resources::kinds::{PodGroup, PodGroupSpec};
+use resources::names;
+
+use super::plan::{Plan, Role};
+use super::{API_VERSION, KIND};
+use crate::ownership::{controlled_by, controller_reference};
+
+/// The change that makes the group what it should be; `None` where it is. A group of this
+/// name that is somebody else's is left alone.
+pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
+    let wanted = wanted_spec(plan);
+    let Some(observed) = observed else {
+        return Some(PodGroup {
+            metadata: ObjectMeta {
+                name: Some(plan.name().to_owned()),
+                namespace: plan.meta.namespace.clone(),
+                owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
+                ..ObjectMeta::default()
+            },
+            spec: wanted,
+            status: None,
+        });
+    };
+    if !controlled_by(&observed.metadata, plan.meta) || agrees(&observed.spec, &wanted) {
+        return None;
+    }
+    let mut changed = observed.clone();
+    changed.spec.min_member = wanted.min_member;
+    changed.spec.min_task_member = wanted.min_task_member;
+    changed.spec.queue = wanted.queue;
+    changed.spec.priority_class_name = wanted.priority_class_name;
+    changed.spec.min_resources = wanted.min_resources;
+    Some(changed)
+}
+
+/// Whether the group says what is wanted, however its quantities are written.
+fn agrees(observed: &PodGroupSpec, wanted: &PodGroupSpec) -> bool {
+    let amounts = |spec: &PodGroupSpec| spec.min_resources.as_ref().map(Amounts::from_k8s);
+    observed.min_member == wanted.min_member
+        && observed.min_task_member == wanted.min_task_member
+        && observed.queue == wanted.queue
+        && observed.priority_class_name == wanted.priority_class_name
+        && amounts(observed) == amounts(wanted)
+}
+
+fn wanted_spec(plan: &Plan<'_>) -> PodGroupSpec {
+    let policy = plan.scheduling();
+    let given = policy.and_then(|policy| policy.min_available);
+    let given = given.and_then(|count| u32::try_from(count).ok());
+    let members = given.unwrap_or_else(|| smallest_gang(plan));
+    let tasks = members_by_task(plan, members);
+    let resources = policy.and_then(|policy| policy.min_resources.clone());
+    let priority = policy.and_then(|policy| policy.priority_class.clone());
+    PodGroupSpec {
+        min_member: Some(i32::try_from(members).unwrap_or(i32::MAX)),
+        min_resources: Some(resources.unwrap_or_else(|| resources_of(plan, &tasks))),
+        min_task_member: Some(
+            tasks
+                .into_iter()
+                .map(|(role, count)| (role.lower().to_owned(), i32::try_from(count).unwrap_or(i32::MAX)))
+                .collect(),
+        ),
+        queue: Some(queue(plan)),
+        priority_class_name: priority.filter(|class| !class.is_empty()).or_else(|| template_priority(plan)),
+        ..PodGroupSpec::default()
+    }
+}
+
+/// All replicas; of an elastic job's workers only as many as it cannot do without.
+fn smallest_gang(plan: &Plan<'_>) -> u32 {
+    let count = |role: Role, count: u32| match (role, &plan.elastic) {
+        (Role::Worker, Some(elastic)) => count.min(elastic.min),
+        _ => count,
+    };
+    plan.replicas.iter().map(|replicas| count(replicas.role, replicas.count)).fold(0, u32::saturating_add)
+}
+
+/// The gang's members by task: the master first, since nothing goes without it.
+fn members_by_task(plan: &Plan<'_>, members: u32) -> Vec<(Role, u32)> {
+    let mut left = members;
+    let mut tasks = Vec::new();
+    for replicas in &plan.replicas {
+        let count = replicas.count.min(left);
+        left -= count;
+        if count > 0 {
+            tasks.push((replicas.role, count));
+        }
+    }
+    tasks
+}
+
+fn resources_of(plan: &Plan<'_>, tasks: &[(Role, u32)]) -> BTreeMap<String, K8sQuantity> {
+    let mut sum = Amounts::new();
+    for (role, count) in tasks {
+        let template = plan.replicas_of(*role).and_then(|replicas| replicas.template.spec.as_ref());
+        if let Some(spec) = template {
+            sum.add(&amounts::pod_requests(spec).times(i64::from(*count)));
+        }
+    }
+    sum.0.remove(amounts::PODS);
+    sum.to_k8s()
+}
+
+/// The scheduling policy's queue, else the label's or annotation's, else the default.
+fn queue(plan: &Plan<'_>) -> String {
+    let policy = plan.scheduling().and_then(|policy| policy.queue.as_ref());
+    let named = |map: &Option<BTreeMap<String, String>>| {
+        map.as_ref().and_then(|map| map.get(names::QUEUE_NAME)).cloned()
+    };
+    policy
+        .cloned()
+        .or_else(|| named(&plan.meta.labels))
+        .or_else(|| named(&plan.meta.annotations))
+        .filter(|queue| !queue.is_empty())
+        .unwrap_or_else(|| names::DEFAULT_QUEUE.to_owned())
+}
+
+/// The first priority class that a template names, the master's before the workers'.
+fn template_priority(plan: &Plan<'_>) -> Option<String> {
+    let classes = plan.replicas.iter().filter_map(|replicas| {
+        let spec = replicas.template.spec.as_ref()?;
+        spec.priority_class_name.clone()
+    });
+    classes.into_iter().find(|class| !class.is_empty())
+}

@@ -1,0 +1,87 @@
+//! Owns the rendezvous port: the user's where a container names one, a fixed one where
+//! every pod has its own network, one of the cluster's where pods share their nodes'.
+
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+use resources::names;
+
+use super::plan::{Plan, Role};
+
+/// Whose network a job's pods use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Network {
+    /// Every pod has an address of its own, so that equal ports do not clash.
+    PerPod,
+    /// Pods share their node's address: each job needs a port that no other job uses.
+    HostShared {
+        /// The ports to choose from.
+        ports: RangeInclusive<u16>,
+    },
+}
+
+/// The ports that the replicas are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ports {
+    /// Where the master listens.
+    pub(crate) master: u16,
+    /// Where the first worker of an elastic job listens.
+    pub(crate) elastic: u16,
+    /// What the job's annotation has to say, where the cluster's ports are used.
+    pub(crate) handed_out: Option<u16>,
+}
+
+/// No port of the range is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exhausted;
+
+/// Decides the ports. `renew` asks for another than the one the job has.
+pub(crate) fn ports(
+    plan: &Plan<'_>,
+    network: &Network,
+    taken: &BTreeSet<u16>,
+    renew: bool,
+) -> Result<Ports, Exhausted> {
+    let named = |role: Role| plan.replicas_of(role).and_then(|replicas| replicas.named_port());
+    let master = named(Role::Master);
+    let elastic = plan.elastic.as_ref().and_then(|elastic| {
+        let given = elastic.policy.rdzv_port.and_then(|port| u16::try_from(port).ok());
+        given.or_else(|| named(Role::Worker))
+    });
+    let needed = (plan.has_master() && master.is_none())
+        || (plan.elastic.is_some() && elastic.is_none());
+    let handed_out = match network {
+        Network::HostShared { ports } if needed => Some(hand_out(plan, ports, taken, renew)?),
+        _ => None,
+    };
+    let fallback = handed_out.unwrap_or(names::PYTORCH_DEFAULT_PORT);
+    Ok(Ports {
+        master: master.unwrap_or(fallback),
+        elastic: elastic.unwrap_or(fallback),
+        handed_out,
+    })
+}
+
+/// The port in the job's annotation, if it has one.
+pub fn annotated_port(annotations: Option<&std::collections::BTreeMap<String, String>>) -> Option<u16> {
+    annotations?.get(names::RENDEZVOUS_PORT)?.parse().ok()
+}
+
+/// The job's own port as long as it is good, else the next free one after it.
+fn hand_out(
+    plan: &Plan<'_>,
+    range: &RangeInclusive<u16>,
+    taken: &BTreeSet<u16>,
+    renew: bool,
+) -> Result<u16, Exhausted> {
+    let own = annotated_port(plan.meta.annotations.as_ref()).filter(|port| range.contains(port));
+    let good = own.filter(|port| !taken.contains(port));
+    if let Some(port) = good.filter(|_| !renew) {
+        return Ok(port);
+    }
+    let free = |port: &u16| !taken.contains(port) && Some(*port) != own;
+    let after = own.and_then(|port| port.checked_add(1)).unwrap_or(*range.start());
+    let wrapped = (after..=*range.end()).chain(*range.start()..after);
+    let next = wrapped.into_iter().find(|port| range.contains(port) && free(port));
+    next.or(good).ok_or(Exhausted)
+}

@@ -1,0 +1,144 @@
+//! Owns the answer to failed replicas: fail the job, or put new pods in their places, and
+//! when. A replica whose new pods keep failing early is given more and more time.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::ledger::Ledger;
+use super::plan::{Plan, later};
+use super::roster::{Roster, Slot, Standing};
+use crate::pod_facts;
+
+/// The wait before the second new pod in a row, in seconds; it doubles with each more.
+const WAIT_FIRST: i64 = 10;
+/// The longest wait, in seconds.
+const WAIT_MAX: i64 = 300;
+/// A pod that ran this long was healthy: its failure is answered at once.
+const HEALTHY_AFTER: SignedDuration = SignedDuration::from_secs(600);
+
+/// How far a restart reaches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reach {
+    /// Only the failed replicas, each at its own index: what the kind promises.
+    Replica,
+    /// No member is left: all start anew, with a rendezvous of their own.
+    Gang,
+}
+
+/// What is to be done about failed replicas.
+pub(crate) struct Answer<'a> {
+    /// Why the job fails, if it does.
+    pub(crate) failure: Option<String>,
+    /// Why the job counts as restarting, if it does.
+    pub(crate) restarting: Option<String>,
+    /// Failed pods to clear away now.
+    pub(crate) replace: Vec<&'a Pod>,
+    /// When the next of the failed pods is due.
+    pub(crate) next_at: Option<Timestamp>,
+    pub(crate) reach: Reach,
+}
+
+/// Judges the failed replicas.
+pub(crate) fn answer<'a>(
+    plan: &Plan<'_>,
+    roster: &Roster<'a>,
+    ledger: &Ledger,
+    now: Timestamp,
+) -> Answer<'a> {
+    let mut answer = Answer {
+        failure: failure(plan, roster),
+        restarting: None,
+        replace: Vec::new(),
+        next_at: None,
+        reach: Reach::Replica,
+    };
+    let failed = failed_slots(plan, roster);
+    if failed.is_empty() {
+        return answer;
+    }
+    answer.restarting = Some(restarting_message(plan, &failed));
+    let mut due: Vec<(Timestamp, &'a Pod)> = failed
+        .iter()
+        .filter_map(|slot| slot.pod.map(|pod| (due_at(slot, pod, ledger, now), pod)))
+        .collect();
+    // Nobody is left to wait for: members that return one by one would only find a
+    // rendezvous that no other member knows any more.
+    if failed.len() == roster.slots.len() && roster.slots.len() > 1 {
+        answer.reach = Reach::Gang;
+        let last = due.iter().map(|(at, _)| *at).max().unwrap_or(now);
+        for (at, _) in &mut due {
+            *at = last;
+        }
+    }
+    for (at, pod) in due {
+        if at <= now {
+            answer.replace.push(pod);
+        } else {
+            answer.next_at = Some(answer.next_at.map_or(at, |known| known.min(at)));
+        }
+    }
+    answer
+}
+
+/// Why the job cannot go on, when a failed replica may not be replaced.
+fn failure(plan: &Plan<'_>, roster: &Roster<'_>) -> Option<String> {
+    for replicas in &plan.replicas {
+        let failed: Vec<&Pod> = roster
+            .of_role(replicas.role)
+            .filter(|slot| slot.standing(replicas) == Standing::FailedForGood)
+            .filter_map(|slot| slot.pod)
+            .collect();
+        if let Some(first) = failed.first() {
+            let story = pod_facts::failure_story(first, replicas.main_container_name());
+            return Some(format!(
+                "PyTorchJob {} is failed because {} {} replica(s) failed: {story}.",
+                plan.name(),
+                failed.len(),
+                replicas.role.key(),
+            ));
+        }
+    }
+    None
+}
+
+fn failed_slots<'s, 'a>(plan: &Plan<'_>, roster: &'s Roster<'a>) -> Vec<&'s Slot<'a>> {
+    plan.replicas
+        .iter()
+        .flat_map(|replicas| {
+            roster
+                .of_role(replicas.role)
+                .filter(|slot| slot.standing(replicas) == Standing::FailedRetryable)
+        })
+        .collect()
+}
+
+fn restarting_message(plan: &Plan<'_>, failed: &[&Slot<'_>]) -> String {
+    let parts: Vec<String> = plan
+        .replicas
+        .iter()
+        .filter_map(|replicas| {
+            let count = failed.iter().filter(|slot| slot.role == replicas.role).count();
+            (count > 0).then(|| format!("{count} {} replica(s)", replicas.role.key()))
+        })
+        .collect();
+    format!(
+        "PyTorchJob {} is restarting because {} failed.",
+        plan.name(),
+        parts.join(" and ")
+    )
+}
+
+/// When a failed pod's place is given to a new one.
+fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &Ledger, now: Timestamp) -> Timestamp {
+    let Some(finished) = pod_facts::finished_at(pod) else {
+        return now;
+    };
+    let healthy = pod_facts::started_at(pod)
+        .is_some_and(|started| finished.duration_since(started) >= HEALTHY_AFTER);
+    let failures = ledger.failures_of(slot.role, slot.index);
+    if healthy || failures <= 1 {
+        return finished;
+    }
+    let doublings = failures.saturating_sub(2).min(16);
+    later(finished, WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX))
+}

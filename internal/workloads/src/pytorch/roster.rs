@@ -1,0 +1,129 @@
+//! Owns the comparison of the replicas wanted with the pods there are: which replica has
+//! which pod, which is vacant, which pod nobody wants any more.
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::RestartPolicy;
+
+use super::plan::{Plan, Replicas, Role};
+use crate::ownership::controlled_by;
+use crate::pod_facts::{self, PodPhase};
+
+/// One wanted replica and its pod.
+pub(crate) struct Slot<'a> {
+    pub(crate) role: Role,
+    pub(crate) index: u32,
+    pub(crate) pod: Option<&'a Pod>,
+}
+
+/// How a replica stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// No pod.
+    Vacant,
+    /// Its pod was told to go, but is still there.
+    Leaving,
+    /// Its pod waits or starts.
+    Waiting,
+    Running,
+    Succeeded,
+    /// Its pod failed in a way that its policy answers with a new pod.
+    FailedRetryable,
+    /// Its pod failed in a way that its policy answers with the job's failure.
+    FailedForGood,
+}
+
+/// All wanted replicas with their pods, and the pods of ours that are not wanted.
+pub(crate) struct Roster<'a> {
+    /// Master first, then workers by index.
+    pub(crate) slots: Vec<Slot<'a>>,
+    /// Pods beyond the replicas wanted, the highest index first.
+    pub(crate) surplus: Vec<&'a Pod>,
+}
+
+impl<'a> Roster<'a> {
+    pub(crate) fn of(plan: &Plan<'_>, pods: &'a [Pod]) -> Roster<'a> {
+        let mut members: Vec<(Role, u32, &Pod)> = pods
+            .iter()
+            .filter(|pod| controlled_by(&pod.metadata, plan.meta))
+            .filter_map(|pod| {
+                let (role, index) = replica_of(plan.name(), pod_facts::name(pod))?;
+                Some((role, index, pod))
+            })
+            .collect();
+        members.sort_by_key(|(role, index, _)| (*role, *index));
+        let mut slots = Vec::new();
+        for replicas in &plan.replicas {
+            let first = members.partition_point(|(role, _, _)| *role < replicas.role);
+            for index in 0..replicas.count {
+                let found = members[first..]
+                    .binary_search_by_key(&(replicas.role, index), |(role, index, _)| {
+                        (*role, *index)
+                    });
+                slots.push(Slot {
+                    role: replicas.role,
+                    index,
+                    pod: found.ok().map(|at| members[first + at].2),
+                });
+            }
+        }
+        let wanted = |role: Role, index: u32| {
+            plan.replicas_of(role).is_some_and(|replicas| index < replicas.count)
+        };
+        let surplus = members
+            .iter()
+            .rev()
+            .filter(|(role, index, _)| !wanted(*role, *index))
+            .map(|(_, _, pod)| *pod)
+            .collect();
+        Roster { slots, surplus }
+    }
+
+    /// Every pod of the job.
+    pub(crate) fn pods(&self) -> impl Iterator<Item = &'a Pod> {
+        self.slots.iter().filter_map(|slot| slot.pod).chain(self.surplus.iter().copied())
+    }
+
+    pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Slot<'a>> {
+        self.slots.iter().filter(move |slot| slot.role == role)
+    }
+}
+
+impl Slot<'_> {
+    pub(crate) fn standing(&self, replicas: &Replicas<'_>) -> Standing {
+        let Some(pod) = self.pod else {
+            return Standing::Vacant;
+        };
+        match PodPhase::of(pod) {
+            // A success counts even if the pod is being cleared away.
+            PodPhase::Succeeded => Standing::Succeeded,
+            _ if pod_facts::is_leaving(pod) => Standing::Leaving,
+            PodPhase::Pending => Standing::Waiting,
+            PodPhase::Running => Standing::Running,
+            PodPhase::Failed if for_good(pod, replicas) => Standing::FailedForGood,
+            PodPhase::Failed => Standing::FailedRetryable,
+        }
+    }
+}
+
+/// The restart policy's judgement of a failed pod. Codes from 128 on are signals and what
+/// the platform did to it, as is the absence of a code; 1 to 127 are the program's own.
+fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
+    match replicas.restart {
+        RestartPolicy::Never => true,
+        RestartPolicy::Always | RestartPolicy::OnFailure => false,
+        RestartPolicy::ExitCode => {
+            let code = pod_facts::failure_code(pod, replicas.main_container_name());
+            code.is_some_and(|code| (1..128).contains(&code))
+        }
+    }
+}
+
+/// Reads `<job>-<role>-<index>`.
+fn replica_of(job: &str, pod: &str) -> Option<(Role, u32)> {
+    let rest = pod.strip_prefix(job)?.strip_prefix('-')?;
+    [Role::Master, Role::Worker].into_iter().find_map(|role| {
+        let digits = rest.strip_prefix(role.lower())?.strip_prefix('-')?;
+        let index: u32 = digits.parse().ok()?;
+        (index.to_string() == digits).then_some((role, index))
+    })
+}

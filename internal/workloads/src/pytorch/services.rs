@@ -1,0 +1,66 @@
+//! Owns the headless service of each replica: the name under which the others find it.
+
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+use resources::names;
+
+use super::plan::{Plan, Replicas, Role};
+use super::pods::replica_labels;
+use super::rendezvous::Ports;
+use super::{API_VERSION, KIND};
+use crate::ownership::controller_reference;
+
+/// The service of one replica; it bears the pod's name.
+pub(crate) fn service(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &Ports) -> Service {
+    let labels = replica_labels(plan, replicas.role, index);
+    let mut selector = labels.clone();
+    selector.remove(names::JOB_ROLE);
+    Service {
+        metadata: ObjectMeta {
+            name: Some(plan.pod_name(replicas.role, index)),
+            namespace: plan.meta.namespace.clone(),
+            labels: Some(labels),
+            owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(ServiceSpec {
+            cluster_ip: Some("None".to_owned()),
+            selector: Some(selector),
+            ports: Some(service_ports(replicas, ports)),
+            // Replicas must find each other before any of them can be ready.
+            publish_not_ready_addresses: Some(true),
+            ..ServiceSpec::default()
+        }),
+        status: None,
+    }
+}
+
+/// The main container's ports, and the rendezvous port where it is not among them.
+fn service_ports(replicas: &Replicas<'_>, ports: &Ports) -> Vec<ServicePort> {
+    let declared = replicas.main_container().and_then(|container| container.ports.as_deref());
+    let mut list: Vec<ServicePort> = declared
+        .unwrap_or_default()
+        .iter()
+        .map(|port| ServicePort {
+            name: Some(port.name.clone().unwrap_or_else(|| format!("port-{}", port.container_port))),
+            port: port.container_port,
+            target_port: Some(IntOrString::Int(port.container_port)),
+            protocol: port.protocol.clone(),
+            ..ServicePort::default()
+        })
+        .collect();
+    if list.iter().all(|port| port.name.as_deref() != Some(names::PYTORCH_PORT_NAME)) {
+        let number = match replicas.role {
+            Role::Master => ports.master,
+            Role::Worker => ports.elastic,
+        };
+        list.push(ServicePort {
+            name: Some(names::PYTORCH_PORT_NAME.to_owned()),
+            port: i32::from(number),
+            target_port: Some(IntOrString::Int(i32::from(number))),
+            ..ServicePort::default()
+        });
+    }
+    list
+}

@@ -1,0 +1,159 @@
+//! Owns the job's status: counts by replica type, times, and the telling of each change
+//! of phase as a condition and an event.
+
+use std::collections::BTreeMap;
+
+use jiff::{Timestamp, Unit};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use resources::kinds::{JobConditionType, PyTorchJobStatus, ReplicaStatus};
+
+use super::conditions;
+use super::phase::Phase;
+use super::plan::{Plan, Refusal, Role};
+use super::pods::role_labels;
+use super::roster::Roster;
+use crate::action::EventNote;
+use crate::pod_facts::{self, PodPhase};
+
+/// The time as statuses hold it: whole seconds.
+pub(crate) fn stamp(now: Timestamp) -> Timestamp {
+    let whole = now.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Floor));
+    whole.unwrap_or(now)
+}
+
+/// Counts the pods by replica type.
+pub(crate) fn count(plan: &Plan<'_>, roster: &Roster<'_>) -> BTreeMap<String, ReplicaStatus> {
+    let of_role = |role: Role| {
+        let mut counts = ReplicaStatus {
+            selector: Some(selector(plan.name(), role)),
+            ..ReplicaStatus::default()
+        };
+        for pod in roster.of_role(role).filter_map(|slot| slot.pod) {
+            match PodPhase::of(pod) {
+                PodPhase::Running if !pod_facts::is_leaving(pod) => counts.active += 1,
+                PodPhase::Succeeded => counts.succeeded += 1,
+                PodPhase::Failed => counts.failed += 1,
+                PodPhase::Running | PodPhase::Pending => {}
+            }
+        }
+        counts
+    };
+    let replicas = plan.replicas.iter();
+    replicas.map(|replicas| (replicas.role.key().to_owned(), of_role(replicas.role))).collect()
+}
+
+/// The label selector of one replica type's pods, as text.
+fn selector(job: &str, role: Role) -> String {
+    let pairs: Vec<String> =
+        role_labels(job, role).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    pairs.join(",")
+}
+
+/// Who is active no more: the job succeeded, or its pods are being cleared away.
+pub(crate) fn settle(status: &mut PyTorchJobStatus, succeeded: bool) {
+    for counts in status.replica_statuses.values_mut() {
+        if succeeded {
+            counts.succeeded += counts.active;
+        }
+        counts.active = 0;
+    }
+}
+
+/// The first sight of a job.
+pub(crate) fn created(plan: &Plan<'_>, status: &mut PyTorchJobStatus, now: Timestamp) -> Vec<EventNote> {
+    if status.conditions.iter().any(|known| known.type_ == JobConditionType::Created) {
+        return Vec::new();
+    }
+    let message = format!("PyTorchJob {} is created.", plan.name());
+    tell(status, JobConditionType::Created, "Created", message, now)
+}
+
+/// Tells the change from one phase to the next.
+pub(crate) fn moved(
+    plan: &Plan<'_>,
+    status: &mut PyTorchJobStatus,
+    from: Phase,
+    to: Phase,
+    why: Option<String>,
+    now: Timestamp,
+) -> Vec<EventNote> {
+    let now = stamp(now);
+    let name = plan.name();
+    let mut events = Vec::new();
+    if from == Phase::Suspended && to != Phase::Suspended {
+        let message = format!("PyTorchJob {name} is resumed.");
+        conditions::set(status, JobConditionType::Suspended, false, "Resumed", &message, now);
+        events.push(EventNote::normal("PyTorchJobResumed", message));
+        status.start_time = Some(Time(now));
+    }
+    if to != Phase::Suspended && status.start_time.is_none() {
+        status.start_time = Some(Time(now));
+    }
+    let (type_, word, message) = match to {
+        Phase::Created => return events,
+        Phase::Running => {
+            (JobConditionType::Running, "Running", format!("PyTorchJob {name} is running."))
+        }
+        Phase::Restarting => (
+            JobConditionType::Restarting,
+            "Restarting",
+            why.unwrap_or_else(|| format!("PyTorchJob {name} is restarting.")),
+        ),
+        Phase::Suspended => {
+            (JobConditionType::Suspended, "Suspended", format!("PyTorchJob {name} is suspended."))
+        }
+        Phase::Succeeded => (
+            JobConditionType::Succeeded,
+            "Succeeded",
+            format!("PyTorchJob {name} is successfully completed."),
+        ),
+        Phase::Failed => (
+            JobConditionType::Failed,
+            "Failed",
+            why.unwrap_or_else(|| format!("PyTorchJob {name} has failed.")),
+        ),
+    };
+    if to == Phase::Suspended && conditions::is_true(status, JobConditionType::Running) {
+        conditions::set(status, JobConditionType::Running, false, word, &message, now);
+    }
+    events.extend(tell(status, type_, word, message, now));
+    if to.is_terminal() && status.completion_time.is_none() {
+        status.completion_time = Some(Time(now));
+    }
+    events
+}
+
+/// The status of a job that cannot be run as it is.
+pub(crate) fn refused(
+    name: &str,
+    mut status: PyTorchJobStatus,
+    refusal: &Refusal,
+    now: Timestamp,
+) -> (PyTorchJobStatus, Vec<EventNote>) {
+    let message = format!("PyTorchJob {name} cannot be run: {refusal}");
+    let events = tell(&mut status, JobConditionType::Failed, "FailedValidation", message, now);
+    if status.completion_time.is_none() {
+        status.completion_time = Some(Time(stamp(now)));
+    }
+    (status, events)
+}
+
+fn tell(
+    status: &mut PyTorchJobStatus,
+    type_: JobConditionType,
+    word: &str,
+    message: String,
+    now: Timestamp,
+) -> Vec<EventNote> {
+    if !conditions::set(status, type_, true, word, &message, stamp(now)) {
+        return Vec::new();
+    }
+    let reason = format!("{}{word}", super::KIND);
+    let note = match type_ {
+        JobConditionType::Failed | JobConditionType::Restarting => {
+            EventNote::warning(reason, message)
+        }
+        _ => EventNote::normal(reason, message),
+    };
+    vec![note]
+}
