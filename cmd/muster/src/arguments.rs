@@ -86,6 +86,16 @@ pub enum Command {
     Kubeconfig(Kubeconfig),
     /// Check this machine: what the agent can isolate and which devices it sees
     Doctor(Doctor),
+    /// Write everything the server knows to one file, while it runs
+    Backup {
+        /// The file to make, on the server's disk
+        file: PathBuf,
+    },
+    /// Fill an empty data directory from a backup; the server must not be running
+    Restore {
+        /// The backup
+        file: PathBuf,
+    },
     /// Print the versions of this binary and of the server
     Version,
     /// Print shell completions

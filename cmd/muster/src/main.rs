@@ -61,6 +61,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<client::Answer> {
         Command::Up(up) => serve::up(arguments.global, up).await,
         Command::Server(server) => serve::server(arguments.global, server).await,
         Command::Agent(agent) => serve::agent(arguments.global, agent).await,
+        Command::Restore { file } => serve::restore(arguments.global, file).await,
         Command::Doctor(doctor) => serve::doctor(doctor).await,
         command => client::run(arguments.global, command).await,
     }

@@ -1,5 +1,5 @@
 // Real Kubernetes 1.34 parts for the tests: kubectl, kube-apiserver and etcd are
-// built from these modules by parts/build. Each k8s.io staging module is replaced by
+// built from these modules by e2e/parts/get. Each k8s.io staging module is replaced by
 // its published release, because k8s.io/kubernetes itself names them by path.
 module muster.io/e2e/parts/kubernetes
 

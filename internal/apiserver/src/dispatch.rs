@@ -40,7 +40,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
             None => review::answer(server, caller, target, parts, body).await,
         },
         other if parts.method == Method::GET || parts.method == Method::HEAD => {
-            discovery::answer(server, &other, &parts.headers)
+            discovery::answer(&other, &parts.headers)
         }
         Target::Unknown => Err(Failure::no_such_resource()),
         _ => Err(Failure::method_not_allowed()),

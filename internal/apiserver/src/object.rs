@@ -103,11 +103,6 @@ fn entry_meta(kind: &Kind, object: &Value) -> EntryMeta {
     EntryMeta { labels: labels(object), fields }
 }
 
-/// The value at a dotted path of plain field names.
-pub fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.split('.').try_fold(object, |value, step| value.get(step))
-}
-
 /// An object's labels.
 pub fn labels(object: &Value) -> BTreeMap<String, String> {
     let labels = object["metadata"]["labels"].as_object();
@@ -180,4 +175,23 @@ pub fn carry(from: &Value, to: &mut Map<String, Value>, key: &str) {
 /// A time as Kubernetes writes it: whole seconds.
 pub fn seconds(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+/// Sets a condition of the status; its `lastTransitionTime` is kept unless the status changes.
+pub fn set_condition(object: &mut Value, kind: &str, mut condition: Value, now: &str) {
+    let status = member_mut(object, "status");
+    let list = status.entry("conditions").or_insert_with(|| Value::Array(Vec::new()));
+    if !list.is_array() {
+        *list = Value::Array(Vec::new());
+    }
+    let Some(list) = list.as_array_mut() else { return };
+    let place = list.iter().position(|one| one["type"] == kind);
+    let before = place.map(|place| &list[place]).filter(|before| before["status"] == condition["status"]);
+    let since = before.and_then(|before| before.get("lastTransitionTime")).cloned();
+    condition["type"] = kind.into();
+    condition["lastTransitionTime"] = since.unwrap_or_else(|| now.into());
+    match place {
+        Some(place) => list[place] = condition,
+        None => list.push(condition),
+    }
 }

@@ -55,8 +55,6 @@ pub(crate) struct Inner {
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
     pub(crate) admission: admission::Memory,
-    pub(crate) discovery: discovery::Documents,
-    pub(crate) openapi: openapi::Documents,
 }
 
 /// The resource API. Clones share one server.
@@ -65,11 +63,11 @@ pub struct ApiServer(pub(crate) Arc<Inner>);
 
 impl ApiServer {
     /// Opens the API over a store and writes what must exist from the start: namespaces, the default queue and
-    /// the system's priority classes. Doing so again changes nothing.
+    /// the system's priority classes. Doing so again changes nothing. Blocks while they are written.
     ///
     /// # Errors
     /// When the kinds' schemas do not load or the store takes no writes.
-    pub async fn open(store: Store, config: ApiConfig) -> Result<ApiServer, ApiError> {
+    pub fn open(store: Store, config: ApiConfig) -> Result<ApiServer, ApiError> {
         let crds: Vec<serde_json::Value> = resources::crds::all()
             .iter()
             .map(|crd| serde_json::to_value(crd).expect("a CustomResourceDefinition is plain data"))
@@ -81,10 +79,8 @@ impl ApiServer {
             config,
             logs: RwLock::new(None),
             admission: admission::Memory::default(),
-            discovery: discovery::Documents::new(),
-            openapi: openapi::Documents::default(),
         }));
-        bootstrap::write(&server).await?;
+        bootstrap::write(&server)?;
         Ok(server)
     }
 

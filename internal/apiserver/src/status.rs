@@ -83,6 +83,11 @@ impl Failure {
             .about(kind, name)
     }
 
+    /// 404 for a log that is not there; the text says why.
+    pub fn log_not_found(why: String) -> Self {
+        Self::new(StatusCode::NOT_FOUND, "NotFound", why)
+    }
+
     /// 404 for a path that is no resource here.
     pub fn no_such_resource() -> Self {
         Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
@@ -97,6 +102,13 @@ impl Failure {
     /// 409 for a write that lost a race or failed a precondition.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
         let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
+        Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
+    }
+
+    /// 409 by a subresource.
+    pub fn conflict_on(kind: &Kind, subresource: &str, name: &str, why: &str) -> Self {
+        let resource = format!("{}/{subresource}", kind.qualified());
+        let message = format!("Operation cannot be fulfilled on {resource} \"{name}\": {why}");
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
     }
 

@@ -73,6 +73,8 @@ type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
 type OpenLog = dyn Fn(LogQuery) -> BoxFuture<'static, Result<LogStream, LogProblem>> + Send + Sync;
 type IssueJoinToken =
     dyn Fn(Duration) -> BoxFuture<'static, Result<JoinToken, String>> + Send + Sync;
+type Backup =
+    dyn Fn(std::path::PathBuf) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
 type Preview = dyn Fn(&serde_json::Value) -> Option<Previewed> + Send + Sync;
 
 /// Where the pods of a job would go if it were submitted now, as (pod, node), or the
@@ -92,6 +94,8 @@ pub struct Hooks {
     /// Asks the scheduler where a job's pods would go, changing nothing; none for a kind
     /// that has no pods.
     pub preview: Box<Preview>,
+    /// Writes a backup of everything to a new file on the server's disk.
+    pub backup: Box<Backup>,
 }
 
 impl Portal {

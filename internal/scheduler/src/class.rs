@@ -119,6 +119,14 @@ impl Classes {
         ix
     }
 
+    /// One member more of a class that has some.
+    pub(crate) fn rejoin(&mut self, ix: ClassIx) -> ClassIx {
+        if let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) {
+            class.members += 1;
+        }
+        ix
+    }
+
     /// One member less; true when it was the last and the class is gone.
     pub(crate) fn leave(&mut self, ix: ClassIx) -> bool {
         let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else { return false };

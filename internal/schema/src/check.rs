@@ -222,7 +222,8 @@ impl<'s> Walk<'s> {
                 .as_i64()
                 .is_some_and(|whole| i32::try_from(whole).is_ok()),
             (Scalar::Int64, Value::Number(number)) => {
-                number.is_i64() || (self.custom && number.as_f64().is_some_and(|f| f.fract() == 0.0))
+                number.is_i64()
+                    || (self.custom && number.as_f64().is_some_and(|f| f.fract() == 0.0))
             }
             _ => false,
         }
@@ -317,7 +318,9 @@ impl<'s> Walk<'s> {
             if let Some(least) = limits.min_length.filter(|least| length < *least) {
                 broken(
                     "FieldValueInvalid",
-                    format!("Invalid value: {text}: {path} in body should be at least {least} chars long"),
+                    format!(
+                        "Invalid value: {text}: {path} in body should be at least {least} chars long"
+                    ),
                 );
             }
             if let Some(most) = limits.max_length.filter(|most| length > *most) {
@@ -332,7 +335,9 @@ impl<'s> Walk<'s> {
             if let Some(least) = limits.min_items.filter(|least| length < *least) {
                 broken(
                     "FieldValueInvalid",
-                    format!("Invalid value: {length}: {path} in body should have at least {least} items"),
+                    format!(
+                        "Invalid value: {length}: {path} in body should have at least {least} items"
+                    ),
                 );
             }
             if let Some(most) = limits.max_items.filter(|most| length > *most) {

@@ -157,7 +157,12 @@ fn schema(map: &Map<String, Value>) -> Message {
     for name in texts(map, "required") {
         message.text(19, name);
     }
-    for value in map.get("enum").and_then(Value::as_array).into_iter().flatten() {
+    for value in map
+        .get("enum")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
         message.message(20, &any(value));
     }
     match map.get("additionalProperties") {
@@ -198,7 +203,13 @@ fn schema(map: &Map<String, Value>) -> Message {
 
 fn path_item(map: &Map<String, Value>) -> Message {
     let mut message = Message::default();
-    for (field, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+    for (field, method) in [
+        (2, "get"),
+        (3, "put"),
+        (4, "post"),
+        (5, "delete"),
+        (8, "patch"),
+    ] {
         if let Some(Value::Object(action)) = map.get(method) {
             message.message(field, &operation(action));
         }
@@ -223,7 +234,12 @@ fn operation(map: &Map<String, Value>) -> Message {
     }
     parameters(&mut message, 8, map);
     let mut responses = Message::default();
-    for (code, response) in map.get("responses").and_then(Value::as_object).into_iter().flatten() {
+    for (code, response) in map
+        .get("responses")
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+    {
         let mut inner = Message::default();
         inner.text(1, response["description"].as_str().unwrap_or_default());
         if let Value::Object(answer) = &response["schema"] {
@@ -264,7 +280,11 @@ fn parameters(message: &mut Message, field: u64, map: &Map<String, Value>) {
             either.message(1, &inner);
         } else {
             // Query parameters have a field more than path parameters after the name.
-            let (kind, shift, choice) = if place == "path" { (5, 0, 4) } else { (6, 1, 3) };
+            let (kind, shift, choice) = if place == "path" {
+                (5, 0, 4)
+            } else {
+                (6, 1, 3)
+            };
             inner.truth(1, truth(parameter, "required"));
             inner.text(2, place);
             inner.text(3, text(parameter, "description"));

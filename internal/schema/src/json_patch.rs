@@ -41,10 +41,16 @@ fn worded(operation: Option<&PatchOperation>, kind: &PatchErrorKind) -> String {
     match (kind, operation) {
         (PatchErrorKind::TestFailed, _) => format!("testing value {path} failed: test failed"),
         (PatchErrorKind::InvalidFromPointer, Some(PatchOperation::Move(op))) => {
-            format!("move operation does not apply: doc is missing from path: {}: missing value", op.from)
+            format!(
+                "move operation does not apply: doc is missing from path: {}: missing value",
+                op.from
+            )
         }
         (PatchErrorKind::InvalidFromPointer, Some(PatchOperation::Copy(op))) => {
-            format!("copy operation does not apply: doc is missing from path: {}: missing value", op.from)
+            format!(
+                "copy operation does not apply: doc is missing from path: {}: missing value",
+                op.from
+            )
         }
         (_, Some(PatchOperation::Remove(_))) => {
             format!("remove operation does not apply: doc is missing path: {path}: missing value")
@@ -68,18 +74,78 @@ mod tests {
     #[test]
     fn the_examples_of_rfc_6902_come_out_as_printed() {
         let table = [
-            ("adding an object member", json!({"foo":"bar"}), json!([{"op":"add","path":"/baz","value":"qux"}]), json!({"baz":"qux","foo":"bar"})),
-            ("adding an array element", json!({"foo":["bar","baz"]}), json!([{"op":"add","path":"/foo/1","value":"qux"}]), json!({"foo":["bar","qux","baz"]})),
-            ("removing an object member", json!({"baz":"qux","foo":"bar"}), json!([{"op":"remove","path":"/baz"}]), json!({"foo":"bar"})),
-            ("removing an array element", json!({"foo":["bar","qux","baz"]}), json!([{"op":"remove","path":"/foo/1"}]), json!({"foo":["bar","baz"]})),
-            ("replacing a value", json!({"baz":"qux","foo":"bar"}), json!([{"op":"replace","path":"/baz","value":"boo"}]), json!({"baz":"boo","foo":"bar"})),
-            ("moving a value", json!({"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}), json!([{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]), json!({"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}})),
-            ("moving an array element", json!({"foo":["all","grass","cows","eat"]}), json!([{"op":"move","from":"/foo/1","path":"/foo/3"}]), json!({"foo":["all","cows","eat","grass"]})),
-            ("testing a value", json!({"baz":"qux","foo":["a",2,"c"]}), json!([{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]), json!({"baz":"qux","foo":["a",2,"c"]})),
-            ("adding a nested member object", json!({"foo":"bar"}), json!([{"op":"add","path":"/child","value":{"grandchild":{}}}]), json!({"foo":"bar","child":{"grandchild":{}}})),
-            ("ignoring unrecognised elements", json!({"foo":"bar"}), json!([{"op":"add","path":"/baz","value":"qux","xyz":123}]), json!({"foo":"bar","baz":"qux"})),
-            ("escaping", json!({"/":9,"~1":10}), json!([{"op":"test","path":"/~01","value":10}]), json!({"/":9,"~1":10})),
-            ("adding an array value", json!({"foo":["bar"]}), json!([{"op":"add","path":"/foo/-","value":["abc","def"]}]), json!({"foo":["bar",["abc","def"]]})),
+            (
+                "adding an object member",
+                json!({"foo":"bar"}),
+                json!([{"op":"add","path":"/baz","value":"qux"}]),
+                json!({"baz":"qux","foo":"bar"}),
+            ),
+            (
+                "adding an array element",
+                json!({"foo":["bar","baz"]}),
+                json!([{"op":"add","path":"/foo/1","value":"qux"}]),
+                json!({"foo":["bar","qux","baz"]}),
+            ),
+            (
+                "removing an object member",
+                json!({"baz":"qux","foo":"bar"}),
+                json!([{"op":"remove","path":"/baz"}]),
+                json!({"foo":"bar"}),
+            ),
+            (
+                "removing an array element",
+                json!({"foo":["bar","qux","baz"]}),
+                json!([{"op":"remove","path":"/foo/1"}]),
+                json!({"foo":["bar","baz"]}),
+            ),
+            (
+                "replacing a value",
+                json!({"baz":"qux","foo":"bar"}),
+                json!([{"op":"replace","path":"/baz","value":"boo"}]),
+                json!({"baz":"boo","foo":"bar"}),
+            ),
+            (
+                "moving a value",
+                json!({"foo":{"bar":"baz","waldo":"fred"},"qux":{"corge":"grault"}}),
+                json!([{"op":"move","from":"/foo/waldo","path":"/qux/thud"}]),
+                json!({"foo":{"bar":"baz"},"qux":{"corge":"grault","thud":"fred"}}),
+            ),
+            (
+                "moving an array element",
+                json!({"foo":["all","grass","cows","eat"]}),
+                json!([{"op":"move","from":"/foo/1","path":"/foo/3"}]),
+                json!({"foo":["all","cows","eat","grass"]}),
+            ),
+            (
+                "testing a value",
+                json!({"baz":"qux","foo":["a",2,"c"]}),
+                json!([{"op":"test","path":"/baz","value":"qux"},{"op":"test","path":"/foo/1","value":2}]),
+                json!({"baz":"qux","foo":["a",2,"c"]}),
+            ),
+            (
+                "adding a nested member object",
+                json!({"foo":"bar"}),
+                json!([{"op":"add","path":"/child","value":{"grandchild":{}}}]),
+                json!({"foo":"bar","child":{"grandchild":{}}}),
+            ),
+            (
+                "ignoring unrecognised elements",
+                json!({"foo":"bar"}),
+                json!([{"op":"add","path":"/baz","value":"qux","xyz":123}]),
+                json!({"foo":"bar","baz":"qux"}),
+            ),
+            (
+                "escaping",
+                json!({"/":9,"~1":10}),
+                json!([{"op":"test","path":"/~01","value":10}]),
+                json!({"/":9,"~1":10}),
+            ),
+            (
+                "adding an array value",
+                json!({"foo":["bar"]}),
+                json!([{"op":"add","path":"/foo/-","value":["abc","def"]}]),
+                json!({"foo":["bar",["abc","def"]]}),
+            ),
         ];
         for (name, target, patch, wanted) in table {
             let mut got = target;
@@ -91,17 +157,40 @@ mod tests {
     #[test]
     fn refused_patches_leave_the_object_alone_and_say_why() {
         let table = [
-            (json!([{"op":"test","path":"/baz","value":"bar"}]), 422, "testing value /baz failed: test failed"),
-            (json!([{"op":"add","path":"/a/b","value":1}]), 422, "add operation does not apply: doc is missing path: \"/a/b\": missing value"),
-            (json!([{"op":"remove","path":"/nope"}]), 422, "remove operation does not apply: doc is missing path: /nope: missing value"),
-            (json!([{"op":"add","path":"/n","value":1},{"op":"replace","path":"/nope","value":1}]), 422, "replace operation does not apply: doc is missing path: /nope: missing value"),
-            (json!({"op":"add"}), 400, "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch"),
+            (
+                json!([{"op":"test","path":"/baz","value":"bar"}]),
+                422,
+                "testing value /baz failed: test failed",
+            ),
+            (
+                json!([{"op":"add","path":"/a/b","value":1}]),
+                422,
+                "add operation does not apply: doc is missing path: \"/a/b\": missing value",
+            ),
+            (
+                json!([{"op":"remove","path":"/nope"}]),
+                422,
+                "remove operation does not apply: doc is missing path: /nope: missing value",
+            ),
+            (
+                json!([{"op":"add","path":"/n","value":1},{"op":"replace","path":"/nope","value":1}]),
+                422,
+                "replace operation does not apply: doc is missing path: /nope: missing value",
+            ),
+            (
+                json!({"op":"add"}),
+                400,
+                "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch",
+            ),
         ];
         for (patch, status, message) in table {
             let before = json!({"baz":"qux"});
             let mut got = before.clone();
             let error = apply(&mut got, &patch).unwrap_err();
-            assert_eq!((error.status(), error.to_string().as_str()), (status, message));
+            assert_eq!(
+                (error.status(), error.to_string().as_str()),
+                (status, message)
+            );
             assert_eq!(got, before);
         }
     }

@@ -27,7 +27,9 @@ pub use shape::Schemas;
 #[derive(Debug, thiserror::Error)]
 pub enum SchemaError {
     /// The definitions inside the binary don't parse: the file was damaged before the build.
-    #[error("the embedded OpenAPI definitions don't parse ({0}); regenerate api/openapi with trim.py")]
+    #[error(
+        "the embedded OpenAPI definitions don't parse ({0}); regenerate api/openapi with trim.py"
+    )]
     Embedded(String),
     /// A CustomResourceDefinition lacks something or holds something that can't be served.
     #[error("CustomResourceDefinition {name:?}: {problem}")]

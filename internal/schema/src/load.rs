@@ -267,12 +267,14 @@ fn keyed(keys: &[String]) -> Relation {
 
 /// A schema where it is used: a reference (alone or the one entry of allOf) or an inline one.
 fn build_use(arena: &mut Arena, written: &Written) -> (TypeId, Option<bool>) {
-    let reference = written.reference.as_deref().or_else(|| {
-        match (written.all_of.as_slice(), &written.kind) {
-            ([only], None) => only.reference.as_deref(),
-            _ => None,
-        }
-    });
+    let reference =
+        written
+            .reference
+            .as_deref()
+            .or_else(|| match (written.all_of.as_slice(), &written.kind) {
+                ([only], None) => only.reference.as_deref(),
+                _ => None,
+            });
     if let Some(name) = reference.and_then(|path| path.rsplit('/').next()) {
         let atomic = match written.map_type.as_deref() {
             Some("atomic") => Some(true),
@@ -324,13 +326,18 @@ fn load_custom(arena: &mut Arena, crd: &Value) -> Result<Vec<(Custom, bool)>, Sc
         .and_then(Value::as_array)
         .ok_or_else(|| wrong("/spec/versions must be a list".to_owned()))?;
     let mut loaded = Vec::new();
-    for version in versions.iter().filter(|v| v["served"] != Value::Bool(false)) {
+    for version in versions
+        .iter()
+        .filter(|v| v["served"] != Value::Bool(false))
+    {
         let version_name = version["name"]
             .as_str()
             .ok_or_else(|| wrong("every version needs a name".to_owned()))?;
-        let schema = version
-            .pointer("/schema/openAPIV3Schema")
-            .ok_or_else(|| wrong(format!("version {version_name} needs schema.openAPIV3Schema")))?;
+        let schema = version.pointer("/schema/openAPIV3Schema").ok_or_else(|| {
+            wrong(format!(
+                "version {version_name} needs schema.openAPIV3Schema"
+            ))
+        })?;
         let written = Written::deserialize(schema)
             .map_err(|error| wrong(format!("version {version_name}: {error}")))?;
         let mut node = build(arena, &written);

@@ -41,7 +41,8 @@ fn malformed(message: impl Into<String>) -> PatchError {
 fn unknown_directive(kind: &Value, map: &Map<String, Value>) -> PatchError {
     malformed(format!(
         "unknown patch type: {} in map: {}",
-        kind.as_str().map_or_else(|| kind.to_string(), str::to_owned),
+        kind.as_str()
+            .map_or_else(|| kind.to_string(), str::to_owned),
         Value::Object(map.clone())
     ))
 }
@@ -222,16 +223,9 @@ fn merge_ordered(
 }
 
 /// The items of a patch must come in the order that `$setElementOrder` says.
-fn check_order(
-    change: &[Value],
-    order: &[Value],
-    key: Option<&str>,
-) -> Result<(), PatchError> {
+fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(), PatchError> {
     let mut at = 0;
-    for item in change
-        .iter()
-        .filter(|item| item.get(DIRECTIVE).is_none())
-    {
+    for item in change.iter().filter(|item| item.get(DIRECTIVE).is_none()) {
         match order[at..]
             .iter()
             .position(|other| same_item(item, other, key))
@@ -266,7 +260,11 @@ fn merge_list(
     if original.is_empty() && patch.is_empty() {
         return Ok(original);
     }
-    let maps = original.iter().chain(&patch).filter(|i| i.is_object()).count();
+    let maps = original
+        .iter()
+        .chain(&patch)
+        .filter(|i| i.is_object())
+        .count();
     if maps == 0 {
         if deletes {
             original.retain(|item| !patch.contains(item));
@@ -296,9 +294,7 @@ fn merge_list(
         let Some(value) = change.get(key) else {
             return Err(no_key(change, key));
         };
-        let found = merged
-            .iter_mut()
-            .find(|item| item.get(key) == Some(value));
+        let found = merged.iter_mut().find(|item| item.get(key) == Some(value));
         match found {
             Some(Value::Object(old)) => {
                 *old = merge_map(schemas, item_type, std::mem::take(old), change.clone())?;

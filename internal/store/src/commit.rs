@@ -28,9 +28,12 @@ pub struct View<'a> {
     base: &'a Objects,
     group: &'a mut Group,
     /// What this transaction changed, with what was staged there before.
-    undo: Vec<(Arc<str>, Option<Option<Arc<Entry>>>)>,
+    undo: Vec<(Arc<str>, Staged)>,
     first_event: usize,
 }
+
+/// What a group has staged for a key: nothing, an object, or that there is none.
+type Staged = Option<Option<Arc<Entry>>>;
 
 /// What the transactions of one group have staged.
 struct Group {

@@ -29,6 +29,17 @@ pub fn default_data() -> PathBuf {
     }
 }
 
+/// The data directory of a server or agent when none was named: where packages put it for
+/// root's services, else here.
+pub fn default_data_to_make() -> PathBuf {
+    let packaged = PathBuf::from("/var/lib/muster");
+    if packaged.is_dir() && !Path::new(".muster").is_dir() {
+        packaged
+    } else {
+        PathBuf::from(".muster")
+    }
+}
+
 fn kubeconfig_file(global: &Global) -> Option<PathBuf> {
     if let Some(file) = &global.kubeconfig {
         return Some(file.clone());
@@ -89,11 +100,11 @@ impl Connection {
         let Some(data) = &cluster.certificate_authority_data else {
             bail!("the kubeconfig trusts no certificate authority");
         };
-        resources_free_base64(data)
+        from_base64(data)
     }
 }
 
-fn resources_free_base64(data: &str) -> Result<String> {
+fn from_base64(data: &str) -> Result<String> {
     // k8s-openapi's ByteString reads base64, so no further crate is needed for it.
     let bytes: k8s_openapi::ByteString = serde_json::from_value(serde_json::json!(data))
         .context("certificate-authority-data is not base64")?;

@@ -21,6 +21,11 @@ pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
         Some(_) => arguments.name.clone(),
         None => pod_of_rank(connection, &arguments.name, arguments.rank).await?,
     };
+    // Following begins when there is something to follow; a pod that is gone has ended.
+    let alive = kinds::find_job(connection, &arguments.name).await.is_ok();
+    if arguments.follow && (alive || pods.get_opt(&pod).await?.is_some()) {
+        until_started(connection, &pod).await?;
+    }
     stream(connection, &pod, &arguments).await?;
     Ok(Answer::Yes)
 }

@@ -1,6 +1,7 @@
 //! The client's commands: each asks the server over the same API that kubectl uses.
 
 mod apply;
+mod backup;
 mod connection;
 mod describe;
 mod explain;
@@ -21,7 +22,7 @@ mod wait;
 
 use anyhow::Result;
 
-pub use connection::{Connection, kubeconfig_text};
+pub use connection::{Connection, default_data_to_make, kubeconfig_text};
 
 use crate::arguments::{Command, Global};
 
@@ -57,7 +58,9 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
         Command::Queue(listing) => show::list_of(&connection, "queues", listing).await,
         Command::Token(command) => tokens::token(&connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(&connection, arguments).await,
+        Command::Backup { file } => backup::backup(&connection, &file).await,
         Command::Version
+        | Command::Restore { .. }
         | Command::Up(_)
         | Command::Server(_)
         | Command::Agent(_)

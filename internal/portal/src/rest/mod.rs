@@ -1,6 +1,7 @@
 //! REST under `/api/v1`. The names used here are none of the core API's own, so both
 //! live under one prefix.
 
+mod backup;
 mod explain;
 mod logs;
 mod tokens;
@@ -25,6 +26,7 @@ pub fn routes() -> Router<Portal> {
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/join-tokens", post(tokens::join))
+        .route("/api/v1/backups", post(backup::backup))
         .route("/api/v1/logs/{namespace}/{pod}", get(logs::read))
         .route(
             "/api/v1/jobs/{namespace}/{kind}/{name}/explain",

@@ -382,7 +382,7 @@ impl Supervisor {
         }
         if self.ended.is_some() {
             self.kill_at = None;
-            self.signal_group(Signal::SIGKILL);
+            // Not by the process group: its number may be another's by now.
             record.state.cgroup.kill_once();
             kill_children();
         }

@@ -15,10 +15,6 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.added.is_empty() && self.modified.is_empty() && self.removed.is_empty()
-    }
-
     /// Forgets everything at and below the given paths.
     pub(crate) fn exclude(&mut self, ignored: &Set) {
         if !ignored.is_empty() {
@@ -48,7 +44,10 @@ pub(crate) fn compare(
 /// How a pair of values is looked at.
 enum Form<'a> {
     Leaf,
-    Maps(Option<&'a Map<String, Value>>, Option<&'a Map<String, Value>>),
+    Maps(
+        Option<&'a Map<String, Value>>,
+        Option<&'a Map<String, Value>>,
+    ),
     Lists(&'a ListShape, &'a [Value], &'a [Value]),
 }
 
@@ -96,7 +95,9 @@ fn form<'a>(used: Use<'a>, before: Option<&'a Value>, after: Option<&'a Value>) 
         Shape::List(list) if list.relation != Relation::Atomic && !both_empty => {
             if no_other(Value::is_array) {
                 let items = |value: Option<&'a Value>| {
-                    value.and_then(Value::as_array).map_or(&[][..], Vec::as_slice)
+                    value
+                        .and_then(Value::as_array)
+                        .map_or(&[][..], Vec::as_slice)
                 };
                 Form::Lists(list, items(before), items(after))
             } else {

@@ -82,7 +82,10 @@ pub(crate) fn unowned() -> Set {
         set.insert(&[Element::Field(name.into())]);
     }
     for name in UNOWNED_METADATA {
-        set.insert(&[Element::Field("metadata".into()), Element::Field(name.into())]);
+        set.insert(&[
+            Element::Field("metadata".into()),
+            Element::Field(name.into()),
+        ]);
     }
     set
 }
@@ -160,10 +163,11 @@ fn member_of<'s>(
             Some(field) => {
                 // A default in a built-in definition marks a field that Go always writes, as
                 // does being a required list.
-                let always = field.default.as_deref().is_some_and(|d| {
-                    matches!(d, "{}" | "\"\"" | "0" | "false")
-                }) || (field.required
-                    && matches!(schemas.node(field.ty).shape, Shape::List(_)));
+                let always = field
+                    .default
+                    .as_deref()
+                    .is_some_and(|d| matches!(d, "{}" | "\"\"" | "0" | "false"))
+                    || (field.required && matches!(schemas.node(field.ty).shape, Shape::List(_)));
                 let used = Use {
                     node: schemas.node(field.ty),
                     atomic: field.atomic,

@@ -289,10 +289,7 @@ fn encode_entry(entry: Entry) -> Value {
     };
     put("apiVersion", entry.who.api_version.into());
     put("fieldsType", "FieldsV1".into());
-    put(
-        "fieldsV1",
-        entry.set.map_or(entry.json, |set| set.print()),
-    );
+    put("fieldsV1", entry.set.map_or(entry.json, |set| set.print()));
     put("manager", entry.who.name.into());
     let operation = match entry.who.operation {
         Operation::Apply => "Apply",

@@ -186,7 +186,11 @@ fn merge_lists(
                 shared.next();
                 continue;
             }
-            if in_new(left) && shared.peek().is_some_and(|next| Some(*next) != left.as_ref()) {
+            if in_new(left)
+                && shared
+                    .peek()
+                    .is_some_and(|next| Some(*next) != left.as_ref())
+            {
                 // It will come where the configuration has it.
                 l += 1;
                 continue;
@@ -229,12 +233,7 @@ fn merge_item(
 }
 
 /// Takes the given fields out of an object. `None` when nothing is left of the value.
-pub(crate) fn remove(
-    schemas: &Schemas,
-    definition: &str,
-    object: &Value,
-    fields: &Set,
-) -> Value {
+pub(crate) fn remove(schemas: &Schemas, definition: &str, object: &Value, fields: &Set) -> Value {
     remove_in(schemas, schemas.root(definition), object, fields)
         .unwrap_or_else(|| Value::Object(Map::new()))
 }
@@ -295,7 +294,8 @@ fn parents_in(schemas: &Schemas, used: Option<Use<'_>>, set: &Set) -> Set {
     for (element, member, below) in set.branches() {
         let (declared, next) = match (element, used) {
             (Element::Field(name), Some(used)) => {
-                let declared = matches!(&used.node.shape, Shape::Object(o) if o.field(name).is_some());
+                let declared =
+                    matches!(&used.node.shape, Shape::Object(o) if o.field(name).is_some());
                 (declared, schemas.member(used.node, name))
             }
             (_, Some(used)) => match &used.node.shape {

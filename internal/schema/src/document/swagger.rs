@@ -39,7 +39,14 @@ fn convert(schema: &mut Value) {
         || truth(map, "x-kubernetes-int-or-string")
         || truth(map, "x-kubernetes-preserve-unknown-fields")
     {
-        for key in ["type", "items", "properties", "additionalProperties", "format", "required"] {
+        for key in [
+            "type",
+            "items",
+            "properties",
+            "additionalProperties",
+            "format",
+            "required",
+        ] {
             map.remove(key);
         }
     }

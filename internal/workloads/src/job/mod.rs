@@ -1,1 +1,211 @@
-//! tests
+//! Job, `batch/v1`: pods that run to completion, a number of them at a time. Owns the
+//! order of the decision; the parts are in the files beside it.
+
+mod failure_policy;
+mod indexes;
+mod phase;
+mod plan;
+mod pods;
+mod status;
+mod tally;
+mod verdict;
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::api::core::v1::Pod;
+
+use self::phase::{Phase, Signals};
+use self::plan::Plan;
+use self::pods::{expendable_first, index_of};
+use self::status::{is_active, is_terminating};
+pub use self::tally::ATTEMPTS;
+use self::tally::Tally;
+use crate::action::{Action, Outcome};
+use crate::ownership::controlled_by;
+use crate::pod_facts;
+
+/// The most pods that one reconciliation creates; the next ones follow when these are seen.
+const CREATED_AT_ONCE: u32 = 500;
+
+/// What there is to decide on.
+#[derive(Clone, Copy)]
+pub struct Observed<'a> {
+    /// The job, with its status and annotations as last written.
+    pub job: &'a Job,
+    /// Pods of the job; others are left alone.
+    pub pods: &'a [&'a Pod],
+}
+
+/// Decides what to do about a Job now. Asking again once the answer was carried out gives
+/// the same status and no actions, until something changes.
+#[must_use]
+pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> {
+    let job = observed.job;
+    let mut status = job.status.clone().unwrap_or_default();
+    let phase = Phase::of(&status);
+    let plan = Plan::of(job).filter(|_| {
+        job.metadata.deletion_timestamp.is_none() && !plan::managed_elsewhere(job)
+    });
+    let Some(plan) = plan else {
+        return Outcome::keep(status);
+    };
+    if phase.is_terminal() {
+        return finished(&plan, status, now);
+    }
+    let pods: Vec<&Pod> =
+        observed.pods.iter().copied().filter(|pod| controlled_by(&pod.metadata, plan.meta)).collect();
+    let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
+    let terminating = pods.iter().filter(|pod| is_terminating(pod)).count();
+    let tally = Tally::of(&plan, status.completed_indexes.as_deref(), &pods);
+    let signals = Signals {
+        suspend: plan.suspended(),
+        failure: verdict::failure(&plan, &tally, &pods, &status, now),
+        success: verdict::success(&plan, &tally, active.len() + terminating),
+        remaining: active.len() + terminating,
+    };
+    let next = phase.clone().next(signals);
+    let events = status::moved(&mut status, &phase, &next, now);
+    status::count(&plan, &tally, &pods, &mut status);
+    let mut outcome = Outcome { events, ..Outcome::keep(status) };
+    let written = tally.write();
+    let known = job.metadata.annotations.as_ref().and_then(|map| map.get(ATTEMPTS));
+    if known.map_or("", String::as_str) != written && !written.is_empty() {
+        outcome.annotations.insert(ATTEMPTS.to_owned(), Some(written));
+    }
+    match &next {
+        Phase::Active => keep_up(&plan, &tally, &pods, active, terminating, &mut outcome, now),
+        Phase::Suspended | Phase::Succeeding(_) | Phase::Failing(_) => {
+            outcome.actions.extend(active.into_iter().map(delete));
+        }
+        Phase::Complete(_) | Phase::Failed(_) => {
+            if let Some(at) = expiry(&plan, &outcome.status) {
+                outcome.requeue(at);
+            }
+        }
+    }
+    outcome
+}
+
+fn finished(plan: &Plan<'_>, status: JobStatus, now: Timestamp) -> Outcome<JobStatus> {
+    let expiry = expiry(plan, &status);
+    let mut outcome = Outcome::keep(status);
+    match expiry {
+        Some(at) if at <= now => outcome.actions.push(Action::DeleteJob {
+            name: plan.name().to_owned(),
+            uid: plan.meta.uid.clone().unwrap_or_default(),
+        }),
+        Some(at) => outcome.requeue(at),
+        None => {}
+    }
+    outcome
+}
+
+fn expiry(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
+    let seconds = plan.spec.ttl_seconds_after_finished?;
+    Some(verdict::later(status::ended_at(status)?, i64::from(seconds)))
+}
+
+/// Keeps as many pods at work as the spec asks for.
+fn keep_up(
+    plan: &Plan<'_>,
+    tally: &Tally,
+    pods: &[&Pod],
+    mut active: Vec<&Pod>,
+    terminating: usize,
+    outcome: &mut Outcome<JobStatus>,
+    now: Timestamp,
+) {
+    if let Some(deadline) = verdict::deadline(plan, &outcome.status) {
+        outcome.requeue(deadline);
+    }
+    if plan.indexed {
+        let (kept, unwanted) = sort_out_indexes(plan, tally, active);
+        outcome.actions.extend(unwanted.into_iter().map(delete));
+        active = kept;
+    }
+    let at_work = u32::try_from(active.len()).unwrap_or(u32::MAX);
+    let successes = tally.successes(plan);
+    let wanted = match plan.completions {
+        Some(completions) => plan.parallelism.min(completions.saturating_sub(successes)),
+        None if successes > 0 => at_work.min(plan.parallelism),
+        None => plan.parallelism,
+    };
+    if at_work > wanted {
+        active.sort_by_key(|pod| expendable_first(pod));
+        let surplus = usize::try_from(at_work - wanted).unwrap_or(usize::MAX);
+        outcome.actions.extend(active.into_iter().take(surplus).map(delete));
+        return;
+    }
+    let held = if plan.waits_for_stopping() { terminating } else { 0 };
+    let held = u32::try_from(held).unwrap_or(u32::MAX);
+    let missing = wanted.saturating_sub(at_work).saturating_sub(held).min(CREATED_AT_ONCE);
+    if missing == 0 {
+        return;
+    }
+    if let Some(at) = verdict::earliest_start(pods).filter(|at| *at > now) {
+        outcome.requeue(at);
+        return;
+    }
+    let attempts = tally.fresh_attempts(pods);
+    if plan.indexed {
+        let taken: Vec<u32> = active.iter().filter_map(|pod| index_of(pod)).collect();
+        let open = (0..plan.completions.unwrap_or_default()).filter(|index| {
+            !taken.contains(index)
+                && !tally.completed_indexes.contains(*index)
+                && !tally.failed_indexes.contains(*index)
+        });
+        let missing = usize::try_from(missing).unwrap_or(usize::MAX);
+        for (index, attempt) in open.take(missing).zip(attempts) {
+            let pod = pods::pod(plan, attempt, Some(index), tally.failures_of(index));
+            outcome.actions.push(Action::CreatePod(Box::new(pod)));
+        }
+    } else {
+        for (_, attempt) in (0..missing).zip(attempts) {
+            let pod = pods::pod(plan, attempt, None, 0);
+            outcome.actions.push(Action::CreatePod(Box::new(pod)));
+        }
+    }
+}
+
+/// The active pods to keep, one an index that is still to be done, and the others.
+fn sort_out_indexes<'a>(
+    plan: &Plan<'_>,
+    tally: &Tally,
+    active: Vec<&'a Pod>,
+) -> (Vec<&'a Pod>, Vec<&'a Pod>) {
+    let mut kept: BTreeMap<u32, &Pod> = BTreeMap::new();
+    let mut unwanted = Vec::new();
+    for pod in active {
+        let index = index_of(pod).filter(|index| {
+            *index < plan.completions.unwrap_or_default()
+                && !tally.completed_indexes.contains(*index)
+                && !tally.failed_indexes.contains(*index)
+        });
+        match index {
+            None => unwanted.push(pod),
+            Some(index) => {
+                let rival = kept.get(&index).copied();
+                match rival {
+                    Some(rival) if expendable_first(rival) >= expendable_first(pod) => {
+                        unwanted.push(pod);
+                    }
+                    _ => unwanted.extend(kept.insert(index, pod)),
+                }
+            }
+        }
+    }
+    (kept.into_values().collect(), unwanted)
+}
+
+fn delete(pod: &Pod) -> Action {
+    Action::DeletePod {
+        name: pod_facts::name(pod).to_owned(),
+        uid: pod_facts::uid(pod).to_owned(),
+        grace: None,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -25,7 +25,7 @@ pub(crate) enum Why {
 pub(crate) fn actions(
     plan: &Plan<'_>,
     roster: &Roster<'_>,
-    services: &[Service],
+    services: &[&Service],
     pod_group: Option<&PodGroup>,
     why: Why,
 ) -> Vec<Action> {
@@ -38,7 +38,7 @@ pub(crate) fn actions(
             actions.push(delete_pod(pod));
         }
     }
-    for service in services.iter().filter(|service| controlled_by(&service.metadata, plan.meta)) {
+    for service in services.iter().copied().filter(|service| controlled_by(&service.metadata, plan.meta)) {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         if !staying.contains(&name) && service.metadata.deletion_timestamp.is_none() {
             actions.push(delete_service(service));

@@ -45,11 +45,11 @@ pub struct Observed<'a> {
     /// The job, with its status and annotations as last written.
     pub job: &'a PyTorchJob,
     /// Pods of the job; others are left alone.
-    pub pods: &'a [Pod],
+    pub pods: &'a [&'a Pod],
     /// The pod group that bears the job's name, whoever made it.
     pub pod_group: Option<&'a PodGroup>,
     /// Services of the job; others are left alone.
-    pub services: &'a [Service],
+    pub services: &'a [&'a Service],
     /// Rendezvous ports that other jobs hold.
     pub taken_ports: &'a BTreeSet<u16>,
     /// Whose network the pods use.
@@ -80,6 +80,12 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobS
         return finished(&plan, observed, &roster, status, now);
     }
     proceed(&plan, observed, &roster, phase, status, now)
+}
+
+/// Whether the job has ended, well or not; nothing of it starts again.
+#[must_use]
+pub fn is_finished(job: &PyTorchJob) -> bool {
+    job.status.as_ref().is_some_and(|status| Phase::of(status).is_terminal())
 }
 
 /// A job that has ended: what its policy leaves goes, and the job itself in its time.
@@ -230,7 +236,7 @@ fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec
     let wanted: BTreeSet<String> =
         roster.slots.iter().map(|slot| plan.pod_name(slot.role, slot.index)).collect();
     let pods = roster.surplus.iter().filter(|pod| !crate::pod_facts::is_leaving(pod));
-    let services = observed.services.iter().filter(|service| {
+    let services = observed.services.iter().copied().filter(|service| {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         controlled_by(&service.metadata, plan.meta)
             && service.metadata.deletion_timestamp.is_none()

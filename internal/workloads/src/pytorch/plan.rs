@@ -180,7 +180,8 @@ impl<'a> Plan<'a> {
     pub(crate) fn processes(&self) -> String {
         let elastic = self.elastic.as_ref().and_then(|elastic| elastic.policy.n_proc_per_node);
         match (elastic, &self.job.spec.nproc_per_node) {
-            (Some(number), _) | (None, Some(IntOrString::Int(number))) => number.to_string(),
+            (Some(number), _) => number.to_string(),
+            (None, Some(IntOrString::Int(number))) => number.to_string(),
             (None, Some(IntOrString::String(text))) if !text.is_empty() => text.clone(),
             (None, _) => "auto".to_owned(),
         }

@@ -41,9 +41,10 @@ pub(crate) struct Roster<'a> {
 }
 
 impl<'a> Roster<'a> {
-    pub(crate) fn of(plan: &Plan<'_>, pods: &'a [Pod]) -> Roster<'a> {
-        let mut members: Vec<(Role, u32, &Pod)> = pods
+    pub(crate) fn of(plan: &Plan<'_>, pods: &[&'a Pod]) -> Roster<'a> {
+        let mut members: Vec<(Role, u32, &'a Pod)> = pods
             .iter()
+            .copied()
             .filter(|pod| controlled_by(&pod.metadata, plan.meta))
             .filter_map(|pod| {
                 let (role, index) = replica_of(plan.name(), pod_facts::name(pod))?;

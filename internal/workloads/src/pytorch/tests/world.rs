@@ -77,8 +77,8 @@ impl World {
     }
 
     pub fn ask(&self, now: Timestamp) -> Outcome<PyTorchJobStatus> {
-        let pods: Vec<Pod> = self.pods.values().cloned().collect();
-        let services: Vec<Service> = self.services.values().cloned().collect();
+        let pods: Vec<&Pod> = self.pods.values().collect();
+        let services: Vec<&Service> = self.services.values().collect();
         reconcile(
             &Observed {
                 job: &self.job,

@@ -1,6 +1,6 @@
 //go:build tools
 
-// Package parts names the programs that parts/build compiles, so that go.mod keeps
+// Package parts names the programs that e2e/parts/get compiles, so that go.mod keeps
 // their modules.
 package parts
 

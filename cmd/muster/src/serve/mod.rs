@@ -1,0 +1,83 @@
+//! The long-running commands: configuration in, shells wired together, run until told to
+//! stop.
+
+mod doctor;
+mod hooks;
+mod layout;
+mod listener;
+mod machine;
+mod ready;
+mod server;
+mod signals;
+
+use anyhow::{Result, bail};
+
+use crate::arguments::{Agent, Global, Up};
+use crate::client::Answer;
+
+pub use doctor::doctor;
+
+/// Runs the server alone.
+pub async fn server(global: Global, arguments: crate::arguments::Server) -> Result<Answer> {
+    logging();
+    let stop = signals::stop()?;
+    let layout = layout::Layout::open(&data(&global))?;
+    let server = server::Server::start(&layout, &arguments.server, stop).await?;
+    ready::announce(&server, &layout);
+    server.run_to_end().await?;
+    Ok(Answer::Yes)
+}
+
+/// Runs server and agent in one process, on one machine.
+pub async fn up(global: Global, arguments: Up) -> Result<Answer> {
+    logging();
+    let stop = signals::stop()?;
+    let layout = layout::Layout::open(&data(&global))?;
+    let server = server::Server::start(&layout, &arguments.server, stop.clone()).await?;
+    ready::announce(&server, &layout);
+    let config = machine::beside(&server, &layout, &arguments.machine).await?;
+    let agent = tokio::spawn(agent::run(config, stop));
+    let ended = server.run_to_end().await;
+    // The agent hears of the stop too; its pods run on under their shims.
+    match agent.await {
+        Ok(Ok(())) => ended.map(|()| Answer::Yes),
+        Ok(Err(error)) => bail!("the agent ended: {error}"),
+        Err(error) => bail!("the agent ended: {error}"),
+    }
+}
+
+/// Runs the agent alone.
+pub async fn agent(global: Global, arguments: Agent) -> Result<Answer> {
+    logging();
+    let stop = signals::stop()?;
+    let layout = layout::Layout::open(&data(&global))?;
+    let config = machine::alone(&layout, &arguments)?;
+    agent::run(config, stop).await?;
+    Ok(Answer::Yes)
+}
+
+/// Fills an empty data directory's store from a backup.
+pub async fn restore(global: Global, file: std::path::PathBuf) -> Result<Answer> {
+    let layout = layout::Layout::open(&data(&global))?;
+    let directory = layout.store();
+    let to = directory.clone();
+    tokio::task::spawn_blocking(move || store::Store::restore(&file, &to)).await??;
+    println!("restored into {}; start the server with --data {}", directory.display(), layout.root().display());
+    Ok(Answer::Yes)
+}
+
+fn data(global: &Global) -> std::path::PathBuf {
+    global.data.clone().unwrap_or_else(crate::client::default_data_to_make)
+}
+
+/// Logs to standard error; MUSTER_LOG says how much, in tracing's filter syntax.
+fn logging() {
+    use std::io::IsTerminal;
+    let filter = tracing_subscriber::EnvFilter::try_from_env("MUSTER_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info,kube_client=warn"));
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(std::io::stderr)
+        .try_init();
+}

@@ -1,0 +1,26 @@
+//! SIGTERM and SIGINT, as a value that every shell can wait for.
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// Turns true at the first signal; a second one ends the process at once.
+pub fn stop() -> Result<watch::Receiver<bool>> {
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM can't be handled")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("SIGINT can't be handled")?;
+    let (tell, stop) = watch::channel(false);
+    tokio::spawn(async move {
+        for attempt in 0.. {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            if attempt > 0 {
+                std::process::exit(130);
+            }
+            tracing::info!("stopping");
+            let _ = tell.send(true);
+        }
+    });
+    Ok(stop)
+}

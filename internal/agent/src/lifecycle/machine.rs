@@ -1,0 +1,484 @@
+//! The transitions: from what a pod wants and what was seen of its containers to what is to be
+//! done now. Idempotent: a step without news asks for nothing that was asked for already.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::plan::{ContainerPlan, PodPlan};
+use super::record::{End, Record, Run, Seen};
+
+/// A container that outlives the others gets at least this long to end, in seconds.
+const LEAST_GRACE_SECONDS: u32 = 2;
+
+/// Why a pod is brought down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum StopCause {
+    /// The server said so.
+    Asked {
+        /// In its words.
+        reason: String,
+    },
+    /// Its activeDeadlineSeconds are over.
+    Deadline,
+}
+
+/// A pod being brought down.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stopping {
+    /// Why.
+    pub cause: StopCause,
+    /// Seconds that it has.
+    pub grace: u32,
+    /// Since when.
+    pub since: Timestamp,
+}
+
+/// How a pod ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// All its containers did what they should.
+    pub succeeded: bool,
+    /// In one word; empty when the containers say all.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// Why a container that could start doesn't.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hold {
+    /// In one word, for the waiting state.
+    pub reason: String,
+    /// In a sentence.
+    pub message: String,
+}
+
+/// What keeps containers from starting, apart from the pod's own course.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Gates {
+    /// The whole pod waits.
+    pub pod: Option<Hold>,
+    /// Single containers wait.
+    pub containers: BTreeMap<String, Hold>,
+}
+
+impl Gates {
+    /// What holds a container.
+    pub fn hold(&self, container: &str) -> Option<&Hold> {
+        self.pod.as_ref().or_else(|| self.containers.get(container))
+    }
+}
+
+/// What a probe or a hook found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ProbeVerdict {
+    /// The startup probe has succeeded.
+    Started,
+    /// The readiness probe succeeds or fails.
+    Ready(bool),
+    /// The container has to end (liveness, startup or postStart), and why.
+    Condemned(String),
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Start a container's run.
+    Start {
+        /// The container.
+        container: String,
+        /// The run.
+        attempt: u32,
+    },
+    /// End a container's run.
+    Kill {
+        /// The container.
+        container: String,
+        /// The run.
+        attempt: u32,
+        /// Seconds between SIGTERM and SIGKILL.
+        grace: u32,
+        /// Why, for people.
+        why: String,
+    },
+    /// Tell that a container waits to be restarted.
+    BackOff {
+        /// The container.
+        container: String,
+    },
+}
+
+/// What a step asks for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// To be done now, in order.
+    pub actions: Vec<Action>,
+    /// When to look again though nothing happened.
+    pub wake: Option<Timestamp>,
+}
+
+impl Step {
+    fn wake_at(&mut self, time: Timestamp) {
+        self.wake = Some(self.wake.map_or(time, |wake| wake.min(time)));
+    }
+}
+
+/// The state of a pod's life; kept on disk as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Machine {
+    /// When this node took it.
+    pub start_time: Option<Timestamp>,
+    /// Its containers.
+    pub containers: BTreeMap<String, Record>,
+    /// It is being brought down.
+    pub stopping: Option<Stopping>,
+    /// It has ended.
+    pub verdict: Option<Verdict>,
+}
+
+enum Init {
+    Done,
+    Waiting,
+    Failed,
+}
+
+impl Machine {
+    /// The server wants it to end. A second word can only shorten the time.
+    pub fn stop(&mut self, grace: u32, reason: &str, now: Timestamp) {
+        match &mut self.stopping {
+            Some(stopping) => stopping.grace = stopping.grace.min(grace),
+            None => {
+                self.stopping = Some(Stopping {
+                    cause: StopCause::Asked {
+                        reason: reason.to_owned(),
+                    },
+                    grace,
+                    since: now,
+                });
+            }
+        }
+    }
+
+    /// Takes in what was seen of a container's run; true if it was news.
+    pub fn observe(&mut self, plan: &PodPlan, container: &str, attempt: u32, seen: Seen) -> bool {
+        let Some(described) = plan.container(container) else {
+            return false;
+        };
+        self.containers
+            .entry(container.to_owned())
+            .or_default()
+            .observe(
+                attempt,
+                seen,
+                described.startup_probe,
+                described.readiness_probe,
+            )
+    }
+
+    /// After the agent's restart: a run that the runtime knows nothing of. One that was only
+    /// asked for never began; one that ran has ended unseen.
+    pub fn lost_sight(&mut self, container: &str, now: Timestamp) {
+        let Some(record) = self.containers.get_mut(container) else {
+            return;
+        };
+        match record.run {
+            Run::Starting => record.run = Run::Never,
+            Run::Running { since } => {
+                record.run = Run::Ended(End::unknown(
+                    "the container's end was not seen; the node's runtime knows nothing of it",
+                    Some(since),
+                    now,
+                ));
+                record.started = false;
+                record.ready = false;
+            }
+            Run::Never | Run::Ended(_) => {}
+        }
+    }
+
+    /// Takes in what a probe or hook of a run found; true if it was news.
+    pub fn probed(&mut self, container: &str, attempt: u32, verdict: ProbeVerdict) -> bool {
+        let Some(record) = self.containers.get_mut(container) else {
+            return false;
+        };
+        if record.attempt != attempt || !record.is_running() {
+            return false;
+        }
+        let before = record.clone();
+        match verdict {
+            ProbeVerdict::Started => record.started = true,
+            ProbeVerdict::Ready(ready) => record.ready = ready && record.started,
+            ProbeVerdict::Condemned(why) => {
+                record.condemned.get_or_insert(why);
+            }
+        }
+        *record != before
+    }
+
+    /// After the startup probe of a container without readiness probe.
+    fn settle_readiness(&mut self, plan: &PodPlan) {
+        for container in plan.all().filter(|c| !c.readiness_probe) {
+            if let Some(record) = self.containers.get_mut(&container.name) {
+                record.ready = record.started && record.is_running();
+            }
+        }
+    }
+
+    /// Nothing of it runs and nothing will.
+    pub fn is_over(&self) -> bool {
+        self.verdict.is_some() && !self.is_alive()
+    }
+
+    /// Something of it may run.
+    pub fn is_alive(&self) -> bool {
+        self.containers.values().any(Record::is_alive)
+    }
+
+    /// What is to be done now.
+    pub fn step(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp) -> Step {
+        let mut step = Step::default();
+        let start_time = *self.start_time.get_or_insert(now);
+        for container in plan.all() {
+            self.containers.entry(container.name.clone()).or_default();
+        }
+        self.settle_readiness(plan);
+        if self.verdict.is_some() {
+            return step;
+        }
+        self.check_deadline(plan, start_time, now, &mut step);
+        if self.stopping.is_some() {
+            self.bring_down(plan, now, &mut step);
+            return step;
+        }
+        match self.step_init(plan, gates, now, &mut step) {
+            Init::Waiting => {}
+            Init::Failed => self.wind_up(plan, now, &mut step, |_| Verdict {
+                succeeded: false,
+                reason: String::new(),
+                message: String::new(),
+            }),
+            Init::Done => self.step_main(plan, gates, now, &mut step),
+        }
+        self.execute_condemned(plan, &mut step);
+        step
+    }
+
+    fn check_deadline(
+        &mut self,
+        plan: &PodPlan,
+        start_time: Timestamp,
+        now: Timestamp,
+        step: &mut Step,
+    ) {
+        let Some(limit) = plan.active_deadline else {
+            return;
+        };
+        if self.stopping.is_some() {
+            return;
+        }
+        let end = start_time
+            .checked_add(SignedDuration::from_secs(limit))
+            .unwrap_or(Timestamp::MAX);
+        if now >= end {
+            self.stopping = Some(Stopping {
+                cause: StopCause::Deadline,
+                grace: plan.grace,
+                since: now,
+            });
+        } else {
+            step.wake_at(end);
+        }
+    }
+
+    fn record(&mut self, container: &ContainerPlan) -> &mut Record {
+        self.containers
+            .entry(container.name.clone())
+            .or_default()
+    }
+
+    fn step_init(
+        &mut self,
+        plan: &PodPlan,
+        gates: &Gates,
+        now: Timestamp,
+        step: &mut Step,
+    ) -> Init {
+        let main_begun = plan
+            .main
+            .iter()
+            .any(|c| self.containers[&c.name].run != Run::Never);
+        for container in &plan.init {
+            let record = self.record(container);
+            if container.sidecar {
+                if !record.is_alive() {
+                    self.run(container, gates, now, step);
+                }
+                // Once the others run, a sidecar that restarts holds nobody up.
+                if !main_begun && !self.containers[&container.name].started {
+                    return Init::Waiting;
+                }
+                continue;
+            }
+            // Init containers that did their work aren't run again.
+            match &record.run {
+                Run::Ended(end) if end.code == 0 => {}
+                Run::Ended(end) if !plan.restart.restarts(end.code) => return Init::Failed,
+                Run::Never | Run::Ended(_) => {
+                    self.run(container, gates, now, step);
+                    return Init::Waiting;
+                }
+                Run::Starting | Run::Running { .. } => return Init::Waiting,
+            }
+        }
+        Init::Done
+    }
+
+    fn step_main(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
+        let mut over = !plan.main.is_empty();
+        for container in &plan.main {
+            match &self.containers[&container.name].run {
+                Run::Ended(end) if !plan.restart.restarts(end.code) => {}
+                Run::Never | Run::Ended(_) => {
+                    over = false;
+                    self.run(container, gates, now, step);
+                }
+                Run::Starting | Run::Running { .. } => over = false,
+            }
+        }
+        if over {
+            self.wind_up(plan, now, step, |machine| machine.natural_verdict(plan));
+        }
+    }
+
+    /// Starts a container that isn't running, now or when its waiting time is over.
+    fn run(&mut self, container: &ContainerPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
+        if gates.hold(&container.name).is_some() {
+            return;
+        }
+        let record = self.record(container);
+        let waited_before = record.wait_until;
+        if let Some(until) = record.may_restart(now) {
+            step.wake_at(until);
+            if waited_before != Some(until) {
+                step.actions.push(Action::BackOff {
+                    container: container.name.clone(),
+                });
+            }
+            return;
+        }
+        record.begin();
+        step.actions.push(Action::Start {
+            container: container.name.clone(),
+            attempt: record.attempt,
+        });
+    }
+
+    /// All is done but for sidecars: ends them, and when they have ended, gives the verdict.
+    fn wind_up(
+        &mut self,
+        plan: &PodPlan,
+        now: Timestamp,
+        step: &mut Step,
+        verdict: impl FnOnce(&Machine) -> Verdict,
+    ) {
+        let alive: Vec<&ContainerPlan> = plan
+            .all()
+            .filter(|c| self.containers[&c.name].is_alive())
+            .collect();
+        if alive.is_empty() {
+            let verdict = verdict(self);
+            tracing::debug!(pod = plan.name, ?verdict, %now, "the pod has ended");
+            self.verdict = Some(verdict);
+            return;
+        }
+        for container in alive.into_iter().rev() {
+            self.kill(container, plan.grace, "the pod's containers have completed", step);
+        }
+    }
+
+    /// Ends everything: the containers first, then the sidecars, last started first.
+    fn bring_down(&mut self, plan: &PodPlan, now: Timestamp, step: &mut Step) {
+        let Some(stopping) = self.stopping.clone() else {
+            return;
+        };
+        let why = match &stopping.cause {
+            StopCause::Asked { reason } => reason.clone(),
+            StopCause::Deadline => "the pod's activeDeadlineSeconds are over".to_owned(),
+        };
+        let sidecar = |c: &&ContainerPlan| c.sidecar;
+        let first_alive = plan
+            .all()
+            .filter(|c| !sidecar(c))
+            .any(|c| self.containers[&c.name].is_alive());
+        if first_alive {
+            for container in plan.all().filter(|c| !sidecar(c)) {
+                self.kill(container, stopping.grace, &why, step);
+            }
+            if stopping.grace > LEAST_GRACE_SECONDS {
+                return;
+            }
+        }
+        let passed = now.duration_since(stopping.since).as_secs().max(0);
+        let left = i64::from(stopping.grace).saturating_sub(passed);
+        let left = u32::try_from(left.max(0)).unwrap_or(0);
+        let left = left.max(LEAST_GRACE_SECONDS).min(stopping.grace.max(1));
+        for container in plan.init.iter().rev().filter(sidecar) {
+            // One at a time and in order, as long as there is time.
+            let alive = self.containers[&container.name].is_alive();
+            self.kill(container, left, &why, step);
+            if alive && stopping.grace > LEAST_GRACE_SECONDS {
+                return;
+            }
+        }
+        if self.is_alive() {
+            return;
+        }
+        self.verdict = Some(match stopping.cause {
+            StopCause::Deadline => Verdict {
+                succeeded: false,
+                reason: "DeadlineExceeded".to_owned(),
+                message: "Pod was active on the node longer than the specified deadline".to_owned(),
+            },
+            StopCause::Asked { .. } => self.natural_verdict(plan),
+        });
+    }
+
+    fn natural_verdict(&self, plan: &PodPlan) -> Verdict {
+        let succeeded = plan
+            .main
+            .iter()
+            .all(|c| self.containers[&c.name].end().is_some_and(|end| end.code == 0));
+        Verdict {
+            succeeded,
+            reason: String::new(),
+            message: String::new(),
+        }
+    }
+
+    fn execute_condemned(&mut self, plan: &PodPlan, step: &mut Step) {
+        for container in plan.all() {
+            let Some(why) = self.containers[&container.name].condemned.clone() else {
+                continue;
+            };
+            let grace = container.probe_grace.unwrap_or(plan.grace);
+            self.kill(container, grace, &why, step);
+        }
+    }
+
+    fn kill(&mut self, container: &ContainerPlan, grace: u32, why: &str, step: &mut Step) {
+        let record = self.record(container);
+        if !record.is_alive() || record.killed.is_some_and(|sent| sent <= grace) {
+            return;
+        }
+        record.killed = Some(grace);
+        step.actions.push(Action::Kill {
+            container: container.name.clone(),
+            attempt: record.attempt,
+            grace,
+            why: why.to_owned(),
+        });
+    }
+}

@@ -1,0 +1,140 @@
+//! Owns `GET pods/NAME/log`: reading what is asked for, finding the container, passing the bytes on. The logs
+//! themselves lie with the nodes' agents; a [`LogOpener`] reaches them.
+
+use std::sync::Arc;
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream::BoxStream;
+use http::{HeaderValue, Response, header};
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::object;
+use crate::status::Failure;
+
+/// What is asked for of a container's log.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LogRequest {
+    /// The pod's namespace.
+    pub namespace: String,
+    /// The pod's name.
+    pub pod: String,
+    /// The pod's uid: a later pod of the same name is another one.
+    pub uid: String,
+    /// The node that runs or ran it.
+    pub node: String,
+    /// The container, init containers included.
+    pub container: String,
+    /// Whether to go on as the log grows.
+    pub follow: bool,
+    /// Only this many of the last lines.
+    pub tail: Option<u64>,
+    /// Only what is at most this old, in seconds.
+    pub since_seconds: Option<u64>,
+    /// Only what was written at or after this.
+    pub since_time: Option<Timestamp>,
+    /// Whether each line begins with its time.
+    pub timestamps: bool,
+    /// Whether the container's run before the current one is meant.
+    pub previous: bool,
+    /// At most this many bytes.
+    pub limit_bytes: Option<u64>,
+}
+
+/// Why a log cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LogError {
+    /// There is none (yet); the text says why.
+    #[error("{0}")]
+    NotFound(String),
+    /// The request makes no sense for this pod; the text says what would.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The node cannot be reached now; the text says which.
+    #[error("{0}")]
+    Unavailable(String),
+}
+
+/// Opens a container's log.
+pub type LogOpener = Arc<
+    dyn Fn(LogRequest) -> BoxFuture<'static, Result<BoxStream<'static, Result<Bytes, std::io::Error>>, LogError>>
+        + Send
+        + Sync,
+>;
+
+pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
+    let entry = call.server.0.store.get(&call.key());
+    let entry = entry.ok_or_else(|| Failure::not_found(call.kind, call.object_name()))?;
+    let request = read(call, &object::parse(&entry)?)?;
+    if request.node.is_empty() {
+        // Kubernetes has nothing to say about a pod without a node, either.
+        return Ok(plain(Body::empty()));
+    }
+    let opener = call.server.0.logs.read().clone();
+    let opener = opener.ok_or_else(|| Failure::unavailable("no agent is connected that could read logs"))?;
+    let stream = opener(request).await.map_err(|error| match error {
+        LogError::NotFound(why) => Failure::log_not_found(why),
+        LogError::BadRequest(why) => Failure::bad_request(why),
+        LogError::Unavailable(why) => Failure::unavailable(why),
+    })?;
+    Ok(plain(Body::from_stream(stream)))
+}
+
+fn plain(body: Body) -> Response<Body> {
+    let mut response = Response::new(body);
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+}
+
+fn read(call: &Call, pod: &Value) -> Result<LogRequest, Failure> {
+    let params = &call.params;
+    let since_time = params.get("sinceTime").map(|text| {
+        text.parse::<Timestamp>().map_err(|error| {
+            Failure::bad_request(format!("sinceTime: Invalid value: \"{text}\": {error}; write it as RFC 3339"))
+        })
+    });
+    Ok(LogRequest {
+        namespace: call.namespace.clone().unwrap_or_default(),
+        pod: call.object_name().to_string(),
+        uid: object::meta_text(pod, "uid").to_string(),
+        node: pod["spec"]["nodeName"].as_str().unwrap_or_default().to_string(),
+        container: container(call, pod)?,
+        follow: params.switch("follow") == Some(true),
+        tail: params.number("tailLines")?,
+        since_seconds: params.number("sinceSeconds")?,
+        since_time: since_time.transpose()?,
+        timestamps: params.switch("timestamps") == Some(true),
+        previous: params.switch("previous") == Some(true),
+        limit_bytes: params.number("limitBytes")?,
+    })
+}
+
+/// The container meant: the one named, or the only one.
+fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
+    let names = |list: &str| -> Vec<String> {
+        let containers = pod["spec"][list].as_array().into_iter().flatten();
+        containers.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect()
+    };
+    let (ordinary, first) = (names("containers"), names("initContainers"));
+    let pod_name = call.object_name();
+    match call.params.get("container") {
+        Some(name) if ordinary.iter().chain(&first).any(|one| one == name) => Ok(name.to_string()),
+        Some(name) => Err(Failure::bad_request(format!("container {name} is not valid for pod {pod_name}"))),
+        None => match ordinary.as_slice() {
+            [only] => Ok(only.clone()),
+            several => {
+                let mut choose = format!(
+                    "a container name must be specified for pod {pod_name}, choose one of: [{}]",
+                    several.join(" ")
+                );
+                if !first.is_empty() {
+                    choose.push_str(&format!(" or one of the init containers: [{}]", first.join(" ")));
+                }
+                Err(Failure::bad_request(choose))
+            }
+        },
+    }
+}

@@ -1,0 +1,445 @@
+//! Containers as processes of this machine, each under its shim. Owns the containers'
+//! directories (`ROOT/ID/`), the table of what is known of them, and the news of it.
+//!
+//! Nothing is kept here that is not also on disk: a new [`ProcessRuntime`] over the same
+//! root finds every container again by [`ProcessRuntime::recover`].
+
+mod commands;
+mod watch;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::BoxStream;
+use jiff::Timestamp;
+use tokio::sync::broadcast;
+
+pub use commands::{ExecOutcome, Stats};
+
+use crate::capabilities::{Capabilities, Support};
+use crate::cgroup::Layout;
+use crate::error::RuntimeError;
+use crate::logs::{LogRead, read_logs};
+use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
+use crate::shim::{STAGE, STAGE_PROBE};
+use crate::spec::{ContainerId, ContainerSpec};
+use crate::state::{
+    ContainerState, ContainerStatus, Exit, SHIM_LOG, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile, StopRequest, load, save,
+};
+
+/// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
+pub const MAX_CHANGES: usize = 1024;
+/// How long a shim may take to say that its container runs or cannot: mounting network
+/// volumes is part of it.
+const START_LIMIT: Duration = Duration::from_secs(120);
+/// How long beyond the grace period a stop is waited for.
+const STOP_SLACK: Duration = Duration::from_secs(15);
+/// How long the trying of namespaces may take.
+const PROBE_LIMIT: Duration = Duration::from_secs(10);
+
+/// How a [`ProcessRuntime`] works.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where containers' directories are; made if missing. One runtime at a time may use it.
+    pub root: PathBuf,
+    /// The command that is the shim once a directory is added: this program and `shim`.
+    pub shim_command: Vec<OsString>,
+    /// The cgroup, below each hierarchy's root, that containers' cgroups are made in.
+    pub cgroup_parent: String,
+}
+
+impl Config {
+    /// Containers in `root`, shims by `shim_command`, cgroups in `muster`.
+    pub fn new(root: PathBuf, shim_command: Vec<OsString>) -> Config {
+        Config { root, shim_command, cgroup_parent: DEFAULT_CGROUP_PARENT.into() }
+    }
+}
+
+/// Runs containers as processes. Cheap to clone; all clones are one.
+#[derive(Clone)]
+pub struct ProcessRuntime {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    config: Config,
+    capabilities: Capabilities,
+    table: Mutex<Table>,
+    changes: broadcast::Sender<ContainerStatus>,
+    watcher: watch::Watcher,
+}
+
+#[derive(Default)]
+struct Table {
+    known: BTreeMap<ContainerId, Entry>,
+    /// Those whose shim has been started a moment ago: its silence means nothing yet.
+    starting: BTreeSet<ContainerId>,
+}
+
+struct Entry {
+    spec: Arc<ContainerSpec>,
+    status: ContainerStatus,
+}
+
+impl ProcessRuntime {
+    /// Makes the root, finds out what works here, and starts watching. Call it inside a
+    /// tokio runtime, then [`ProcessRuntime::recover`].
+    pub async fn new(config: Config) -> Result<ProcessRuntime, RuntimeError> {
+        if config.shim_command.is_empty() {
+            return Err(RuntimeError::Spec {
+                field: "shim_command".into(),
+                value: String::new(),
+                detail: "name this program and its shim command".into(),
+            });
+        }
+        fs::create_dir_all(&config.root).map_err(RuntimeError::io("make", &config.root))?;
+        let root = config.root.canonicalize().map_err(RuntimeError::io("resolve", &config.root))?;
+        let config = Config { root, ..config };
+        let namespaces = probe_namespaces(&config).await;
+        let (layout, parent) = (Layout::detect(), config.cgroup_parent.clone());
+        let probe = tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, namespaces));
+        let capabilities = probe.await.map_err(|e| RuntimeError::Io {
+            action: "probe",
+            path: "/sys/fs/cgroup".into(),
+            source: std::io::Error::other(e),
+        })?;
+        let (changes, _) = broadcast::channel(MAX_CHANGES);
+        let shared = Shared {
+            config,
+            capabilities,
+            table: Mutex::default(),
+            changes,
+            watcher: watch::Watcher::new()?,
+        };
+        let runtime = ProcessRuntime { shared: Arc::new(shared) };
+        watch::start(&runtime.shared)?;
+        Ok(runtime)
+    }
+
+    /// What works on this machine.
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.shared.capabilities
+    }
+
+    /// Reads back every container in the root, as after a restart of the agent. One whose
+    /// shim is gone without a word is given up: what is left of it is killed and it counts
+    /// as ended ([`crate::ExitReason::ContainerStatusUnknown`]). One that never got its shim
+    /// can never get it later. A directory that cannot be read is logged and left alone.
+    pub async fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
+        let shared = self.shared.clone();
+        blocking(move || shared.recover()).await?
+    }
+
+    /// Starts a container and waits until its command runs, or cannot: then the status is
+    /// [`ContainerState::Exited`] with [`crate::ExitReason::StartError`]. An error means that
+    /// there is no such container afterwards, or (a timeout) that it has been given up.
+    pub async fn start(&self, spec: ContainerSpec) -> Result<ContainerStatus, RuntimeError> {
+        spec.validate()?;
+        let id = spec.id.clone();
+        let mut news = self.shared.changes.subscribe();
+        let shared = self.shared.clone();
+        blocking(move || shared.prepare(spec)).await??;
+        let mut child = match self.spawn_shim(&id) {
+            Ok(child) => child,
+            Err(e) => {
+                self.shared.forget(&id);
+                return Err(e);
+            }
+        };
+        let shared = self.shared.clone();
+        let watched = id.clone();
+        tokio::spawn(async move {
+            // Reaps the shim, and notices at once when it dies before its container.
+            let _ = child.wait().await;
+            shared.table().starting.remove(&watched);
+            let _ = blocking(move || shared.look(&watched)).await;
+        });
+        let settled = async {
+            loop {
+                if let Some(status) = self.status(&id)
+                    && status.state != ContainerState::Starting
+                {
+                    return Ok(status);
+                }
+                if matches!(news.recv().await, Err(broadcast::error::RecvError::Closed)) {
+                    return Err(RuntimeError::NotFound(id.clone()));
+                }
+            }
+        };
+        let outcome = tokio::time::timeout(START_LIMIT, settled).await;
+        self.shared.table().starting.remove(&id);
+        match outcome {
+            Ok(status) => status,
+            Err(_) => {
+                // Whatever it waits for, it is not to start when nobody expects it any more.
+                let _ = self.request_stop(&id, Duration::ZERO).await;
+                Err(RuntimeError::Timeout {
+                    what: format!("starting container {id}"),
+                    limit: START_LIMIT,
+                    look_at: self.shared.dir(&id).join(SHIM_LOG),
+                })
+            }
+        }
+    }
+
+    fn spawn_shim(&self, id: &ContainerId) -> Result<tokio::process::Child, RuntimeError> {
+        let dir = self.shared.dir(id);
+        let log_path = dir.join(SHIM_LOG);
+        let log = fs::File::create(&log_path).map_err(RuntimeError::io("make", &log_path))?;
+        let log_too = log.try_clone().map_err(RuntimeError::io("open", &log_path))?;
+        self.shim_command(&dir)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(log_too)
+            .kill_on_drop(false)
+            .spawn()
+            .map_err(|source| RuntimeError::Shim { command: format!("{:?}", self.shared.config.shim_command), source })
+    }
+
+    fn shim_command(&self, dir: &Path) -> tokio::process::Command {
+        shim_command(&self.shared.config, dir)
+    }
+
+    /// What is known of a container.
+    pub fn status(&self, id: &ContainerId) -> Option<ContainerStatus> {
+        self.shared.table().known.get(id).map(|entry| entry.status.clone())
+    }
+
+    /// What is known of all.
+    pub fn list(&self) -> Vec<ContainerStatus> {
+        self.shared.table().known.values().map(|entry| entry.status.clone()).collect()
+    }
+
+    /// Each change of a container's status from now on. A receiver that falls more than
+    /// [`MAX_CHANGES`] behind gets `Lagged`; it then reads [`ProcessRuntime::list`].
+    pub fn changes(&self) -> broadcast::Receiver<ContainerStatus> {
+        self.shared.changes.subscribe()
+    }
+
+    /// Waits for a container's end.
+    pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        let mut news = self.shared.changes.subscribe();
+        loop {
+            let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+            if let ContainerState::Exited(exit) = status.state {
+                return Ok(exit);
+            }
+            if matches!(news.recv().await, Err(broadcast::error::RecvError::Closed)) {
+                return Err(RuntimeError::NotFound(id.clone()));
+            }
+        }
+    }
+
+    /// SIGTERM to the container's processes, SIGKILL to what is left after `grace`, and
+    /// waits for the end. The request is on disk before this waits: it is carried out even
+    /// if the caller goes away, and a later one can only shorten the time left. A container
+    /// that has ended already is fine.
+    pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<Exit, RuntimeError> {
+        self.request_stop(id, grace).await?;
+        let limit = grace + STOP_SLACK;
+        tokio::time::timeout(limit, self.wait(id)).await.unwrap_or_else(|_| {
+            Err(RuntimeError::Timeout {
+                what: format!("stopping container {id} (a process may be stuck in the kernel)"),
+                limit,
+                look_at: self.shared.dir(id).join(SHIM_LOG),
+            })
+        })
+    }
+
+    /// Asks for a stop and does not wait for it.
+    pub async fn request_stop(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
+        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+        if status.exit().is_some() {
+            return Ok(());
+        }
+        let dir = self.shared.dir(id);
+        let grace_ms = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
+        blocking(move || save(&dir, STOP_FILE, &StopRequest { grace_ms })).await?
+    }
+
+    /// Kills at once and waits for the end.
+    pub async fn kill(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
+        self.stop(id, Duration::ZERO).await
+    }
+
+    /// Forgets a container that has ended and removes its directory and cgroup. Its log
+    /// stays: it belongs to the caller.
+    pub async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+        if status.exit().is_none() {
+            return Err(RuntimeError::StillRunning(id.clone()));
+        }
+        let shared = self.shared.clone();
+        let id = id.clone();
+        blocking(move || shared.remove(&id)).await?
+    }
+
+    /// A container's log; see [`LogRead`]. Following ends with the container.
+    pub fn logs(&self, id: &ContainerId, options: LogRead) -> Result<BoxStream<'static, std::io::Result<Bytes>>, RuntimeError> {
+        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+        let (shared, id) = (self.shared.clone(), id.clone());
+        let finished = move || shared.table().known.get(&id).is_none_or(|entry| entry.status.exit().is_some());
+        Ok(read_logs(status.log_path, options, finished))
+    }
+}
+
+impl Shared {
+    fn table(&self) -> MutexGuard<'_, Table> {
+        // A panic while holding it left no half-made change: each is one insertion.
+        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    fn dir(&self, id: &ContainerId) -> PathBuf {
+        self.config.root.join(id.as_str())
+    }
+
+    /// Puts a new container's directory on disk.
+    fn prepare(&self, spec: ContainerSpec) -> Result<(), RuntimeError> {
+        let (id, dir) = (spec.id.clone(), self.dir(&spec.id));
+        fs::create_dir(&dir).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => RuntimeError::Exists(id.clone()),
+            _ => RuntimeError::io("make", &dir)(e),
+        })?;
+        let status = ContainerStatus::of(&spec, None);
+        {
+            let mut table = self.table();
+            table.starting.insert(id.clone());
+            table.known.insert(id.clone(), Entry { spec: Arc::new(spec.clone()), status });
+        }
+        let made = self.watcher.add(&dir, &id).and_then(|()| save(&dir, SPEC_FILE, &spec));
+        if made.is_err() {
+            self.forget(&id);
+        }
+        made
+    }
+
+    /// Undoes [`Shared::prepare`] for a container that has no shim.
+    fn forget(&self, id: &ContainerId) {
+        {
+            let mut table = self.table();
+            table.starting.remove(id);
+            table.known.remove(id);
+        }
+        self.watcher.remove(id);
+        let _ = fs::remove_dir_all(self.dir(id));
+    }
+
+    fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
+        let root = &self.config.root;
+        let list = fs::read_dir(root).map_err(RuntimeError::io("read", root))?;
+        let mut found = Vec::new();
+        for entry in list.flatten() {
+            let Some(id) = entry.file_name().to_str().and_then(|name| ContainerId::new(name).ok()) else { continue };
+            if self.table().starting.contains(&id) {
+                continue;
+            }
+            match self.recover_one(&id) {
+                Ok(Some(status)) => found.push(status),
+                Ok(None) => {}
+                Err(e) => tracing::warn!(container = %id, "cannot recover: {e}"),
+            }
+        }
+        Ok(found)
+    }
+
+    fn recover_one(&self, id: &ContainerId) -> Result<Option<ContainerStatus>, RuntimeError> {
+        let dir = self.dir(id);
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        let Some(spec) = load::<ContainerSpec>(&dir, SPEC_FILE)? else {
+            // The agent died between making the directory and describing the container.
+            fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir))?;
+            return Ok(None);
+        };
+        self.watcher.add(&dir, id)?;
+        let state = load::<StateFile>(&dir, STATE_FILE)?;
+        let status = ContainerStatus::of(&spec, state.as_ref());
+        self.table().known.insert(id.clone(), Entry { spec: Arc::new(spec), status });
+        self.look(id)?;
+        Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
+    }
+
+    /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
+    fn look(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let (spec, was_exited) = match self.table().known.get(id) {
+            Some(entry) => (entry.spec.clone(), entry.status.exit().is_some()),
+            None => return Ok(()),
+        };
+        if was_exited {
+            return Ok(());
+        }
+        let dir = self.dir(id);
+        let mut state = load::<StateFile>(&dir, STATE_FILE)?;
+        let ended = matches!(&state, Some(StateFile { state: ContainerState::Exited(_), .. }));
+        if !ended && !self.table().starting.contains(id) {
+            state = watch::give_up_if_orphaned(&dir)?.or(state);
+        }
+        let status = ContainerStatus::of(&spec, state.as_ref());
+        {
+            let mut table = self.table();
+            let Some(entry) = table.known.get_mut(id) else { return Ok(()) };
+            if entry.status == status || entry.status.exit().is_some() {
+                return Ok(());
+            }
+            entry.status = status.clone();
+        }
+        // No receiver is no fault: the table has it.
+        let _ = self.changes.send(status);
+        Ok(())
+    }
+
+    fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let dir = self.dir(id);
+        if let Ok(Some(state)) = load::<StateFile>(&dir, STATE_FILE) {
+            state.cgroup.remove();
+        }
+        match fs::remove_dir_all(&dir) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(RuntimeError::io("remove", &dir)(e)),
+        }
+        self.watcher.remove(id);
+        self.table().known.remove(id);
+        Ok(())
+    }
+}
+
+fn shim_command(config: &Config, dir: &Path) -> tokio::process::Command {
+    let mut words = config.shim_command.iter();
+    let mut command = tokio::process::Command::new(words.next().cloned().unwrap_or_default());
+    command.args(words).arg(dir).env_remove(STAGE).env(CGROUP_PARENT, &config.cgroup_parent);
+    command
+}
+
+async fn probe_namespaces(config: &Config) -> Support {
+    let mut command = shim_command(config, &config.root);
+    command.env(STAGE, STAGE_PROBE).stdin(Stdio::null()).kill_on_drop(true);
+    match tokio::time::timeout(PROBE_LIMIT, command.output()).await {
+        Err(_) => Support::No(format!("the shim did not answer within {PROBE_LIMIT:?}")),
+        Ok(Err(e)) => Support::No(format!("the shim cannot be started: {e}")),
+        Ok(Ok(output)) => serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
+            Support::No(format!("the shim answered {:?}", String::from_utf8_lossy(&output.stderr).trim()))
+        }),
+    }
+}
+
+/// Runs file and kernel work off the async threads.
+async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RuntimeError> {
+    tokio::task::spawn_blocking(work).await.map_err(|e| RuntimeError::Io {
+        action: "work on",
+        path: PathBuf::from("containers"),
+        source: std::io::Error::other(e),
+    })
+}
+
+/// The end given to a container whose end nobody saw.
+fn lost(message: &str, started_at: Option<Timestamp>) -> Exit {
+    Exit::unknown(message, started_at, Timestamp::now())
+}

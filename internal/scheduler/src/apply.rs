@@ -1,0 +1,274 @@
+//! Events into state. Each costs what it changed, may come twice or in any order across objects,
+//! and leaves the state as if built from the objects as they are now.
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::kinds::PodGroup;
+
+use crate::event::Event;
+use crate::gang::{GangKey, Spec};
+use crate::node::Offer;
+use crate::pod::{Pod, PodKey, Stage, Told};
+use crate::queue::Rules;
+use crate::state::{Priority, Scheduler};
+use crate::{GroupRef, PodRef, devices};
+
+impl Scheduler {
+    /// Takes in one event.
+    pub fn apply(&mut self, event: Event) {
+        match event {
+            Event::NodeChanged(node) => self.node_changed(&node),
+            Event::NodeGone(name) => self.node_gone(&name),
+            Event::PodChanged(pod) => self.pod_changed(&pod),
+            Event::PodGone(namespace, name) => self.pod_gone(&PodKey::new(&namespace, &name)),
+            Event::PodGroupChanged(group) => self.group_changed(&group),
+            Event::PodGroupGone(namespace, name) => self.group_gone(&namespace, &name),
+            Event::QueueChanged(queue) => {
+                let rules = Rules::read(&queue, &mut self.names);
+                self.queue_changed(queue.metadata.name.as_deref().unwrap_or_default(), Some(rules));
+            }
+            Event::QueueGone(name) => self.queue_changed(&name, None),
+            Event::PriorityClassChanged(class) => {
+                let priority =
+                    Priority { value: class.value, default: class.global_default.unwrap_or(false) };
+                let name = class.metadata.name.clone().unwrap_or_default();
+                self.priority_changed(name, Some(priority));
+            }
+            Event::PriorityClassGone(name) => self.priority_changed(name, None),
+        }
+    }
+
+    /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
+    /// waits again. Does nothing for a pod that events have confirmed.
+    pub fn forget(&mut self, pod: &PodRef) {
+        let key = PodKey::new(&pod.namespace, &pod.name);
+        let Some(known) = self.pods.get(&key) else { return };
+        if !known.assumed || known.uid != pod.uid {
+            return;
+        }
+        let mut waiting = known.clone();
+        waiting.assumed = false;
+        waiting.node = None;
+        waiting.devices.clear();
+        waiting.stage = Stage::Pending;
+        self.replace_pod(&key, waiting);
+    }
+
+    /// Leaves a gang alone until a time: after a binding failed, so that it is not tried in a
+    /// tight loop.
+    pub fn hold(&mut self, group: &GroupRef, until: jiff::Timestamp) {
+        let key = self.gang_key(group);
+        if let Some(gang) = self.gangs.get_mut(&key) {
+            gang.held_until = Some(until);
+            self.changed = true;
+        }
+    }
+
+    /// Forgets what a PodGroup's status was said to be, after it could not be written: the next
+    /// plan says it again.
+    pub fn forget_status(&mut self, group: &GroupRef) {
+        let key = self.gang_key(group);
+        if let Some(gang) = self.gangs.get_mut(&key) {
+            gang.shown = None;
+            self.stirred.insert(key);
+            self.changed = true;
+        }
+    }
+
+    fn gang_key(&self, group: &GroupRef) -> GangKey {
+        let pod = PodKey::new(&group.namespace, &group.name);
+        let mut key = GangKey::lone(&pod);
+        key.lone = group.lone;
+        key
+    }
+
+    fn node_changed(&mut self, node: &k8s::Node) {
+        let Some(name) = node.metadata.name.as_deref() else { return };
+        let offer = Offer::read(node, &mut self.names);
+        let at = self.node_at(name);
+        // Nodes are reported every few seconds, mostly unchanged.
+        if self.nodes[at].offer.as_ref() != Some(&offer) {
+            self.set_offer(at, Some(offer));
+        }
+    }
+
+    fn node_gone(&mut self, name: &str) {
+        let Some(at) = self.node_index.get(name).copied() else { return };
+        if self.nodes[at].offer.is_some() {
+            self.set_offer(at, None);
+        }
+        self.tidy_node(at);
+    }
+
+    fn pod_changed(&mut self, pod: &k8s::Pod) {
+        let Some(told) = Told::read(pod, &self.config.scheduler_names) else { return };
+        let key = told.key.clone();
+        let class = self.classes.join(told.spec, &mut self.names);
+        let mut new = Pod {
+            uid: told.uid,
+            class,
+            gang: told.gang,
+            task: told.task,
+            stage: told.stage,
+            node: told.node.map(|name| self.node_at(name)),
+            devices: told.devices,
+            assumed: false,
+            ours: told.ours,
+            priority: told.spec.priority.unwrap_or_else(|| self.default_priority()),
+            created: told.created,
+            queue: told.queue,
+            asks: devices::asks(told.spec),
+        };
+        if let Some(old) = self.pods.get(&key) {
+            let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
+            if old.assumed && old.uid == new.uid && unbound {
+                // The binding is on its way: an event from before it says nothing against it.
+                new.stage = Stage::Bound;
+                new.node = old.node;
+                new.devices = old.devices.clone();
+                new.assumed = true;
+            }
+            if *old == new {
+                self.leave_class(class);
+                return;
+            }
+        }
+        self.replace_pod_joined(&key, new);
+    }
+
+    /// Puts a pod in another's place, within the same class.
+    fn replace_pod(&mut self, key: &PodKey, new: Pod) {
+        let class = self.classes.rejoin(new.class);
+        self.replace_pod_joined(key, Pod { class, ..new });
+    }
+
+    fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
+        let gang = new.gang.clone();
+        let left = self.take_pod(key);
+        self.put_pod(key.clone(), new);
+        if let Some(left) = left.filter(|left| *left != gang) {
+            self.settle(&left);
+        }
+        self.settle(&gang);
+    }
+
+    fn pod_gone(&mut self, key: &PodKey) {
+        if let Some(gang) = self.take_pod(key) {
+            self.settle(&gang);
+        }
+    }
+
+    /// Takes a pod out and undoes what it did; the gang is settled by the caller.
+    fn take_pod(&mut self, key: &PodKey) -> Option<GangKey> {
+        let pod = self.pods.remove(key)?;
+        self.account(key, &pod, false);
+        self.leave_class(pod.class);
+        Some(pod.gang)
+    }
+
+    fn put_pod(&mut self, key: PodKey, pod: Pod) {
+        self.account(&key, &pod, true);
+        self.pods.insert(key, pod);
+    }
+
+    /// Counts a pod in or out, everywhere.
+    fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        let demand = self.classes.get(pod.class).demand().clone();
+        let times = if up { 1 } else { -1 };
+        let gang = self.gang_mut(&pod.gang);
+        if up {
+            gang.members.insert(key.clone());
+        } else {
+            gang.members.remove(key);
+        }
+        gang.count(key, &pod.task, pod.stage, up);
+        gang.count_priority(pod.priority, up);
+        if up && pod.stage == Stage::Pending {
+            gang.completed = false;
+        }
+        let Some(at) = pod.node else { return };
+        gang.count_node(at, up);
+        if pod.ours {
+            gang.allocated.add(&demand, times);
+            let queue = gang.queue.clone();
+            if !queue.is_empty() {
+                self.queues.charge(&queue, &demand, times);
+            }
+        }
+        if up {
+            self.occupy(at, &demand, &pod.devices);
+        } else {
+            self.vacate(at, &demand, &pod.devices);
+        }
+        self.touch(at);
+        if !up {
+            self.tidy_node(at);
+        }
+    }
+
+    fn leave_class(&mut self, class: crate::class::ClassIx) {
+        if self.classes.leave(class) {
+            self.views.remove(&class);
+        }
+    }
+
+    fn group_changed(&mut self, group: &PodGroup) {
+        let (Some(name), namespace) =
+            (group.metadata.name.as_deref(), group.metadata.namespace.as_deref())
+        else {
+            return;
+        };
+        let spec = Spec::read(group, &mut self.names);
+        let key = GangKey::group(namespace.unwrap_or("default").into(), name);
+        if self.gangs.get(&key).is_some_and(|gang| gang.spec.as_ref() == Some(&spec)) {
+            return;
+        }
+        self.unexpect(&key);
+        let gang = self.gang_mut(&key);
+        if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {
+            // Another of the same name: nothing of the old one's past is its own.
+            gang.shown = None;
+            gang.admitted = false;
+            gang.completed = false;
+        }
+        gang.spec = Some(spec);
+        gang.recall(group);
+        self.settle(&key);
+    }
+
+    fn group_gone(&mut self, namespace: &str, name: &str) {
+        let key = GangKey::group(namespace.into(), name);
+        if !self.gangs.contains_key(&key) {
+            return;
+        }
+        self.unexpect(&key);
+        let gang = self.gang_mut(&key);
+        gang.spec = None;
+        gang.shown = None;
+        gang.admitted = false;
+        gang.completed = false;
+        self.settle(&key);
+    }
+
+    fn queue_changed(&mut self, name: &str, rules: Option<Rules>) {
+        if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
+            return;
+        }
+        self.queues.set_rules(name, rules);
+        self.changed = true;
+    }
+
+    fn priority_changed(&mut self, name: String, priority: Option<Priority>) {
+        let old = match priority {
+            Some(priority) => self.priorities.insert(name, priority),
+            None => self.priorities.remove(&name),
+        };
+        if old == priority {
+            return;
+        }
+        // Rare: every gang's place may be another now.
+        let keys: Vec<GangKey> = self.gangs.keys().cloned().collect();
+        for key in keys {
+            self.settle(&key);
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! One gang: what must start together, which members there are and where they stand. A pod
+//! without a group is a gang of one.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use resources::amounts::Amounts;
+use resources::kinds::{PodGroup, PodGroupPhase};
+use resources::names::DEFAULT_QUEUE;
+
+use crate::line::LineKey;
+use crate::node::NodeIx;
+use crate::phase::Shown;
+use crate::pod::{PodKey, Stage};
+use crate::resource::{Demand, Names, Room};
+
+/// Which gang.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct GangKey {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+    /// A pod of this name without a group, rather than a PodGroup.
+    pub(crate) lone: bool,
+}
+
+impl GangKey {
+    pub(crate) fn group(namespace: Arc<str>, name: &str) -> GangKey {
+        GangKey { namespace, name: Arc::from(name), lone: false }
+    }
+
+    pub(crate) fn lone(pod: &PodKey) -> GangKey {
+        GangKey { namespace: pod.namespace.clone(), name: pod.name.clone(), lone: true }
+    }
+}
+
+/// What a PodGroup asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Spec {
+    pub(crate) uid: String,
+    pub(crate) min_member: usize,
+    pub(crate) min_task_member: BTreeMap<Arc<str>, usize>,
+    pub(crate) min_resources: Demand,
+    pub(crate) queue: String,
+    pub(crate) priority_class: Option<String>,
+    pub(crate) created: Option<Timestamp>,
+}
+
+impl Spec {
+    pub(crate) fn read(group: &PodGroup, names: &mut Names) -> Spec {
+        let spec = &group.spec;
+        let count = |n: i32| usize::try_from(n).unwrap_or(0);
+        let tasks = spec.min_task_member.iter().flatten();
+        let given = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
+        Spec {
+            uid: group.metadata.uid.clone().unwrap_or_default(),
+            min_member: count(spec.min_member.unwrap_or(1)),
+            min_task_member: tasks.map(|(task, n)| (Arc::from(task.as_str()), count(*n))).collect(),
+            min_resources: spec
+                .min_resources
+                .as_ref()
+                .map(|list| names.demand(&Amounts::from_k8s(list)))
+                .unwrap_or_default(),
+            queue: given(&spec.queue).unwrap_or_else(|| DEFAULT_QUEUE.to_owned()),
+            priority_class: given(&spec.priority_class_name),
+            created: group.metadata.creation_timestamp.as_ref().map(|time| time.0),
+        }
+    }
+}
+
+/// How many members stand where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) pending: usize,
+    pub(crate) bound: usize,
+    pub(crate) running: usize,
+    pub(crate) succeeded: usize,
+    pub(crate) failed: usize,
+}
+
+impl Counts {
+    fn of(&mut self, stage: Stage) -> Option<&mut usize> {
+        match stage {
+            Stage::Apart => None,
+            Stage::Pending => Some(&mut self.pending),
+            Stage::Bound => Some(&mut self.bound),
+            Stage::Running => Some(&mut self.running),
+            Stage::Succeeded => Some(&mut self.succeeded),
+            Stage::Failed => Some(&mut self.failed),
+        }
+    }
+
+    pub(crate) fn change(&mut self, stage: Stage, up: bool) {
+        if let Some(n) = self.of(stage) {
+            *n = if up { *n + 1 } else { n.saturating_sub(1) };
+        }
+    }
+
+    /// Members that hold room.
+    pub(crate) fn occupying(&self) -> usize {
+        self.bound + self.running
+    }
+
+    /// Members that count towards the minimum without being placed again.
+    pub(crate) fn have(&self) -> usize {
+        self.occupying() + self.succeeded
+    }
+
+    /// Members that are there and have not failed.
+    pub(crate) fn present(&self) -> usize {
+        self.have() + self.pending
+    }
+}
+
+/// One gang.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gang {
+    /// None for a gang of one, and while the PodGroup is not known.
+    pub(crate) spec: Option<Spec>,
+    pub(crate) members: BTreeSet<PodKey>,
+    /// Members that wait, in rank order.
+    pub(crate) pending: BTreeSet<(usize, PodKey)>,
+    pub(crate) total: Counts,
+    pub(crate) tasks: BTreeMap<Arc<str>, Counts>,
+    /// Where members hold room, and how many.
+    pub(crate) nodes: BTreeMap<NodeIx, usize>,
+    /// What members hold on the queue's account.
+    pub(crate) allocated: Room,
+    /// The queue whose account that is.
+    pub(crate) queue: String,
+    /// Members' priorities, and how many have each.
+    pub(crate) priorities: BTreeMap<i32, usize>,
+    /// Let in by its queue. Stays so: a gang that restarts is not new work.
+    pub(crate) admitted: bool,
+    /// Counted among its queue's admitted but not started demands.
+    pub(crate) expected: bool,
+    /// All members ended, and none came after.
+    pub(crate) completed: bool,
+    /// Not tried before this time: a binding failed.
+    pub(crate) held_until: Option<Timestamp>,
+    /// Gangs behind it in the line that started while it waited.
+    pub(crate) overtaken: usize,
+    pub(crate) line: Option<LineKey>,
+    /// What its PodGroup's status was last said to be.
+    pub(crate) shown: Option<Shown>,
+    /// What its waiting members were last told.
+    pub(crate) told: String,
+}
+
+impl Gang {
+    /// Members that must start together.
+    pub(crate) fn minimum(&self, key: &GangKey) -> usize {
+        if key.lone {
+            return 1;
+        }
+        let Some(spec) = &self.spec else { return 1 };
+        spec.min_member.max(spec.min_task_member.values().sum())
+    }
+
+    pub(crate) fn task(&self, task: &str) -> Counts {
+        self.tasks.get(task).copied().unwrap_or_default()
+    }
+
+    /// Does what holds room (or has succeeded) make the gang whole?
+    pub(crate) fn whole(&self, key: &GangKey) -> bool {
+        let tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
+        self.total.have() >= self.minimum(key)
+            && tasks.into_iter().all(|(task, min)| self.task(task).have() >= *min)
+    }
+
+    /// Is there anything the scheduler may still do for it?
+    pub(crate) fn waits(&self, key: &GangKey) -> bool {
+        self.total.pending > 0 || (self.spec.is_some() && !self.completed && !self.whole(key))
+    }
+
+    /// Nothing is known of it any more.
+    pub(crate) fn forgotten(&self) -> bool {
+        self.spec.is_none() && self.members.is_empty()
+    }
+
+    pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: Stage, up: bool) {
+        self.total.change(stage, up);
+        let counts = self.tasks.entry(task.clone()).or_default();
+        counts.change(stage, up);
+        if *counts == Counts::default() {
+            self.tasks.remove(task);
+        }
+        if stage == Stage::Pending {
+            if up {
+                self.pending.insert(key.ranked());
+            } else {
+                self.pending.remove(&key.ranked());
+            }
+        }
+    }
+
+    pub(crate) fn count_node(&mut self, at: NodeIx, up: bool) {
+        let members = self.nodes.entry(at).or_insert(0);
+        *members = if up { *members + 1 } else { members.saturating_sub(1) };
+        if *members == 0 {
+            self.nodes.remove(&at);
+        }
+    }
+
+    pub(crate) fn count_priority(&mut self, priority: i32, up: bool) {
+        let members = self.priorities.entry(priority).or_insert(0);
+        *members = if up { *members + 1 } else { members.saturating_sub(1) };
+        if *members == 0 {
+            self.priorities.remove(&priority);
+        }
+    }
+
+    /// Takes in what the API shows of a PodGroup's status, the first time it is seen.
+    pub(crate) fn recall(&mut self, group: &PodGroup) {
+        let Some(status) = &group.status else { return };
+        if self.shown.is_some() {
+            return;
+        }
+        let phase = status.phase.unwrap_or_default();
+        self.admitted |= phase != PodGroupPhase::Pending;
+        self.completed |= phase == PodGroupPhase::Completed;
+        self.shown = Some(Shown::read(status));
+    }
+}

@@ -1,0 +1,142 @@
+//! One pod as the scheduler sees it: its class, its gang, where it stands, what it holds.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as k8s;
+use resources::devices::chosen;
+use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
+
+use crate::class::ClassIx;
+use crate::devices::{self, Ask};
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+
+/// A pod's name within the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct PodKey {
+    pub(crate) namespace: Arc<str>,
+    pub(crate) name: Arc<str>,
+}
+
+impl PodKey {
+    pub(crate) fn new(namespace: &str, name: &str) -> PodKey {
+        PodKey { namespace: Arc::from(namespace), name: Arc::from(name) }
+    }
+
+    /// Orders names so that `worker-2` comes before `worker-10`: rank order, where names count.
+    pub(crate) fn ranked(&self) -> (usize, PodKey) {
+        (self.name.len(), self.clone())
+    }
+}
+
+/// Where a pod stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Stage {
+    /// Not to be placed: somebody else's, gated, or going away.
+    Apart,
+    /// Waits for a node.
+    Pending,
+    /// Has a node; its room is taken until the pod is gone or has ended.
+    Bound,
+    /// Bound and running.
+    Running,
+    /// Ended well.
+    Succeeded,
+    /// Ended badly.
+    Failed,
+}
+
+impl Stage {
+    pub(crate) fn occupies(self) -> bool {
+        matches!(self, Stage::Bound | Stage::Running)
+    }
+}
+
+/// One pod.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Pod {
+    pub(crate) uid: String,
+    pub(crate) class: ClassIx,
+    pub(crate) gang: GangKey,
+    pub(crate) task: Arc<str>,
+    pub(crate) stage: Stage,
+    /// The node whose room it takes.
+    pub(crate) node: Option<NodeIx>,
+    pub(crate) devices: Vec<Arc<str>>,
+    /// Bound by a plan that no event has confirmed yet.
+    pub(crate) assumed: bool,
+    /// Is it this scheduler's to place, and so on its queue's account?
+    pub(crate) ours: bool,
+    pub(crate) priority: i32,
+    pub(crate) created: Option<Timestamp>,
+    /// The queue it names itself.
+    pub(crate) queue: Option<String>,
+    pub(crate) asks: Vec<Ask>,
+}
+
+/// What a Pod object says, before its class and node are looked up.
+pub(crate) struct Told<'a> {
+    pub(crate) key: PodKey,
+    pub(crate) spec: &'a k8s::PodSpec,
+    pub(crate) uid: String,
+    pub(crate) gang: GangKey,
+    pub(crate) task: Arc<str>,
+    pub(crate) stage: Stage,
+    pub(crate) node: Option<&'a str>,
+    pub(crate) devices: Vec<Arc<str>>,
+    pub(crate) ours: bool,
+    pub(crate) created: Option<Timestamp>,
+    pub(crate) queue: Option<String>,
+}
+
+impl<'a> Told<'a> {
+    /// Reads a pod; none for one without a name or spec, which no API serves.
+    pub(crate) fn read(pod: &'a k8s::Pod, scheduler_names: &[String]) -> Option<Told<'a>> {
+        let meta = &pod.metadata;
+        let spec = pod.spec.as_ref()?;
+        let key = PodKey::new(meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref()?);
+        let annotation = |name: &str| word(meta.annotations.as_ref(), name);
+        let group = annotation(GROUP_NAME);
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+        let ours = scheduler_names.iter().any(|name| name == scheduler);
+        let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
+        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+        let stage = match (phase, node) {
+            (Some("Succeeded"), _) => Stage::Succeeded,
+            (Some("Failed"), _) => Stage::Failed,
+            (Some("Running"), Some(_)) => Stage::Running,
+            (_, Some(_)) => Stage::Bound,
+            (_, None) if !ours || gated || meta.deletion_timestamp.is_some() => Stage::Apart,
+            (_, None) => Stage::Pending,
+        };
+        Some(Told {
+            gang: match group {
+                Some(group) => GangKey::group(key.namespace.clone(), group),
+                None => GangKey::lone(&key),
+            },
+            key,
+            spec,
+            uid: meta.uid.clone().unwrap_or_default(),
+            task: Arc::from(annotation(TASK_SPEC).unwrap_or_default()),
+            stage,
+            node: node.filter(|_| stage.occupies()),
+            devices: if stage.occupies() {
+                devices::ids(&chosen(meta.annotations.as_ref()))
+            } else {
+                Vec::new()
+            },
+            ours,
+            created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            queue: annotation(QUEUE_NAME)
+                .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
+                .map(str::to_owned),
+        })
+    }
+}
+
+fn word<'a>(map: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
+    map.and_then(|map| map.get(name)).map(String::as_str).filter(|value| !value.is_empty())
+}

@@ -1,0 +1,344 @@
+//! The scheduler's state and the small steps that keep it consistent: touching nodes, keeping
+//! gangs in line, keeping class views fresh. Reading objects is `apply`'s, deciding is `plan`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use resources::names::DEFAULT_QUEUE;
+
+use crate::class::{ClassIx, Classes};
+use crate::fit::View;
+use crate::gang::{Gang, GangKey};
+use crate::line::LineKey;
+use crate::node::{Node, NodeIx, Offer};
+use crate::pod::{Pod, PodKey};
+use crate::queue::Queues;
+use crate::resource::{Demand, Names, Room};
+
+/// How many classes' views are kept between plans. One costs about a hundred bytes a node.
+const VIEWS_MAX: usize = 256;
+
+/// What the scheduler is told once.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
+    pub scheduler_names: Vec<String>,
+}
+
+impl Default for Config {
+    fn default() -> Config {
+        let names = ["muster", "default-scheduler", "volcano", ""];
+        Config { scheduler_names: names.map(str::to_owned).to_vec() }
+    }
+}
+
+/// A priority class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Priority {
+    pub(crate) value: i32,
+    pub(crate) default: bool,
+}
+
+/// The cluster as told by events, and what was decided and is not confirmed yet.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    pub(crate) config: Config,
+    pub(crate) names: Names,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) node_index: BTreeMap<Arc<str>, NodeIx>,
+    pub(crate) free_nodes: Vec<NodeIx>,
+    /// Nodes by their last change: what a class view has not seen is a range of this.
+    pub(crate) touched: BTreeMap<u64, NodeIx>,
+    /// The number of the last change.
+    pub(crate) clock: u64,
+    pub(crate) ranks_stale: bool,
+    pub(crate) classes: Classes,
+    pub(crate) views: BTreeMap<ClassIx, View>,
+    pub(crate) pods: BTreeMap<PodKey, Pod>,
+    pub(crate) gangs: BTreeMap<GangKey, Gang>,
+    pub(crate) queues: Queues,
+    pub(crate) priorities: BTreeMap<String, Priority>,
+    /// What the nodes that take pods have, and what is used of it.
+    pub(crate) total: Room,
+    pub(crate) used: Room,
+    /// Something was told since the last plan.
+    pub(crate) changed: bool,
+    /// Gangs that something happened to since the last plan.
+    pub(crate) stirred: BTreeSet<GangKey>,
+    /// When a held gang may be tried again.
+    pub(crate) wake: Option<Timestamp>,
+    pub(crate) plans: u64,
+}
+
+impl Scheduler {
+    /// A scheduler that knows of nothing yet.
+    #[must_use]
+    pub fn new(config: Config) -> Scheduler {
+        Scheduler {
+            config,
+            names: Names::new(),
+            nodes: Vec::new(),
+            node_index: BTreeMap::new(),
+            free_nodes: Vec::new(),
+            touched: BTreeMap::new(),
+            clock: 0,
+            ranks_stale: false,
+            classes: Classes::default(),
+            views: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            queues: Queues::default(),
+            priorities: BTreeMap::new(),
+            total: Room::default(),
+            used: Room::default(),
+            changed: true,
+            stirred: BTreeSet::new(),
+            wake: None,
+            plans: 0,
+        }
+    }
+
+    /// The place of a node, made if it is new: pods may name a node before it is told of.
+    pub(crate) fn node_at(&mut self, name: &str) -> NodeIx {
+        if let Some(at) = self.node_index.get(name) {
+            return *at;
+        }
+        let name: Arc<str> = Arc::from(name);
+        let mut node = Node::new(name.clone());
+        let at = match self.free_nodes.pop() {
+            Some(at) => {
+                // The change number stays, so that `touched` has no stale entry for the place.
+                node.touched = self.nodes[at].touched;
+                self.nodes[at] = node;
+                at
+            }
+            None => {
+                self.nodes.push(node);
+                self.nodes.len() - 1
+            }
+        };
+        self.node_index.insert(name, at);
+        self.ranks_stale = true;
+        at
+    }
+
+    /// Gives a node's place back once nobody knows of the node.
+    pub(crate) fn tidy_node(&mut self, at: NodeIx) {
+        let node = &self.nodes[at];
+        if node.offer.is_some() || node.pods > 0 || self.node_index.get(&node.name) != Some(&at) {
+            return;
+        }
+        self.node_index.remove(&node.name);
+        self.free_nodes.push(at);
+    }
+
+    /// Notes that a node changed.
+    pub(crate) fn touch(&mut self, at: NodeIx) {
+        self.clock += 1;
+        let node = &mut self.nodes[at];
+        self.touched.remove(&node.touched);
+        node.touched = self.clock;
+        self.touched.insert(self.clock, at);
+        self.changed = true;
+    }
+
+    pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        self.weigh(at, -1);
+        self.nodes[at].set_offer(offer);
+        self.touch(at);
+        self.nodes[at].offered = self.clock;
+        self.weigh(at, 1);
+    }
+
+    /// Counts a node's room among the cluster's, or takes it out.
+    fn weigh(&mut self, at: NodeIx, times: i64) {
+        let node = &self.nodes[at];
+        if !node.usable() {
+            return;
+        }
+        if let Some(offer) = &node.offer {
+            self.total.add_room(&offer.allocatable, times);
+            self.used.add_room(&node.used, times);
+        }
+    }
+
+    /// Takes room on a node. The caller touches it afterwards.
+    pub(crate) fn occupy(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
+        self.nodes[at].occupy(demand, devices);
+        if self.nodes[at].usable() {
+            self.used.add(demand, 1);
+        }
+    }
+
+    /// Gives room on a node back. The caller touches it afterwards.
+    pub(crate) fn vacate(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
+        self.nodes[at].vacate(demand, devices);
+        if self.nodes[at].usable() {
+            self.used.add(demand, -1);
+        }
+    }
+
+    /// What the cluster has free.
+    pub(crate) fn idle(&self) -> Room {
+        let mut idle = self.total.clone();
+        idle.add_room(&self.used, -1);
+        idle
+    }
+
+    /// Brings a class's view up to date.
+    pub(crate) fn refresh(&mut self, class: ClassIx) {
+        let view = self.views.entry(class).or_default();
+        view.asked = self.plans;
+        if view.seen == self.clock {
+            return;
+        }
+        let facts = self.classes.get(class);
+        for at in self.touched.range(view.seen + 1..).map(|(_, at)| *at) {
+            view.refresh(facts, at, &self.nodes[at]);
+        }
+        view.seen = self.clock;
+    }
+
+    /// Numbers the nodes by name again after some came or went.
+    pub(crate) fn rank_nodes(&mut self) {
+        if !std::mem::take(&mut self.ranks_stale) {
+            return;
+        }
+        let places: Vec<NodeIx> = self.node_index.values().copied().collect();
+        for (rank, at) in places.into_iter().enumerate() {
+            let rank = rank as u32;
+            if self.nodes[at].rank != rank {
+                self.nodes[at].rank = rank;
+                self.touch(at);
+            }
+        }
+    }
+
+    /// Drops the views that were asked longest ago.
+    pub(crate) fn trim_views(&mut self) {
+        if self.views.len() <= VIEWS_MAX {
+            return;
+        }
+        let mut by_age: Vec<(u64, ClassIx)> =
+            self.views.iter().map(|(class, view)| (view.asked, *class)).collect();
+        by_age.sort_unstable();
+        let surplus = self.views.len() - VIEWS_MAX;
+        for (_, class) in by_age.into_iter().take(surplus) {
+            self.views.remove(&class);
+        }
+    }
+
+    /// The gang's entry, made if it is new.
+    pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
+        self.gangs.entry(key.clone()).or_default()
+    }
+
+    /// The queue a gang belongs in, by what is known of it.
+    fn queue_of(&self, key: &GangKey, gang: &Gang) -> String {
+        if let Some(spec) = &gang.spec {
+            return spec.queue.clone();
+        }
+        let own = gang.members.first().filter(|_| key.lone).and_then(|pod| self.pods.get(pod));
+        let named = own.and_then(|pod| pod.queue.clone());
+        named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
+    }
+
+    fn priority_of(&self, gang: &Gang) -> i32 {
+        let class = gang.spec.as_ref().and_then(|spec| spec.priority_class.as_ref());
+        if let Some(priority) = class.and_then(|name| self.priorities.get(name)) {
+            return priority.value;
+        }
+        gang.priorities.keys().next_back().copied().unwrap_or_else(|| self.default_priority())
+    }
+
+    /// The value of the global default class.
+    pub(crate) fn default_priority(&self) -> i32 {
+        let defaults = self.priorities.values().filter(|priority| priority.default);
+        defaults.map(|priority| priority.value).min().unwrap_or(0)
+    }
+
+    /// Since when the gang waits.
+    pub(crate) fn since(&self, gang: &Gang) -> Option<Timestamp> {
+        if let Some(spec) = &gang.spec {
+            return spec.created;
+        }
+        gang.members.iter().filter_map(|pod| self.pods.get(pod)?.created).min()
+    }
+
+    /// After a gang changed: puts it where it belongs, or forgets it.
+    pub(crate) fn settle(&mut self, key: &GangKey) {
+        self.changed = true;
+        let Some(gang) = self.gangs.get(key) else { return };
+        let forgotten = gang.forgotten();
+        let queue = if forgotten { String::new() } else { self.queue_of(key, gang) };
+        if gang.queue != queue {
+            self.move_gang(key, &queue);
+        }
+        if forgotten {
+            self.gangs.remove(key);
+            self.stirred.remove(key);
+            return;
+        }
+        self.stirred.insert(key.clone());
+        let Some(gang) = self.gangs.get(key) else { return };
+        let place = gang.waits(key).then(|| {
+            LineKey::new(self.priority_of(gang), self.since(gang), key.clone())
+        });
+        let expects = gang.admitted && !gang.completed && !gang.whole(key);
+        if gang.line != place {
+            let line = &mut self.queues.entry(&queue).line;
+            if let Some(old) = &gang.line {
+                line.remove(old);
+            }
+            line.extend(place.clone());
+        }
+        let Some(gang) = self.gangs.get_mut(key) else { return };
+        if place.is_none() {
+            gang.overtaken = 0;
+            gang.held_until = None;
+            gang.told.clear();
+        }
+        gang.line = place;
+        if gang.expected != expects {
+            gang.expected = expects;
+            let times = if expects { 1 } else { -1 };
+            if let Some(spec) = &gang.spec {
+                self.queues.entry(&queue).expected.add(&spec.min_resources, times);
+            }
+        }
+    }
+
+    /// Moves a gang and what it holds from its queue's account to another's; the empty name is
+    /// no queue.
+    fn move_gang(&mut self, key: &GangKey, to: &str) {
+        self.unexpect(key);
+        let Some(gang) = self.gangs.get_mut(key) else { return };
+        let from = std::mem::replace(&mut gang.queue, to.to_owned());
+        let held = gang.allocated.clone();
+        let place = gang.line.take();
+        if !from.is_empty() {
+            self.queues.charge_room(&from, &held, -1);
+            let queue = self.queues.entry(&from);
+            queue.gangs = queue.gangs.saturating_sub(1);
+            if let Some(place) = place {
+                queue.line.remove(&place);
+            }
+            self.queues.tidy(&from);
+        }
+        if !to.is_empty() {
+            self.queues.entry(to).gangs += 1;
+            self.queues.charge_room(to, &held, 1);
+        }
+    }
+
+    /// Takes what a gang said it needs off its queue's expectations: before its spec changes.
+    pub(crate) fn unexpect(&mut self, key: &GangKey) {
+        let Some(gang) = self.gangs.get_mut(key) else { return };
+        if std::mem::take(&mut gang.expected)
+            && let Some(spec) = &gang.spec
+        {
+            self.queues.entry(&gang.queue).expected.add(&spec.min_resources, -1);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Owns `podFailurePolicy`: what a failed pod means for the job. The first rule that
+//! matches decides; where none does, the failure counts.
+
+use k8s_openapi::api::batch::v1::{PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyRule};
+use k8s_openapi::api::core::v1::Pod;
+
+use super::plan::Plan;
+use crate::pod_facts;
+
+/// The meaning of a failed pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Meaning {
+    /// It counts against the backoff limit.
+    Counts,
+    /// It is replaced without being counted.
+    Ignored,
+    /// Its index has failed for good.
+    FailsIndex,
+    /// The job has failed, for this reason.
+    FailsJob(String),
+}
+
+/// Judges a failed pod.
+pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
+    let rules = plan.spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
+    for (nth, rule) in rules.enumerate() {
+        let Some(matched) = matches(rule, pod) else {
+            continue;
+        };
+        return match rule.action.as_str() {
+            "FailJob" => {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                let name = pod_facts::name(pod);
+                Meaning::FailsJob(format!(
+                    "{} matching FailJob rule at index {nth}",
+                    matched.replace("%pod", &format!("pod {namespace}/{name}"))
+                ))
+            }
+            "Ignore" => Meaning::Ignored,
+            "FailIndex" if plan.backoff_limit_per_index.is_some() => Meaning::FailsIndex,
+            _ => Meaning::Counts,
+        };
+    }
+    Meaning::Counts
+}
+
+/// What in the pod the rule matches, told with `%pod` for the pod.
+fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
+    if let Some(codes) = &rule.on_exit_codes {
+        return pod_facts::exit_codes(pod)
+            .find(|(container, code)| code_matches(codes, container, *code))
+            .map(|(container, code)| {
+                format!("Container {container} for %pod failed with exit code {code}")
+            });
+    }
+    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let patterns = rule.on_pod_conditions.as_deref().unwrap_or_default();
+    let found = conditions.into_iter().find(|condition| {
+        patterns.iter().any(|pattern| {
+            let status = if pattern.status.is_empty() { "True" } else { &pattern.status };
+            pattern.type_ == condition.type_ && status == condition.status
+        })
+    })?;
+    Some(format!("Pod %pod has condition {}", found.type_).replace("Pod %pod", "%pod"))
+}
+
+fn code_matches(
+    codes: &PodFailurePolicyOnExitCodesRequirement,
+    container: &str,
+    code: i32,
+) -> bool {
+    let named = codes.container_name.as_deref().is_none_or(|name| name == container);
+    let listed = codes.values.contains(&code);
+    named && code != 0 && if codes.operator == "NotIn" { !listed } else { listed }
+}

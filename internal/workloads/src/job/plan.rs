@@ -1,0 +1,76 @@
+//! Owns the reading of a Job's spec, with Kubernetes' defaults.
+
+use k8s_openapi::api::batch::v1::{Job, JobSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// The `managedBy` value under which this controller works, as under none.
+const MANAGED_BY: &str = "kubernetes.io/job-controller";
+/// `backoffLimit` where the spec gives none.
+const DEFAULT_BACKOFF_LIMIT: u32 = 6;
+
+/// A Job's spec, read.
+pub(crate) struct Plan<'a> {
+    pub(crate) meta: &'a ObjectMeta,
+    pub(crate) spec: &'a JobSpec,
+    pub(crate) parallelism: u32,
+    pub(crate) completions: Option<u32>,
+    pub(crate) indexed: bool,
+    pub(crate) backoff_limit: u32,
+    /// Failures that each index may have, where indexes are judged one by one.
+    pub(crate) backoff_limit_per_index: Option<u32>,
+}
+
+impl<'a> Plan<'a> {
+    /// `None` where there is nothing to run.
+    pub(crate) fn of(job: &'a Job) -> Option<Plan<'a>> {
+        let spec = job.spec.as_ref()?;
+        let indexed = spec.completion_mode.as_deref() == Some("Indexed");
+        // Without either both are one; an Indexed Job always says its completions.
+        let neither = spec.completions.is_none() && spec.parallelism.is_none();
+        let completions = count(spec.completions).or((neither || indexed).then_some(1));
+        let per_index = count(spec.backoff_limit_per_index).filter(|_| indexed);
+        let default_limit =
+            if per_index.is_some() { u32::MAX } else { DEFAULT_BACKOFF_LIMIT };
+        Some(Plan {
+            meta: &job.metadata,
+            spec,
+            parallelism: count(spec.parallelism).unwrap_or(1),
+            completions,
+            indexed,
+            backoff_limit: count(spec.backoff_limit).unwrap_or(default_limit),
+            backoff_limit_per_index: per_index,
+        })
+    }
+
+    pub(crate) fn name(&self) -> &'a str {
+        self.meta.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
+    }
+
+    /// The node restarts containers, and such restarts count as failures.
+    pub(crate) fn restarts_in_place(&self) -> bool {
+        let pod = self.spec.template.spec.as_ref();
+        pod.and_then(|pod| pod.restart_policy.as_deref()) == Some("OnFailure")
+    }
+
+    /// A pod that is stopping holds its place until it has stopped.
+    pub(crate) fn waits_for_stopping(&self) -> bool {
+        match self.spec.pod_replacement_policy.as_deref() {
+            Some(policy) => policy == "Failed",
+            None => self.spec.pod_failure_policy.is_some(),
+        }
+    }
+}
+
+/// Another controller was named to run this job.
+pub(crate) fn managed_elsewhere(job: &Job) -> bool {
+    let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+    manager.is_some_and(|manager| manager != MANAGED_BY)
+}
+
+fn count(number: Option<i32>) -> Option<u32> {
+    number.map(|number| u32::try_from(number).unwrap_or_default())
+}

@@ -1,0 +1,138 @@
+//! Owns the making of a Job's pod, and the reading back of its attempt and index.
+
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::names;
+
+use super::plan::Plan;
+use crate::ownership::controller_reference;
+use crate::pod_facts;
+
+/// The annotation on a pod that holds its attempt.
+const ATTEMPT: &str = "muster.io/attempt";
+/// The annotation on a pod that says how often its index failed before.
+const INDEX_FAILURES: &str = "batch.kubernetes.io/job-index-failure-count";
+/// What an Indexed Job's containers learn their index by.
+const INDEX_VARIABLE: &str = "JOB_COMPLETION_INDEX";
+/// The longest pod name that is still a host name.
+const NAME_MAX: usize = 63;
+/// The letters that Kubernetes makes random suffixes of.
+const LETTERS: &[u8; 27] = b"bcdfghjklmnpqrstvwxz2456789";
+const SUFFIX_LENGTH: usize = 5;
+/// 27 to the fifth: how many suffixes there are.
+const SUFFIXES: u64 = 14_348_907;
+/// Shares no factor with the number of suffixes, so that no two attempts share one.
+const SPREAD: u64 = 5_323_619;
+
+/// The pod of one attempt; `failures` is how often its index failed before.
+pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u32) -> Pod {
+    let template = &plan.spec.template;
+    let template_meta = template.metadata.clone().unwrap_or_default();
+    let mut spec = template.spec.clone().unwrap_or_default();
+    let uid = plan.meta.uid.clone().unwrap_or_default();
+
+    let mut labels = template_meta.labels.unwrap_or_default();
+    for (key, value) in [
+        (names::BATCH_JOB_NAME, plan.name()),
+        (names::LEGACY_JOB_NAME, plan.name()),
+        (names::BATCH_CONTROLLER_UID, uid.as_str()),
+        (names::LEGACY_CONTROLLER_UID, uid.as_str()),
+    ] {
+        labels.insert(key.to_owned(), value.to_owned());
+    }
+    let mut annotations = template_meta.annotations.unwrap_or_default();
+    annotations.insert(ATTEMPT.to_owned(), attempt.to_string());
+    if let Some(queue) = queue(plan) {
+        annotations.entry(names::QUEUE_NAME.to_owned()).or_insert(queue);
+    }
+    if let Some(index) = index {
+        labels.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
+        annotations.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
+        if plan.backoff_limit_per_index.is_some() {
+            annotations.insert(INDEX_FAILURES.to_owned(), failures.to_string());
+        }
+        let hostname = format!("{}-{index}", plan.name());
+        if spec.hostname.is_none() && hostname.len() <= NAME_MAX {
+            spec.hostname = Some(hostname);
+        }
+        let inits = spec.init_containers.iter_mut().flatten();
+        for container in inits.chain(&mut spec.containers) {
+            tell_index(container, index);
+        }
+    }
+    Pod {
+        metadata: ObjectMeta {
+            name: Some(pod_name(plan, &uid, attempt, index)),
+            namespace: plan.meta.namespace.clone(),
+            labels: Some(labels),
+            annotations: Some(annotations),
+            finalizers: template_meta.finalizers,
+            owner_references: Some(vec![controller_reference("batch/v1", "Job", plan.meta)]),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        status: None,
+    }
+}
+
+/// The pod's attempt, if it is one of ours.
+pub(crate) fn attempt_of(pod: &Pod) -> Option<u32> {
+    pod.metadata.annotations.as_ref()?.get(ATTEMPT)?.parse().ok()
+}
+
+/// The pod's completion index, if it has one.
+pub(crate) fn index_of(pod: &Pod) -> Option<u32> {
+    pod.metadata.annotations.as_ref()?.get(names::COMPLETION_INDEX)?.parse().ok()
+}
+
+/// Stopping or ended pods aside, what makes a pod the first to go when there are too many.
+pub(crate) fn expendable_first(pod: &Pod) -> impl Ord + use<> {
+    (
+        pod_facts::is_bound(pod),
+        pod_facts::PodPhase::of(pod) == pod_facts::PodPhase::Running,
+        pod_facts::is_ready(pod),
+        std::cmp::Reverse(attempt_of(pod)),
+    )
+}
+
+/// `<job>-<suffix>` or `<job>-<index>-<suffix>`. The suffix looks random as Kubernetes'
+/// does, but an attempt always has the same one: creating it twice makes one pod.
+fn pod_name(plan: &Plan<'_>, uid: &str, attempt: u32, index: Option<u32>) -> String {
+    let index = index.map(|index| format!("-{index}")).unwrap_or_default();
+    let room = NAME_MAX - SUFFIX_LENGTH - 1 - index.len();
+    let mut end = plan.name().len().min(room);
+    while !plan.name().is_char_boundary(end) {
+        end -= 1;
+    }
+    format!("{}{index}-{}", &plan.name()[..end], suffix(uid, attempt))
+}
+
+fn suffix(uid: &str, attempt: u32) -> String {
+    let seed = uid.bytes().fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % SUFFIXES);
+    let mut number = (u64::from(attempt) * SPREAD + seed) % SUFFIXES;
+    let mut text = String::with_capacity(SUFFIX_LENGTH);
+    for _ in 0..SUFFIX_LENGTH {
+        let letter = usize::try_from(number % 27).unwrap_or_default();
+        text.push(char::from(LETTERS[letter]));
+        number /= 27;
+    }
+    text
+}
+
+fn tell_index(container: &mut Container, index: u32) {
+    let variables = container.env.get_or_insert_default();
+    if variables.iter().all(|variable| variable.name != INDEX_VARIABLE) {
+        variables.push(EnvVar {
+            name: INDEX_VARIABLE.to_owned(),
+            value: Some(index.to_string()),
+            value_from: None,
+        });
+    }
+}
+
+/// The queue that the job's label or annotation names.
+fn queue(plan: &Plan<'_>) -> Option<String> {
+    let labels = plan.meta.labels.as_ref().and_then(|map| map.get(names::QUEUE_NAME));
+    let annotations = || plan.meta.annotations.as_ref().and_then(|map| map.get(names::QUEUE_NAME));
+    labels.or_else(annotations).filter(|queue| !queue.is_empty()).cloned()
+}

@@ -1,0 +1,153 @@
+//! Owns the count of a Job's ended pods. Every pod has a number of its own, its attempt;
+//! which attempts ended how is kept in the job's annotation, so that an end counts once
+//! and stays counted when its pod is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+
+use super::failure_policy::{self, Meaning};
+use super::indexes::Indexes;
+use super::plan::Plan;
+use super::pods::{attempt_of, index_of};
+use crate::pod_facts::{self, PodPhase};
+
+/// The annotation on a Job that holds its ended attempts.
+pub const ATTEMPTS: &str = "muster.io/attempts";
+
+/// The annotation's form.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Written {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    succeeded: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    failed: String,
+    /// Failures by index, where indexes are judged one by one.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    failures: BTreeMap<u32, u32>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    failed_indexes: String,
+}
+
+/// How a Job's attempts ended.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    succeeded: Indexes,
+    failed: Indexes,
+    failures: BTreeMap<u32, u32>,
+    pub(crate) completed_indexes: Indexes,
+    pub(crate) failed_indexes: Indexes,
+    /// Why a failed pod fails the whole job, if one does.
+    pub(crate) fails_job: Option<String>,
+}
+
+impl Tally {
+    /// Reads what is stored and takes in the pods.
+    pub(crate) fn of(plan: &Plan<'_>, completed: Option<&str>, pods: &[&Pod]) -> Tally {
+        let mut tally = Tally::read(plan, completed);
+        for pod in pods {
+            let Some(attempt) = attempt_of(pod) else {
+                continue;
+            };
+            match PodPhase::of(pod) {
+                PodPhase::Succeeded => tally.succeed(plan, attempt, index_of(pod)),
+                PodPhase::Failed => tally.fail(plan, attempt, pod),
+                PodPhase::Pending | PodPhase::Running => {}
+            }
+        }
+        tally
+    }
+
+    pub(crate) fn read(plan: &Plan<'_>, completed: Option<&str>) -> Tally {
+        let annotations = plan.meta.annotations.as_ref();
+        let text = annotations.and_then(|annotations| annotations.get(ATTEMPTS));
+        let written: Written =
+            text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let mut completed_indexes = Indexes::default();
+        if plan.indexed {
+            completed_indexes = Indexes::parse(completed.unwrap_or_default());
+            completed_indexes.truncate(plan.completions.unwrap_or_default());
+        }
+        Tally {
+            succeeded: Indexes::parse(&written.succeeded),
+            failed: Indexes::parse(&written.failed),
+            failures: written.failures,
+            completed_indexes,
+            failed_indexes: Indexes::parse(&written.failed_indexes),
+            fails_job: None,
+        }
+    }
+
+    fn succeed(&mut self, plan: &Plan<'_>, attempt: u32, index: Option<u32>) {
+        self.succeeded.insert(attempt);
+        if let Some(index) = index
+            && plan.indexed
+            && index < plan.completions.unwrap_or_default()
+        {
+            self.completed_indexes.insert(index);
+        }
+    }
+
+    fn fail(&mut self, plan: &Plan<'_>, attempt: u32, pod: &Pod) {
+        // One that was told to go fails for that reason; it is not held against the job.
+        if self.failed.contains(attempt) || pod_facts::is_leaving(pod) {
+            return;
+        }
+        let meaning = failure_policy::judge(plan, pod);
+        match &meaning {
+            Meaning::Ignored => return,
+            Meaning::FailsJob(why) => {
+                self.fails_job.get_or_insert_with(|| why.clone());
+            }
+            Meaning::Counts | Meaning::FailsIndex => {}
+        }
+        self.failed.insert(attempt);
+        let (Some(index), Some(limit)) = (index_of(pod), plan.backoff_limit_per_index) else {
+            return;
+        };
+        let failures = self.failures.entry(index).or_default();
+        *failures = failures.saturating_add(1);
+        if meaning == Meaning::FailsIndex || *failures > limit {
+            self.failed_indexes.insert(index);
+        }
+    }
+
+    /// The annotation's text; empty where nothing has ended.
+    pub(crate) fn write(&self) -> String {
+        let written = Written {
+            succeeded: self.succeeded.to_string(),
+            failed: self.failed.to_string(),
+            failures: self.failures.clone(),
+            failed_indexes: self.failed_indexes.to_string(),
+        };
+        if written == Written::default() {
+            return String::new();
+        }
+        serde_json::to_string(&written).expect("texts and maps with number keys serialize")
+    }
+
+    /// How many successes count towards completion.
+    pub(crate) fn successes(&self, plan: &Plan<'_>) -> u32 {
+        if plan.indexed { self.completed_indexes.len() } else { self.succeeded.len() }
+    }
+
+    pub(crate) fn failures(&self) -> u32 {
+        self.failed.len()
+    }
+
+    pub(crate) fn failures_of(&self, index: u32) -> u32 {
+        self.failures.get(&index).copied().unwrap_or_default()
+    }
+
+    /// The lowest attempts that were never used and are used by none of the pods.
+    pub(crate) fn fresh_attempts(&self, pods: &[&Pod]) -> impl Iterator<Item = u32> {
+        let present: BTreeSet<u32> = pods.iter().filter_map(|pod| attempt_of(pod)).collect();
+        (0..u32::MAX).filter(move |attempt| {
+            !present.contains(attempt)
+                && !self.succeeded.contains(*attempt)
+                && !self.failed.contains(*attempt)
+        })
+    }
+}

@@ -1,0 +1,122 @@
+//! Owns the judgement of a Job as a whole: has it failed, has it succeeded, and the time
+//! to let pass before a failed pod is replaced.
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::batch::v1::JobStatus;
+use k8s_openapi::api::core::v1::Pod;
+
+use super::indexes::Indexes;
+use super::phase::{Phase, Verdict};
+use super::plan::Plan;
+use super::tally::Tally;
+use crate::pod_facts::{self, PodPhase};
+
+/// The wait after the first failure, in seconds; it doubles with each more in a row.
+const WAIT_FIRST: i64 = 10;
+/// The longest wait, in seconds.
+const WAIT_MAX: i64 = 600;
+
+/// Why the job has failed, if it has.
+pub(crate) fn failure(
+    plan: &Plan<'_>,
+    tally: &Tally,
+    pods: &[&Pod],
+    status: &JobStatus,
+    now: Timestamp,
+) -> Option<Verdict> {
+    if let Some(why) = &tally.fails_job {
+        return Some(Verdict::new("PodFailurePolicy", why.clone()));
+    }
+    if tally.failures() > plan.backoff_limit || too_many_restarts(plan, pods) {
+        let message = "Job has reached the specified backoff limit";
+        return Some(Verdict::new("BackoffLimitExceeded", message));
+    }
+    if deadline(plan, status).is_some_and(|deadline| deadline <= now) {
+        let message = "Job was active longer than specified deadline";
+        return Some(Verdict::new("DeadlineExceeded", message));
+    }
+    plan.backoff_limit_per_index?;
+    let most = plan.spec.max_failed_indexes.and_then(|most| u32::try_from(most).ok());
+    if most.is_some_and(|most| tally.failed_indexes.len() > most) {
+        let message = "Job has exceeded the specified maximal number of failed indexes";
+        return Some(Verdict::new("MaxFailedIndexesExceeded", message));
+    }
+    let completions = plan.completions.unwrap_or_default();
+    let all_ended = (0..completions)
+        .all(|index| tally.completed_indexes.contains(index) || tally.failed_indexes.contains(index));
+    (!tally.failed_indexes.is_empty() && all_ended)
+        .then(|| Verdict::new("FailedIndexes", "Job has failed indexes"))
+}
+
+/// Why the job has succeeded, if it has.
+pub(crate) fn success(plan: &Plan<'_>, tally: &Tally, live: usize) -> Option<Verdict> {
+    if let Some(verdict) = success_policy(plan, tally) {
+        return Some(verdict);
+    }
+    let successes = tally.successes(plan);
+    let reached = match plan.completions {
+        Some(completions) => successes >= completions,
+        // Any success ends the work; the pods at work finish theirs.
+        None => successes > 0 && live == 0,
+    };
+    reached.then(|| {
+        Verdict::new("CompletionsReached", "Reached expected number of succeeded pods")
+    })
+}
+
+fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
+    let rules = &plan.spec.success_policy.as_ref().filter(|_| plan.indexed)?.rules;
+    let nth = rules.iter().position(|rule| {
+        let completions = plan.completions.unwrap_or_default();
+        let among = match &rule.succeeded_indexes {
+            Some(text) => Indexes::parse(text),
+            None => (0..completions).collect(),
+        };
+        let wanted = (0..completions).filter(|index| among.contains(*index));
+        let (done, missing): (Vec<u32>, Vec<u32>) =
+            wanted.partition(|index| tally.completed_indexes.contains(*index));
+        match rule.succeeded_count.and_then(|count| usize::try_from(count).ok()) {
+            Some(count) => done.len() >= count,
+            None => missing.is_empty(),
+        }
+    })?;
+    Some(Verdict::new("SuccessPolicy", format!("Matched rules at index {nth}")))
+}
+
+/// When the job runs out of time, if it is held to one. A job that is or was just held is
+/// not: its clock starts anew when it resumes.
+pub(crate) fn deadline(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
+    let held = plan.suspended() || Phase::of(status) == Phase::Suspended;
+    let seconds = plan.spec.active_deadline_seconds.filter(|_| !held)?;
+    let started = status.start_time.as_ref()?.0;
+    Some(later(started, seconds))
+}
+
+/// Restarts in place count like failures: as many as the limit are too many, at zero any.
+fn too_many_restarts(plan: &Plan<'_>, pods: &[&Pod]) -> bool {
+    if !plan.restarts_in_place() {
+        return false;
+    }
+    let live = pods.iter().filter(|pod| !PodPhase::of(pod).is_finished());
+    let restarts = live.map(|pod| pod_facts::restart_count(pod)).fold(0, u32::saturating_add);
+    restarts >= plan.backoff_limit.max(1)
+}
+
+/// The earliest time for a new pod, given the failures since the last success.
+pub(crate) fn earliest_start(pods: &[&Pod]) -> Option<Timestamp> {
+    let ends = |phase: PodPhase| {
+        let ended = pods.iter().filter(move |pod| PodPhase::of(pod) == phase && !pod_facts::is_leaving(pod));
+        ended.filter_map(|pod| pod_facts::finished_at(pod))
+    };
+    let success = ends(PodPhase::Succeeded).max();
+    let failures: Vec<Timestamp> =
+        ends(PodPhase::Failed).filter(|end| success.is_none_or(|success| *end > success)).collect();
+    let last = failures.iter().max()?;
+    let doublings = failures.len().saturating_sub(1).min(16);
+    Some(later(*last, WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX)))
+}
+
+/// `seconds` after `from`, or the end of time where that lies beyond it.
+pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
+    from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+}

@@ -1,0 +1,56 @@
+#!/usr/bin/env bash
+# `make up`: starts server and agent on this machine, submits a real distributed training
+# job, shows it run to its end, and leaves the platform up. Run again, it finds the
+# platform there and submits another.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+data=${MUSTER_DATA:-$PWD/.muster}
+listen=${MUSTER_LISTEN:-127.0.0.1:8443}
+muster=${MUSTER_BINARY:-$PWD/target/release/muster}
+export MUSTER_DATA=$data
+unset MUSTER_LISTEN
+
+# The most half seconds to wait for the node to be ready.
+ready_bound=120
+
+is_up() { "$muster" get nodes >/dev/null 2>&1; }
+
+start() {
+  mkdir -p "$data"
+  setsid nohup "$muster" up --listen "$listen" ${MUSTER_UP_ARGUMENTS:-} >"$data/muster.log" 2>&1 </dev/null &
+  echo $! >"$data/muster.pid"
+  local i
+  for ((i = 0; i < ready_bound; i++)); do
+    if "$muster" get nodes 2>/dev/null | grep -q ' Ready'; then return; fi
+    if ! kill -0 "$(cat "$data/muster.pid")" 2>/dev/null; then break; fi
+    sleep 0.5
+  done
+  echo "the platform did not come up; the end of $data/muster.log:" >&2
+  tail -n 20 "$data/muster.log" >&2
+  exit 1
+}
+
+if is_up; then echo "==> the platform is up already"; else echo "==> starting server and agent (data in $data)"; start; fi
+"$muster" nodes
+
+# A new job each time: the example's name, or the first free name after it.
+job=pytorch-ddp
+n=1
+while "$muster" get pytorchjob/"$job" >/dev/null 2>&1; do n=$((n + 1)); job=pytorch-ddp-$n; done
+echo "==> submitting packaging/examples/pytorch-ddp.yaml as $job: one master, two workers"
+sed "s/pytorch-ddp/$job/g" packaging/examples/pytorch-ddp.yaml | "$muster" apply -f -
+echo "==> following rank 0"
+"$muster" logs -f "$job"
+status=0
+"$muster" wait pytorchjob/"$job" --timeout 60 || status=$?
+"$muster" get pytorchjob "$job" -o wide
+"$muster" get pods -l training.kubeflow.org/job-name="$job" -o wide
+cat <<END
+
+The platform stays up.
+  web UI    http://$("$muster" kubeconfig | sed -n 's,^ *server: https://,,p')/
+  sign in   admin, with the password in $data/server/first-password
+  try       $muster --data $data get pytorchjobs
+  stop      make down
+END
+exit $status
