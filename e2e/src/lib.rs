@@ -1,1 +1,14 @@
-//! e2e
+//! The harness of the whole-flow tests: real servers and agents of the `muster` binary,
+//! each with a data directory and a port of its own, and the real clients beside them.
+//!
+//! It starts, stops and waits; what is expected stands in the tests.
+
+mod network;
+mod parts;
+mod platform;
+mod waiting;
+
+pub use network::{Network, NodeNamespace};
+pub use parts::{kubectl, muster, part, python, repository, require_root};
+pub use platform::{Agent, Platform, Ran, run};
+pub use waiting::{eventually, eventually_async};

@@ -34,7 +34,12 @@ pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
 }
 
 /// Refuses an object whose namespace is missing or going away. Runs inside the transaction.
-pub(crate) fn namespace_takes(view: &View<'_>, kind: &Kind, name: &str, namespace: &str) -> Result<(), Failure> {
+pub(crate) fn namespace_takes(
+    view: &View<'_>,
+    kind: &Kind,
+    name: &str,
+    namespace: &str,
+) -> Result<(), Failure> {
     let namespaces = kind_of("", "Namespace");
     match view.get(&namespaces.key(None, namespace)) {
         None => Err(Failure::not_found(namespaces, namespace)),
@@ -47,7 +52,8 @@ pub(crate) fn namespace_takes(view: &View<'_>, kind: &Kind, name: &str, namespac
 
 /// Adds to a new object what policies add, or refuses it.
 pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
-    let refused = |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
+    let refused =
+        |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
     if call.kind.kind == "Pod" {
         let classes = classes(call)?;
         priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
@@ -57,7 +63,11 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
         if !ranges.is_empty() {
             let broken = limit_ranges(object, &ranges);
             if !broken.is_empty() {
-                let why = if broken.len() == 1 { broken.concat() } else { format!("[{}]", broken.join(", ")) };
+                let why = if broken.len() == 1 {
+                    broken.concat()
+                } else {
+                    format!("[{}]", broken.join(", "))
+                };
                 return Err(refused(object, &why));
             }
         }
@@ -66,7 +76,10 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
 }
 
 fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {
-    read(&call.server.0.store, &kind.prefix(call.namespace.as_deref()))
+    read(
+        &call.server.0.store,
+        &kind.prefix(call.namespace.as_deref()),
+    )
 }
 
 fn read<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Failure> {
@@ -74,8 +87,9 @@ fn read<T: DeserializeOwned>(store: &Store, prefix: &str) -> Result<Vec<T>, Fail
     page.entries
         .iter()
         .map(|entry| {
-            serde_json::from_slice(&entry.value)
-                .map_err(|error| Failure::internal(format_args!("{} is stored damaged: {error}", entry.key)))
+            serde_json::from_slice(&entry.value).map_err(|error| {
+                Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
+            })
         })
         .collect()
 }

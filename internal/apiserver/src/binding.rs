@@ -22,15 +22,28 @@ pub(crate) async fn bind(call: &Call, binding: &Value) -> Result<Response<Body>,
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     let kind = binding["target"]["kind"].as_str().unwrap_or_default();
     if node.is_empty() {
-        return Err(invalid(call, "target.name", "FieldValueRequired", "Required value"));
+        return Err(invalid(
+            call,
+            "target.name",
+            "FieldValueRequired",
+            "Required value",
+        ));
     }
     if !matches!(kind, "" | "Node") {
-        let message = format!("Unsupported value: \"{kind}\": supported values: \"Node\", \"<empty>\"");
-        return Err(invalid(call, "target.kind", "FieldValueNotSupported", &message));
+        let message =
+            format!("Unsupported value: \"{kind}\": supported values: \"Node\", \"<empty>\"");
+        return Err(invalid(
+            call,
+            "target.kind",
+            "FieldValueNotSupported",
+            &message,
+        ));
     }
     let name = object::name(binding);
     if !name.is_empty() && name != call.object_name() {
-        return Err(Failure::bad_request("name in URL does not match name in Binding object"));
+        return Err(Failure::bad_request(
+            "name in URL does not match name in Binding object",
+        ));
     }
     rewrite(call, |live| assign(call, live, binding, node)).await?;
     let mut response = respond::json(&json!({
@@ -41,7 +54,11 @@ pub(crate) async fn bind(call: &Call, binding: &Value) -> Result<Response<Body>,
 }
 
 fn invalid(call: &Call, field: &str, reason: &str, message: &str) -> Failure {
-    let cause = Cause { reason: reason.into(), message: message.into(), field: field.into() };
+    let cause = Cause {
+        reason: reason.into(),
+        message: message.into(),
+        field: field.into(),
+    };
     Failure::invalid(call.kind, call.object_name(), vec![cause])
 }
 
@@ -57,20 +74,37 @@ fn assign(call: &Call, live: &Value, binding: &Value, node: &str) -> Result<Next
         }
     }
     if object::deleting(live) {
-        return refuse(format!("pod {name} is being deleted, cannot be assigned to a host"));
+        return refuse(format!(
+            "pod {name} is being deleted, cannot be assigned to a host"
+        ));
     }
     let assigned = live["spec"]["nodeName"].as_str().unwrap_or_default();
     if !assigned.is_empty() {
-        return refuse(format!("pod {name} is already assigned to node \"{assigned}\""));
+        return refuse(format!(
+            "pod {name} is already assigned to node \"{assigned}\""
+        ));
     }
-    if live["spec"]["schedulingGates"].as_array().is_some_and(|gates| !gates.is_empty()) {
+    if live["spec"]["schedulingGates"]
+        .as_array()
+        .is_some_and(|gates| !gates.is_empty())
+    {
         return refuse(format!("pod {name} has non-empty .spec.schedulingGates"));
     }
     let mut next = live.clone();
     object::member_mut(&mut next, "spec").insert("nodeName".into(), node.into());
-    if let Some(given) = binding["metadata"]["annotations"].as_object().filter(|given| !given.is_empty()) {
-        let mut annotations = live["metadata"]["annotations"].as_object().cloned().unwrap_or_default();
-        annotations.extend(given.iter().map(|(key, value)| (key.clone(), value.clone())));
+    if let Some(given) = binding["metadata"]["annotations"]
+        .as_object()
+        .filter(|given| !given.is_empty())
+    {
+        let mut annotations = live["metadata"]["annotations"]
+            .as_object()
+            .cloned()
+            .unwrap_or_default();
+        annotations.extend(
+            given
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
         meta_mut(&mut next).insert("annotations".into(), Value::Object(annotations));
     }
     let now = object::seconds(call.server.now());

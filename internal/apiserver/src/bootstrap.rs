@@ -39,14 +39,20 @@ fn first_objects() -> Vec<Value> {
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
         "metadata": {"name": names::DEFAULT_QUEUE}, "spec": {"weight": 1},
     });
-    namespaces.into_iter().chain(classes).chain([queue]).collect()
+    namespaces
+        .into_iter()
+        .chain(classes)
+        .chain([queue])
+        .collect()
 }
 
 pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     let now = object::seconds(server.now());
     let mut missing = Vec::new();
     for mut object in first_objects() {
-        let Some(kind) = registry::of(&object) else { continue };
+        let Some(kind) = registry::of(&object) else {
+            continue;
+        };
         let key = kind.key(None, object::name(&object));
         if server.0.store.get(&key).is_none() {
             complete(server, kind, &mut object, &now);

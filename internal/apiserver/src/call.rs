@@ -42,7 +42,10 @@ impl Call {
     /// The same call, or one that writes nothing.
     pub(crate) fn dry(&self, dry: bool) -> Cow<'_, Call> {
         if dry && !self.dry_run {
-            Cow::Owned(Call { dry_run: true, ..self.clone() })
+            Cow::Owned(Call {
+                dry_run: true,
+                ..self.clone()
+            })
         } else {
             Cow::Borrowed(self)
         }
@@ -52,14 +55,23 @@ impl Call {
     pub(crate) fn manager(&self) -> Result<String, Failure> {
         if let Some(name) = self.params.get("fieldManager") {
             if name.chars().count() > MAX_MANAGER {
-                let why = format!("fieldManager: Too long: may not be more than {MAX_MANAGER} bytes");
+                let why =
+                    format!("fieldManager: Too long: may not be more than {MAX_MANAGER} bytes");
                 return Err(Failure::bad_request(why));
             }
             return Ok(name.to_string());
         }
-        let agent = self.headers.get(header::USER_AGENT).and_then(|value| value.to_str().ok()).unwrap_or_default();
+        let agent = self
+            .headers
+            .get(header::USER_AGENT)
+            .and_then(|value| value.to_str().ok())
+            .unwrap_or_default();
         let program = agent.split('/').next().unwrap_or_default();
-        let name = if program.is_empty() { self.caller.user.as_str() } else { program };
+        let name = if program.is_empty() {
+            self.caller.user.as_str()
+        } else {
+            program
+        };
         Ok(name.chars().take(MAX_MANAGER).collect())
     }
 }

@@ -10,10 +10,13 @@ use tower::ServiceExt;
 const DEFAULT_NAMESPACE: &str = "default";
 
 pub(crate) fn in_process(router: Router, caller: Caller) -> kube::Client {
-    let service = router.into_service::<Body>().map_request(move |request: Request<kube::client::Body>| {
-        let mut request = request.map(Body::new);
-        request.extensions_mut().insert(caller.clone());
-        request
-    });
+    let service =
+        router
+            .into_service::<Body>()
+            .map_request(move |request: Request<kube::client::Body>| {
+                let mut request = request.map(Body::new);
+                request.extensions_mut().insert(caller.clone());
+                request
+            });
     kube::Client::new(service, DEFAULT_NAMESPACE)
 }

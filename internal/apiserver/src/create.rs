@@ -4,8 +4,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::Value;
-use store::{CommitError, Entry};
 use std::sync::Arc;
+use store::{CommitError, Entry};
 
 use crate::admission;
 use crate::call::Call;
@@ -43,11 +43,23 @@ pub(crate) async fn new_object(
             prepare::generate_name(&mut object);
         }
         match insert(call, &object).await {
-            Ok(bytes) => return Ok(Written { code: StatusCode::CREATED, bytes, warnings }),
+            Ok(bytes) => {
+                return Ok(Written {
+                    code: StatusCode::CREATED,
+                    bytes,
+                    warnings,
+                });
+            }
             Err(Refusal::Stale) => {}
             Err(Refusal::Failure(failure)) if generated && failure.reason() == "AlreadyExists" => {}
             Err(Refusal::Failure(failure)) => return Err(failure),
-            Err(Refusal::DryRun(bytes)) => return Ok(Written { code: StatusCode::CREATED, bytes, warnings }),
+            Err(Refusal::DryRun(bytes)) => {
+                return Ok(Written {
+                    code: StatusCode::CREATED,
+                    bytes,
+                    warnings,
+                });
+            }
         }
     }
     let name = object::meta_text(&object, "generateName");
@@ -66,7 +78,8 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
     }
     let encoded = Encoded::new(kind, object);
     let namespace = call.namespace.clone();
-    let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| Change::created(kind, object));
+    let quota =
+        quota::concerns(store, kind, namespace.as_deref()).then(|| Change::created(kind, object));
     let own_books = quota::is_quota(kind).then(|| object.clone());
     let dry_run = call.dry_run;
     let committed = store.commit(move |view| -> Result<Arc<Entry>, Refusal> {

@@ -26,7 +26,9 @@ pub struct Decoded {
 pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     let decoded = decode(bytes, format, false)?;
     if !decoded.value.is_object() {
-        return Err(Failure::bad_request("the object provided is unrecognized (must be of type Object)"));
+        return Err(Failure::bad_request(
+            "the object provided is unrecognized (must be of type Object)",
+        ));
     }
     Ok(decoded)
 }
@@ -38,7 +40,13 @@ pub fn patch(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
 
 fn decode(bytes: &[u8], format: Format, keep_nulls: bool) -> Result<Decoded, Failure> {
     let duplicates = RefCell::new(Vec::new());
-    let seed = Node { duplicates: &duplicates, parent: None, step: Step::Root, keep_nulls, depth: 0 };
+    let seed = Node {
+        duplicates: &duplicates,
+        parent: None,
+        step: Step::Root,
+        keep_nulls,
+        depth: 0,
+    };
     let value = match format {
         Format::Yaml | Format::Apply => {
             // Most of what says YAML is JSON, which the JSON reader takes several times faster.
@@ -53,12 +61,17 @@ fn decode(bytes: &[u8], format: Format, keep_nulls: bool) -> Result<Decoded, Fai
         }
         _ => json(bytes, &seed)?,
     };
-    Ok(Decoded { value, duplicates: duplicates.into_inner() })
+    Ok(Decoded {
+        value,
+        duplicates: duplicates.into_inner(),
+    })
 }
 
 fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
     let refuse = |error: serde_json::Error| {
-        Failure::bad_request(format!("unable to decode the request's body as JSON: {error}"))
+        Failure::bad_request(format!(
+            "unable to decode the request's body as JSON: {error}"
+        ))
     };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
     let value = seed.deserialize(&mut reader).map_err(refuse)?;
@@ -68,7 +81,11 @@ fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
 
 fn yaml(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
     seed.deserialize(serde_norway::Deserializer::from_slice(bytes))
-        .map_err(|error| Failure::bad_request(format!("unable to decode the request's body as YAML: {error}")))
+        .map_err(|error| {
+            Failure::bad_request(format!(
+                "unable to decode the request's body as YAML: {error}"
+            ))
+        })
 }
 
 #[derive(Clone, Copy)]
@@ -121,7 +138,9 @@ impl<'de> DeserializeSeed<'de> for &Node<'_> {
 
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
         if self.depth > MAX_DEPTH {
-            return Err(de::Error::custom(format!("nested deeper than {MAX_DEPTH} levels")));
+            return Err(de::Error::custom(format!(
+                "nested deeper than {MAX_DEPTH} levels"
+            )));
         }
         reader.deserialize_any(self)
     }
@@ -147,7 +166,9 @@ impl<'de> Visitor<'de> for &Node<'_> {
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
-        Number::from_f64(value).map(Value::Number).ok_or_else(|| E::custom("not a finite number"))
+        Number::from_f64(value)
+            .map(Value::Number)
+            .ok_or_else(|| E::custom("not a finite number"))
     }
 
     fn visit_str<E>(self, value: &str) -> Result<Value, E> {
@@ -248,7 +269,13 @@ mod tests {
         let value = object(text, Format::Json).unwrap().value;
         assert_eq!(value, json!({"metadata": {"name": "a"}, "list": [null, 1]}));
         assert!(patch(br#"{"a":null}"#, Format::MergePatch).unwrap().value["a"].is_null());
-        assert!(patch(br#"{"a":null}"#, Format::MergePatch).unwrap().value.get("a").is_some());
+        assert!(
+            patch(br#"{"a":null}"#, Format::MergePatch)
+                .unwrap()
+                .value
+                .get("a")
+                .is_some()
+        );
     }
 
     #[test]
@@ -260,10 +287,20 @@ mod tests {
 
     #[test]
     fn yaml_is_read_and_what_is_no_object_is_refused() {
-        let decoded = object(b"kind: Pod\nmetadata:\n  labels:\n    on: 'yes'\n", Format::Yaml).unwrap();
+        let decoded = object(
+            b"kind: Pod\nmetadata:\n  labels:\n    on: 'yes'\n",
+            Format::Yaml,
+        )
+        .unwrap();
         assert_eq!(decoded.value["kind"], "Pod");
-        assert_eq!(object(b"[]", Format::Json).unwrap_err().code().as_u16(), 400);
+        assert_eq!(
+            object(b"[]", Format::Json).unwrap_err().code().as_u16(),
+            400
+        );
         assert_eq!(object(b"{", Format::Json).unwrap_err().code().as_u16(), 400);
-        assert_eq!(object(b"{} {}", Format::Json).unwrap_err().code().as_u16(), 400);
+        assert_eq!(
+            object(b"{} {}", Format::Json).unwrap_err().code().as_u16(),
+            400
+        );
     }
 }

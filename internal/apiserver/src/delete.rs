@@ -20,8 +20,13 @@ const ORPHAN: &str = "orphan";
 /// What a pod gets that names no grace of its own, in seconds.
 const DEFAULT_GRACE: i64 = 30;
 /// Kinds whose deletion is answered with the object; the others' with a Status, as in Kubernetes.
-const ANSWERED_WITH_OBJECT: [&str; 5] =
-    ["Pod", "Service", "ServiceAccount", "PersistentVolumeClaim", "ResourceQuota"];
+const ANSWERED_WITH_OBJECT: [&str; 5] = [
+    "Pod",
+    "Service",
+    "ServiceAccount",
+    "PersistentVolumeClaim",
+    "ResourceQuota",
+];
 
 pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let body = request::read(body).await?;
@@ -36,9 +41,20 @@ pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }
     if !rewritten.removed || ANSWERED_WITH_OBJECT.contains(&call.kind.kind) {
         let bytes = rewritten.bytes;
-        return respond::written(call, Written { code: StatusCode::OK, bytes, warnings });
+        return respond::written(
+            call,
+            Written {
+                code: StatusCode::OK,
+                bytes,
+                warnings,
+            },
+        );
     }
-    let mut response = respond::json(&status::deleted(call.kind, call.object_name(), meta_text(&last, "uid")));
+    let mut response = respond::json(&status::deleted(
+        call.kind,
+        call.object_name(),
+        meta_text(&last, "uid"),
+    ));
     respond::warn(&mut response, &warnings);
     Ok(response)
 }
@@ -64,14 +80,22 @@ pub(crate) async fn delete_one(
 }
 
 fn require(kind: &Kind, live: &Value, options: &DeleteOptions) -> Result<(), Failure> {
-    let conditions =
-        [("UID", "uid", &options.uid), ("ResourceVersion", "resourceVersion", &options.resource_version)];
+    let conditions = [
+        ("UID", "uid", &options.uid),
+        (
+            "ResourceVersion",
+            "resourceVersion",
+            &options.resource_version,
+        ),
+    ];
     for (word, field, wanted) in conditions {
         let has = meta_text(live, field);
         if let Some(wanted) = wanted
             && wanted != has
         {
-            let why = format!("Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {has}");
+            let why = format!(
+                "Precondition failed: {word} in precondition: {wanted}, {word} in object meta: {has}"
+            );
             return Err(Failure::conflict(kind, object::name(live), &why));
         }
     }
@@ -81,7 +105,11 @@ fn require(kind: &Kind, live: &Value, options: &DeleteOptions) -> Result<(), Fai
 /// What a deletion makes of an object now.
 fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> Next {
     let finalizers = finalizers_for(kind, live, options.propagation);
-    let grace = if kind.graceful { pod_grace(live, options.grace) } else { 0 };
+    let grace = if kind.graceful {
+        pod_grace(live, options.grace)
+    } else {
+        0
+    };
     let held = !finalizers.is_empty() || namespace::holds(kind, live);
     if grace == 0 && !held {
         return Next::Remove(Box::new(live.clone()));
@@ -90,34 +118,55 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     object::set_finalizers(&mut marked, &finalizers);
     namespace::mark(kind, &mut marked);
     let begun: Option<Timestamp> = meta_text(live, "deletionTimestamp").parse().ok();
-    let earlier = live["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+    let earlier = live["metadata"]["deletionGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(0);
     let generation = live["metadata"]["generation"].as_i64();
     let meta = meta_mut(&mut marked);
     let due = match begun {
         // Grace is only ever shortened.
         Some(_) if grace >= earlier => None,
-        Some(begun) => Some(begun - SignedDuration::from_secs(earlier) + SignedDuration::from_secs(grace)),
+        Some(begun) => {
+            Some(begun - SignedDuration::from_secs(earlier) + SignedDuration::from_secs(grace))
+        }
         None => Some(now + SignedDuration::from_secs(grace)),
     };
     if let Some(due) = due {
-        meta.insert("deletionTimestamp".into(), object::seconds(due.max(now)).into());
+        meta.insert(
+            "deletionTimestamp".into(),
+            object::seconds(due.max(now)).into(),
+        );
         meta.insert("deletionGracePeriodSeconds".into(), grace.into());
     }
     if let (None, Some(generation)) = (begun, generation) {
         meta.insert("generation".into(), (generation + 1).into());
     }
-    if marked == *live { Next::Keep } else { Next::Put(Box::new(marked)) }
+    if marked == *live {
+        Next::Keep
+    } else {
+        Next::Put(Box::new(marked))
+    }
 }
 
 /// How long a pod gets: nothing when it never ran or has ended.
 fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
-    let unassigned = pod["spec"]["nodeName"].as_str().unwrap_or_default().is_empty();
-    let ended = matches!(pod["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    let unassigned = pod["spec"]["nodeName"]
+        .as_str()
+        .unwrap_or_default()
+        .is_empty();
+    let ended = matches!(
+        pod["status"]["phase"].as_str(),
+        Some("Succeeded" | "Failed")
+    );
     if unassigned || ended {
         return 0;
     }
-    let underway = object::deleting(pod).then(|| pod["metadata"]["deletionGracePeriodSeconds"].as_i64()).flatten();
-    let own = pod["spec"]["terminationGracePeriodSeconds"].as_i64().unwrap_or(DEFAULT_GRACE);
+    let underway = object::deleting(pod)
+        .then(|| pod["metadata"]["deletionGracePeriodSeconds"].as_i64())
+        .flatten();
+    let own = pod["spec"]["terminationGracePeriodSeconds"]
+        .as_i64()
+        .unwrap_or(DEFAULT_GRACE);
     let grace = asked.or(underway).unwrap_or(own).max(0);
     underway.map_or(grace, |underway| grace.min(underway))
 }
@@ -138,7 +187,11 @@ fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -
             Propagation::Background
         }
     });
-    let mut finalizers: Vec<String> = had.iter().filter(|one| *one != ORPHAN && *one != FOREGROUND).cloned().collect();
+    let mut finalizers: Vec<String> = had
+        .iter()
+        .filter(|one| *one != ORPHAN && *one != FOREGROUND)
+        .cloned()
+        .collect();
     match policy {
         Propagation::Orphan => finalizers.push(ORPHAN.to_string()),
         Propagation::Foreground => finalizers.push(FOREGROUND.to_string()),

@@ -19,21 +19,31 @@ pub(crate) async fn delete_collection(call: &Call, body: Body) -> Result<Respons
     let body = request::read(body).await?;
     let options = DeleteOptions::of(call, &body)?;
     let selection = Selection::of(call)?;
-    let page = call.server.0.store.list(&selection.prefix, None, usize::MAX);
-    let chosen = page.entries.into_iter().filter(|entry| selection.takes(&entry.meta));
+    let page = call
+        .server
+        .0
+        .store
+        .list(&selection.prefix, None, usize::MAX);
+    let chosen = page
+        .entries
+        .into_iter()
+        .filter(|entry| selection.takes(&entry.meta));
     let deletions = chosen.map(|entry| {
         let options = &options;
         async move {
             let name = entry.key.rsplit('/').next().unwrap_or_default();
             match delete::delete_one(call, name, entry.key.to_string(), options).await {
-                Ok((rewritten, _)) => serde_json::from_slice(&rewritten.bytes).map(Some).map_err(Failure::internal),
+                Ok((rewritten, _)) => serde_json::from_slice(&rewritten.bytes)
+                    .map(Some)
+                    .map_err(Failure::internal),
                 // Somebody else was faster, and it is gone as was wanted.
                 Err(failure) if failure.reason() == "NotFound" => Ok(None),
                 Err(failure) => Err(failure),
             }
         }
     });
-    let results: Vec<Result<Option<Value>, Failure>> = stream::iter(deletions).buffered(AT_ONCE).collect().await;
+    let results: Vec<Result<Option<Value>, Failure>> =
+        stream::iter(deletions).buffered(AT_ONCE).collect().await;
     let mut items = Vec::with_capacity(results.len());
     for result in results {
         items.extend(result?);

@@ -38,7 +38,9 @@ impl DeleteOptions {
         let sent = decode::object(body, format)?.value;
         match sent["kind"].as_str() {
             None | Some("" | "DeleteOptions") => Self::of_value(&sent),
-            Some(other) => Err(Failure::bad_request(format!("the body of a deletion must be DeleteOptions, not {other}"))),
+            Some(other) => Err(Failure::bad_request(format!(
+                "the body of a deletion must be DeleteOptions, not {other}"
+            ))),
         }
     }
 
@@ -46,7 +48,10 @@ impl DeleteOptions {
         let params = &call.params;
         Ok(DeleteOptions {
             grace: checked_grace(params.number("gracePeriodSeconds")?)?,
-            propagation: propagation(params.get("propagationPolicy"), params.switch("orphanDependents"))?,
+            propagation: propagation(
+                params.get("propagationPolicy"),
+                params.switch("orphanDependents"),
+            )?,
             ..DeleteOptions::default()
         })
     }
@@ -57,15 +62,22 @@ impl DeleteOptions {
         let grace = match &sent["gracePeriodSeconds"] {
             Value::Null => None,
             value => Some(value.as_i64().ok_or_else(|| {
-                Failure::bad_request(format!("gracePeriodSeconds: Invalid value: {value}: must be an integer"))
+                Failure::bad_request(format!(
+                    "gracePeriodSeconds: Invalid value: {value}: must be an integer"
+                ))
             })?),
         };
         Ok(DeleteOptions {
             grace: checked_grace(grace)?,
             uid: text(&sent["preconditions"]["uid"]),
             resource_version: text(&sent["preconditions"]["resourceVersion"]),
-            propagation: propagation(sent["propagationPolicy"].as_str(), sent["orphanDependents"].as_bool())?,
-            dry_run: sent["dryRun"].as_array().is_some_and(|list| list.iter().any(|one| one == "All")),
+            propagation: propagation(
+                sent["propagationPolicy"].as_str(),
+                sent["orphanDependents"].as_bool(),
+            )?,
+            dry_run: sent["dryRun"]
+                .as_array()
+                .is_some_and(|list| list.iter().any(|one| one == "All")),
         })
     }
 }

@@ -15,7 +15,16 @@ use crate::respond;
 use crate::server::ApiServer;
 use crate::status::Failure;
 
-const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+const VERBS: [&str; 8] = [
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+];
 const READ_AND_WRITE: &[&str] = &["get", "patch", "update"];
 
 /// A resource that is asked and not kept.
@@ -74,17 +83,41 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
     let own = (kind.group, kind.version, kind.kind);
     let mut found = Vec::new();
     if kind.status {
-        found.push(Sub { name: "status", response: own, verbs: READ_AND_WRITE });
+        found.push(Sub {
+            name: "status",
+            response: own,
+            verbs: READ_AND_WRITE,
+        });
     }
     if kind.scale.is_some() {
-        found.push(Sub { name: "scale", response: ("autoscaling", "v1", "Scale"), verbs: READ_AND_WRITE });
+        found.push(Sub {
+            name: "scale",
+            response: ("autoscaling", "v1", "Scale"),
+            verbs: READ_AND_WRITE,
+        });
     }
     for name in kind.extra_subresources {
         found.push(match *name {
-            "binding" => Sub { name, response: ("", "v1", "Binding"), verbs: &["create"] },
-            "eviction" => Sub { name, response: ("policy", "v1", "Eviction"), verbs: &["create"] },
-            "log" => Sub { name, response: own, verbs: &["get"] },
-            _ => Sub { name, response: own, verbs: &["update"] },
+            "binding" => Sub {
+                name,
+                response: ("", "v1", "Binding"),
+                verbs: &["create"],
+            },
+            "eviction" => Sub {
+                name,
+                response: ("policy", "v1", "Eviction"),
+                verbs: &["create"],
+            },
+            "log" => Sub {
+                name,
+                response: own,
+                verbs: &["get"],
+            },
+            _ => Sub {
+                name,
+                response: own,
+                verbs: &["update"],
+            },
         });
     }
     found
@@ -92,7 +125,9 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
 
 /// Groups and their versions, the core group first, in the registry's order.
 fn versions() -> Vec<(&'static str, &'static str)> {
-    let kept = registry::all().iter().map(|kind| (kind.group, kind.version));
+    let kept = registry::all()
+        .iter()
+        .map(|kind| (kind.group, kind.version));
     let asked = VIRTUAL.iter().map(|one| (one.group, one.version));
     let mut found = Vec::new();
     for pair in kept.chain(asked) {
@@ -104,15 +139,23 @@ fn versions() -> Vec<(&'static str, &'static str)> {
 }
 
 fn group_version(group: &str, version: &str) -> String {
-    if group.is_empty() { version.to_string() } else { format!("{group}/{version}") }
+    if group.is_empty() {
+        version.to_string()
+    } else {
+        format!("{group}/{version}")
+    }
 }
 
 /// Answers GET of what is no resource.
 pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Body>, Failure> {
     let form = negotiate::discovery(headers);
     match (target, form) {
-        (Target::LegacyVersions, Discovery::Aggregated(version)) => Ok(aggregated(version, |group| group.is_empty())),
-        (Target::Groups, Discovery::Aggregated(version)) => Ok(aggregated(version, |group| !group.is_empty())),
+        (Target::LegacyVersions, Discovery::Aggregated(version)) => {
+            Ok(aggregated(version, |group| group.is_empty()))
+        }
+        (Target::Groups, Discovery::Aggregated(version)) => {
+            Ok(aggregated(version, |group| !group.is_empty()))
+        }
         (Target::LegacyVersions, Discovery::Legacy) => Ok(respond::json(&json!({
             "kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [],
         }))),
@@ -123,16 +166,22 @@ pub(crate) fn answer(target: &Target, headers: &HeaderMap) -> Result<Response<Bo
                     groups.push(group_of(group));
                 }
             }
-            Ok(respond::json(&json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})))
+            Ok(respond::json(
+                &json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}),
+            ))
         }
-        (Target::Group(group), _) if !group.is_empty() && versions().iter().any(|(known, _)| known == group) => {
+        (Target::Group(group), _)
+            if !group.is_empty() && versions().iter().any(|(known, _)| known == group) =>
+        {
             let mut answer = group_of(group);
             answer["kind"] = "APIGroup".into();
             answer["apiVersion"] = "v1".into();
             Ok(respond::json(&answer))
         }
         (Target::Resources { group, version }, _)
-            if versions().iter().any(|(known, at)| known == group && at == version) =>
+            if versions()
+                .iter()
+                .any(|(known, at)| known == group && at == version) =>
         {
             Ok(respond::json(&resource_list(group, version)))
         }
@@ -151,7 +200,10 @@ fn group_of(group: &str) -> Value {
 
 fn resource_list(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for kind in registry::all().iter().filter(|kind| kind.group == group && kind.version == version) {
+    for kind in registry::all()
+        .iter()
+        .filter(|kind| kind.group == group && kind.version == version)
+    {
         let mut main = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
             "verbs": VERBS,
@@ -176,7 +228,10 @@ fn resource_list(group: &str, version: &str) -> Value {
             resources.push(entry);
         }
     }
-    for one in VIRTUAL.iter().filter(|one| one.group == group && one.version == version) {
+    for one in VIRTUAL
+        .iter()
+        .filter(|one| one.group == group && one.version == version)
+    {
         resources.push(json!({
             "name": one.plural, "singularName": one.singular, "namespaced": one.namespaced, "kind": one.kind,
             "verbs": ["create"],
@@ -207,7 +262,8 @@ fn aggregated(version: &str, wanted: impl Fn(&str) -> bool) -> Response<Body> {
         "metadata": {}, "items": items,
     });
     let mut response = respond::json(&list);
-    let form = format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
+    let form =
+        format!("application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList");
     if let Ok(form) = HeaderValue::try_from(form) {
         response.headers_mut().insert(header::CONTENT_TYPE, form);
     }
@@ -249,7 +305,10 @@ fn aggregated_resources(group: &str, version: &str) -> Vec<Value> {
 pub(crate) async fn version(State(server): State<ApiServer>) -> Json<Value> {
     let text = &server.0.config.git_version;
     let mut numbers = text.trim_start_matches('v').split(['.', '+', '-']);
-    let (major, minor) = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default());
+    let (major, minor) = (
+        numbers.next().unwrap_or_default(),
+        numbers.next().unwrap_or_default(),
+    );
     Json(json!({
         "major": major, "minor": minor, "gitVersion": text, "gitCommit": "", "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z", "goVersion": "", "compiler": "rustc",

@@ -17,28 +17,38 @@ use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::{
-    binding, create, delete, delete_collection, discovery, eviction, list, logs, namespace, negotiate, patch, path, read,
-    review, scale, update, watch,
+    binding, create, delete, delete_collection, discovery, eviction, list, logs, namespace,
+    negotiate, patch, path, read, review, scale, update, watch,
 };
 
 type Answer = Result<Response<Body>, Failure>;
 
 /// Everything below `/api` and `/apis`.
-pub(crate) async fn resources(State(server): State<ApiServer>, request: Request<Body>) -> Response<Body> {
+pub(crate) async fn resources(
+    State(server): State<ApiServer>,
+    request: Request<Body>,
+) -> Response<Body> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
-    let answer = answer(&server, &parts, body).await.unwrap_or_else(Failure::into_response);
+    let answer = answer(&server, &parts, body)
+        .await
+        .unwrap_or_else(Failure::into_response);
     observe(&parts, &answer, started);
     answer
 }
 
 async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
-    let caller = parts.extensions.get::<Caller>().ok_or_else(Failure::unauthorized)?;
+    let caller = parts
+        .extensions
+        .get::<Caller>()
+        .ok_or_else(Failure::unauthorized)?;
     match path::parse(parts.uri.path()) {
-        Target::Resource(target) => match registry::find(&target.group, &target.version, &target.resource) {
-            Some(kind) => on_resource(server, caller, kind, target, parts, body).await,
-            None => review::answer(server, caller, target, parts, body).await,
-        },
+        Target::Resource(target) => {
+            match registry::find(&target.group, &target.version, &target.resource) {
+                Some(kind) => on_resource(server, caller, kind, target, parts, body).await,
+                None => review::answer(server, caller, target, parts, body).await,
+            }
+        }
         other if parts.method == Method::GET || parts.method == Method::HEAD => {
             discovery::answer(&other, &parts.headers)
         }
@@ -97,13 +107,21 @@ async fn on_resource(
     parts: &Parts,
     body: Body,
 ) -> Answer {
-    let ResourcePath { namespace, name, subresource, .. } = target;
-    if namespace.is_some() && !kind.namespaced || namespace.is_none() && kind.namespaced && name.is_some() {
+    let ResourcePath {
+        namespace,
+        name,
+        subresource,
+        ..
+    } = target;
+    if namespace.is_some() && !kind.namespaced
+        || namespace.is_none() && kind.namespaced && name.is_some()
+    {
         return Err(Failure::no_such_resource());
     }
     let params = Params::parse(parts.uri.query());
     let watching = params.switch("watch") == Some(true) && subresource.is_none();
-    let verb = Verb::of(&parts.method, name.is_some(), watching).ok_or_else(Failure::method_not_allowed)?;
+    let verb = Verb::of(&parts.method, name.is_some(), watching)
+        .ok_or_else(Failure::method_not_allowed)?;
     let wanted = Attributes {
         verb: verb.word(),
         group: kind.group,
@@ -138,7 +156,8 @@ async fn on_resource(
 }
 
 async fn on_object(call: &Call, verb: Verb, body: Body) -> Answer {
-    if call.kind.namespaced && call.namespace.is_none() && !matches!(verb, Verb::List | Verb::Watch) {
+    if call.kind.namespaced && call.namespace.is_none() && !matches!(verb, Verb::List | Verb::Watch)
+    {
         return Err(Failure::method_not_allowed());
     }
     match verb {

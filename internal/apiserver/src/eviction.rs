@@ -15,7 +15,9 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     let sent = decode::object(&request::read(body).await?, format)?.value;
     let name = object::name(&sent);
     if !name.is_empty() && name != call.object_name() {
-        return Err(Failure::bad_request("name in URL does not match name in Eviction object"));
+        return Err(Failure::bad_request(
+            "name in URL does not match name in Eviction object",
+        ));
     }
     let options = DeleteOptions::of_value(&sent["deleteOptions"])?;
     let dry = call.dry(options.dry_run);

@@ -27,7 +27,11 @@ fn level(call: &Call) -> Result<Level, Failure> {
 
 /// Checks an object against its definition and leaves only fields that the definition knows. Answers with the
 /// warnings to give.
-pub(crate) fn check(call: &Call, object: &mut Value, duplicates: &[String]) -> Result<Vec<String>, Failure> {
+pub(crate) fn check(
+    call: &Call,
+    object: &mut Value,
+    duplicates: &[String],
+) -> Result<Vec<String>, Failure> {
     let level = level(call)?;
     let schemas = &call.server.0.schemas;
     let definition = call.kind.schema;
@@ -37,11 +41,23 @@ pub(crate) fn check(call: &Call, object: &mut Value, duplicates: &[String]) -> R
     }
     let mut complaints = Vec::new();
     if level != Level::Ignore {
-        complaints.extend(duplicates.iter().map(|path| format!("duplicate field \"{path}\"")));
-        complaints.extend(found.unknown.iter().map(|path| format!("unknown field \"{path}\"")));
+        complaints.extend(
+            duplicates
+                .iter()
+                .map(|path| format!("duplicate field \"{path}\"")),
+        );
+        complaints.extend(
+            found
+                .unknown
+                .iter()
+                .map(|path| format!("unknown field \"{path}\"")),
+        );
     }
     if level == Level::Strict && !complaints.is_empty() {
-        return Err(undecodable(call, &format!("strict decoding error: {}", complaints.join(", "))));
+        return Err(undecodable(
+            call,
+            &format!("strict decoding error: {}", complaints.join(", ")),
+        ));
     }
     if !found.unknown.is_empty() {
         schemas.prune(definition, object);
@@ -58,5 +74,7 @@ pub(crate) fn check(call: &Call, object: &mut Value, duplicates: &[String]) -> R
 
 fn undecodable(call: &Call, why: &str) -> Failure {
     let (kind, version) = (call.kind.kind, call.kind.version);
-    Failure::bad_request(format!("{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"))
+    Failure::bad_request(format!(
+        "{kind} in version \"{version}\" cannot be handled as a {kind}: {why}"
+    ))
 }

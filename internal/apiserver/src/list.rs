@@ -51,14 +51,21 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
             let api_version = format!("meta.k8s.io/{version}");
             let mut list = head("PartialObjectMetadataList", &api_version, &found);
             let items = parsed(&found)?;
-            list["items"] = items.iter().map(|item| table::metadata_of(version, item)).collect();
+            list["items"] = items
+                .iter()
+                .map(|item| table::metadata_of(version, item))
+                .collect();
             respond::value(call, &list)
         }
     }
 }
 
 fn parsed(found: &Found) -> Result<Vec<Value>, Failure> {
-    found.entries.iter().map(|entry| object::parse(entry)).collect()
+    found
+        .entries
+        .iter()
+        .map(|entry| object::parse(entry))
+        .collect()
 }
 
 /// A list without its items.
@@ -70,7 +77,10 @@ fn list_meta(found: &Found) -> Value {
     let mut meta = Map::new();
     meta.insert("resourceVersion".into(), found.revision.to_string().into());
     if let Some(next) = &found.next {
-        meta.insert("continue".into(), Token::new(found.revision, next).encode().into());
+        meta.insert(
+            "continue".into(),
+            Token::new(found.revision, next).encode().into(),
+        );
         if let Some(remaining) = found.remaining {
             meta.insert("remainingItemCount".into(), remaining.into());
         }
@@ -87,14 +97,25 @@ fn objects(call: &Call, found: Found) -> Body {
         kind.api_version(),
         list_meta(&found)
     );
-    let size: usize = found.entries.iter().map(|entry| entry.value.len() + 1).sum();
-    let pieces = Pieces { head: Some(start), entries: found.entries.into_iter(), first: true, done: false };
+    let size: usize = found
+        .entries
+        .iter()
+        .map(|entry| entry.value.len() + 1)
+        .sum();
+    let pieces = Pieces {
+        head: Some(start),
+        entries: found.entries.into_iter(),
+        first: true,
+        done: false,
+    };
     if size <= PIECE {
         let mut whole = BytesMut::with_capacity(size + 256);
         pieces.for_each(|piece| whole.extend_from_slice(&piece));
         return Body::from(whole.freeze());
     }
-    Body::from_stream(futures::stream::iter(pieces.map(Ok::<_, std::convert::Infallible>)))
+    Body::from_stream(futures::stream::iter(
+        pieces.map(Ok::<_, std::convert::Infallible>),
+    ))
 }
 
 /// A list's bytes, made piece by piece.
@@ -147,26 +168,45 @@ fn find(call: &Call, selection: &Selection) -> Result<Found, Failure> {
         if !selection.is_everything() {
             page.entries.retain(|entry| selection.takes(&entry.meta));
         }
-        return Ok(Found { entries: page.entries, revision: page.revision, next: None, remaining: None });
+        return Ok(Found {
+            entries: page.entries,
+            revision: page.revision,
+            next: None,
+            remaining: None,
+        });
     };
 
     let mut entries: Vec<Arc<Entry>> = Vec::new();
     let mut revision = begun;
-    let scan = if selection.is_everything() { limit } else { SCAN };
+    let scan = if selection.is_everything() {
+        limit
+    } else {
+        SCAN
+    };
     loop {
         let page = page(call, revision, selection, after.as_deref(), scan)?;
         revision = Some(page.revision);
         let last = page.entries.last().map(|entry| entry.key.to_string());
         let more = page.remaining > 0;
-        let mut chosen = page.entries.into_iter().filter(|entry| selection.takes(&entry.meta));
+        let mut chosen = page
+            .entries
+            .into_iter()
+            .filter(|entry| selection.takes(&entry.meta));
         entries.extend(chosen.by_ref().take(limit - entries.len()));
         let spare = chosen.next().is_some();
         let full = entries.len() >= limit;
         if !more && !spare || full {
-            let next = (more || spare).then(|| entries.last().map(|entry| entry.key.to_string())).flatten();
+            let next = (more || spare)
+                .then(|| entries.last().map(|entry| entry.key.to_string()))
+                .flatten();
             // A count of what selectors would let through would cost a look at everything.
             let remaining = selection.is_everything().then_some(page.remaining);
-            return Ok(Found { entries, revision: page.revision, next, remaining });
+            return Ok(Found {
+                entries,
+                revision: page.revision,
+                next,
+                remaining,
+            });
         }
         after = last;
     }
@@ -180,14 +220,26 @@ fn page(
     limit: usize,
 ) -> Result<Page, Failure> {
     let store = &call.server.0.store;
-    let Some(revision) = at else { return Ok(store.list(&selection.prefix, after, limit)) };
-    store.list_at(revision, &selection.prefix, after, limit).map_err(|_| {
-        let Some(after) = after else {
-            let current = store.revision();
-            return Failure::expired(format!("too old resource version: {revision} ({current})"));
-        };
-        Failure::expired_continue(&Token { revision: None, start: after.to_string() }.encode())
-    })
+    let Some(revision) = at else {
+        return Ok(store.list(&selection.prefix, after, limit));
+    };
+    store
+        .list_at(revision, &selection.prefix, after, limit)
+        .map_err(|_| {
+            let Some(after) = after else {
+                let current = store.revision();
+                return Failure::expired(format!(
+                    "too old resource version: {revision} ({current})"
+                ));
+            };
+            Failure::expired_continue(
+                &Token {
+                    revision: None,
+                    start: after.to_string(),
+                }
+                .encode(),
+            )
+        })
 }
 
 /// The revision that a list must show exactly, if any; refuses one that is still to come.
@@ -195,15 +247,29 @@ fn revision_asked(call: &Call, continues: bool) -> Result<Option<Revision>, Fail
     let params = &call.params;
     let version = params.get("resourceVersion");
     let rule = params.get("resourceVersionMatch");
-    let forbidden = |why: &str| Err(Failure::bad_request(format!("resourceVersionMatch: Forbidden: {why}")));
+    let forbidden = |why: &str| {
+        Err(Failure::bad_request(format!(
+            "resourceVersionMatch: Forbidden: {why}"
+        )))
+    };
     if params.switch("sendInitialEvents").is_some() {
-        return Err(Failure::bad_request("sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list"));
+        return Err(Failure::bad_request(
+            "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
+        ));
     }
     match (version, rule) {
-        (_, Some(_)) if continues => return forbidden("resourceVersionMatch is forbidden when continue is provided"),
-        (None, Some(_)) => return forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"),
+        (_, Some(_)) if continues => {
+            return forbidden("resourceVersionMatch is forbidden when continue is provided");
+        }
+        (None, Some(_)) => {
+            return forbidden(
+                "resourceVersionMatch is forbidden unless resourceVersion is provided",
+            );
+        }
         (Some("0"), Some("Exact")) => {
-            return forbidden("resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"");
+            return forbidden(
+                "resourceVersionMatch \"Exact\" is forbidden for resourceVersion \"0\"",
+            );
         }
         (_, Some(other)) if !matches!(other, "Exact" | "NotOlderThan") => {
             return Err(Failure::bad_request(format!(
@@ -211,15 +277,22 @@ fn revision_asked(call: &Call, continues: bool) -> Result<Option<Revision>, Fail
             )));
         }
         (Some(version), _) if continues && version != "0" => {
-            return Err(Failure::bad_request("specifying resource version is not allowed when using continue"));
+            return Err(Failure::bad_request(
+                "specifying resource version is not allowed when using continue",
+            ));
         }
         _ => {}
     }
-    let Some(version) = version.filter(|version| *version != "0") else { return Ok(None) };
+    let Some(version) = version.filter(|version| *version != "0") else {
+        return Ok(None);
+    };
     let asked = parse_revision(version)?;
     let current = call.server.0.store.revision();
     if asked > current {
-        return Err(Failure::too_large_resource_version(asked.get(), current.get()));
+        return Err(Failure::too_large_resource_version(
+            asked.get(),
+            current.get(),
+        ));
     }
     Ok((rule == Some("Exact")).then_some(asked))
 }
@@ -242,7 +315,10 @@ struct Token {
 
 impl Token {
     fn new(revision: Revision, after: &str) -> Self {
-        Token { revision: Some(revision), start: after.to_string() }
+        Token {
+            revision: Some(revision),
+            start: after.to_string(),
+        }
     }
 
     fn encode(&self) -> String {
@@ -255,16 +331,26 @@ impl Token {
         let read = || {
             let bytes = URL_SAFE_NO_PAD.decode(text).ok()?;
             let value: Value = serde_json::from_slice(&bytes).ok()?;
-            let revision = value["rv"].as_u64().filter(|revision| *revision > 0).map(Revision::from);
-            Some(Token { revision, start: value["start"].as_str()?.to_string() })
+            let revision = value["rv"]
+                .as_u64()
+                .filter(|revision| *revision > 0)
+                .map(Revision::from);
+            Some(Token {
+                revision,
+                start: value["start"].as_str()?.to_string(),
+            })
         };
-        read().ok_or_else(|| Failure::bad_request("continue key is not valid: it was not given out by this server"))
+        read().ok_or_else(|| {
+            Failure::bad_request("continue key is not valid: it was not given out by this server")
+        })
     }
 
     fn after(self, prefix: &str) -> Result<String, Failure> {
         if self.start.starts_with(prefix) {
             return Ok(self.start);
         }
-        Err(Failure::bad_request("continue key is not valid: it belongs to another list"))
+        Err(Failure::bad_request(
+            "continue key is not valid: it belongs to another list",
+        ))
     }
 }

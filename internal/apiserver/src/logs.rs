@@ -60,8 +60,12 @@ pub enum LogError {
 
 /// Opens a container's log.
 pub type LogOpener = Arc<
-    dyn Fn(LogRequest) -> BoxFuture<'static, Result<BoxStream<'static, Result<Bytes, std::io::Error>>, LogError>>
-        + Send
+    dyn Fn(
+            LogRequest,
+        ) -> BoxFuture<
+            'static,
+            Result<BoxStream<'static, Result<Bytes, std::io::Error>>, LogError>,
+        > + Send
         + Sync,
 >;
 
@@ -74,7 +78,8 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
         return Ok(plain(Body::empty()));
     }
     let opener = call.server.0.logs.read().clone();
-    let opener = opener.ok_or_else(|| Failure::unavailable("no agent is connected that could read logs"))?;
+    let opener =
+        opener.ok_or_else(|| Failure::unavailable("no agent is connected that could read logs"))?;
     let stream = opener(request).await.map_err(|error| match error {
         LogError::NotFound(why) => Failure::log_not_found(why),
         LogError::BadRequest(why) => Failure::bad_request(why),
@@ -85,7 +90,9 @@ pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
 
 fn plain(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     response
 }
 
@@ -93,14 +100,19 @@ fn read(call: &Call, pod: &Value) -> Result<LogRequest, Failure> {
     let params = &call.params;
     let since_time = params.get("sinceTime").map(|text| {
         text.parse::<Timestamp>().map_err(|error| {
-            Failure::bad_request(format!("sinceTime: Invalid value: \"{text}\": {error}; write it as RFC 3339"))
+            Failure::bad_request(format!(
+                "sinceTime: Invalid value: \"{text}\": {error}; write it as RFC 3339"
+            ))
         })
     });
     Ok(LogRequest {
         namespace: call.namespace.clone().unwrap_or_default(),
         pod: call.object_name().to_string(),
         uid: object::meta_text(pod, "uid").to_string(),
-        node: pod["spec"]["nodeName"].as_str().unwrap_or_default().to_string(),
+        node: pod["spec"]["nodeName"]
+            .as_str()
+            .unwrap_or_default()
+            .to_string(),
         container: container(call, pod)?,
         follow: params.switch("follow") == Some(true),
         tail: params.number("tailLines")?,
@@ -116,13 +128,17 @@ fn read(call: &Call, pod: &Value) -> Result<LogRequest, Failure> {
 fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
     let names = |list: &str| -> Vec<String> {
         let containers = pod["spec"][list].as_array().into_iter().flatten();
-        containers.filter_map(|one| one["name"].as_str().map(str::to_owned)).collect()
+        containers
+            .filter_map(|one| one["name"].as_str().map(str::to_owned))
+            .collect()
     };
     let (ordinary, first) = (names("containers"), names("initContainers"));
     let pod_name = call.object_name();
     match call.params.get("container") {
         Some(name) if ordinary.iter().chain(&first).any(|one| one == name) => Ok(name.to_string()),
-        Some(name) => Err(Failure::bad_request(format!("container {name} is not valid for pod {pod_name}"))),
+        Some(name) => Err(Failure::bad_request(format!(
+            "container {name} is not valid for pod {pod_name}"
+        ))),
         None => match ordinary.as_slice() {
             [only] => Ok(only.clone()),
             several => {
@@ -131,7 +147,10 @@ fn container(call: &Call, pod: &Value) -> Result<String, Failure> {
                     several.join(" ")
                 );
                 if !first.is_empty() {
-                    choose.push_str(&format!(" or one of the init containers: [{}]", first.join(" ")));
+                    choose.push_str(&format!(
+                        " or one of the init containers: [{}]",
+                        first.join(" ")
+                    ));
                 }
                 Err(Failure::bad_request(choose))
             }

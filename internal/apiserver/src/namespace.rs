@@ -25,7 +25,11 @@ pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, 
         let mut next = live.clone();
         let spec = object::member_mut(&mut next, "spec");
         object::carry(&sent["spec"], spec, "finalizers");
-        Ok(if next == *live { Next::Keep } else { Next::Put(Box::new(next)) })
+        Ok(if next == *live {
+            Next::Keep
+        } else {
+            Next::Put(Box::new(next))
+        })
     })
     .await?;
     respond::written(call, rewritten.with(Vec::new()))
@@ -37,7 +41,10 @@ fn is_namespace(kind: &Kind) -> bool {
 
 /// Whether finalizers in the spec hold a namespace.
 pub(crate) fn holds(kind: &Kind, object: &Value) -> bool {
-    is_namespace(kind) && object["spec"]["finalizers"].as_array().is_some_and(|list| !list.is_empty())
+    is_namespace(kind)
+        && object["spec"]["finalizers"]
+            .as_array()
+            .is_some_and(|list| !list.is_empty())
 }
 
 /// A namespace being deleted says so in its phase.
@@ -50,7 +57,11 @@ pub(crate) fn mark(kind: &Kind, object: &mut Value) {
 /// Refuses to delete the namespaces that exist from the start.
 pub(crate) fn may_be_deleted(kind: &Kind, name: &str) -> Result<(), Failure> {
     if is_namespace(kind) && names::FIRST_NAMESPACES.contains(&name) {
-        return Err(Failure::forbidden(kind, name, "this namespace may not be deleted"));
+        return Err(Failure::forbidden(
+            kind,
+            name,
+            "this namespace may not be deleted",
+        ));
     }
     Ok(())
 }

@@ -35,7 +35,10 @@ pub enum Discovery {
 }
 
 /// The whole object as JSON: what is answered when nothing is asked for.
-pub const PLAIN: Form = Form { view: View::Object, yaml: false };
+pub const PLAIN: Form = Form {
+    view: View::Object,
+    yaml: false,
+};
 
 const ACCEPTED: &[&str] = &["application/json", "application/yaml"];
 
@@ -46,20 +49,34 @@ struct Clause<'a> {
 
 impl Clause<'_> {
     fn get(&self, name: &str) -> Option<&str> {
-        self.parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name)).map(|(_, value)| *value)
+        self.parameters
+            .iter()
+            .find(|(key, _)| key.eq_ignore_ascii_case(name))
+            .map(|(_, value)| *value)
     }
 }
 
 /// The clauses of an Accept header, the most wanted first.
 fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
     let mut found: Vec<(f32, Clause<'_>)> = Vec::new();
-    for value in headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok()) {
-        for clause in value.split(',').map(str::trim).filter(|clause| !clause.is_empty()) {
+    for value in headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .filter_map(|value| value.to_str().ok())
+    {
+        for clause in value
+            .split(',')
+            .map(str::trim)
+            .filter(|clause| !clause.is_empty())
+        {
             let mut parts = clause.split(';').map(str::trim);
             let media = parts.next().unwrap_or_default();
             let parameters: Vec<_> = parts.filter_map(|part| part.split_once('=')).collect();
             let clause = Clause { media, parameters };
-            let weight = clause.get("q").and_then(|q| q.parse().ok()).unwrap_or(1.0_f32);
+            let weight = clause
+                .get("q")
+                .and_then(|q| q.parse().ok())
+                .unwrap_or(1.0_f32);
             found.push((weight, clause));
         }
     }
@@ -81,7 +98,9 @@ pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
         return Ok(PLAIN);
     }
     for clause in clauses(headers) {
-        let Some(yaml) = yaml(clause.media) else { continue };
+        let Some(yaml) = yaml(clause.media) else {
+            continue;
+        };
         let meta_version = match (clause.get("g"), clause.get("v")) {
             (Some("meta.k8s.io"), Some("v1")) => Some("v1"),
             (Some("meta.k8s.io"), Some("v1beta1")) => Some("v1beta1"),
@@ -90,7 +109,9 @@ pub fn objects(headers: &HeaderMap) -> Result<Form, Failure> {
         let view = match (clause.get("as"), meta_version) {
             (None, _) => View::Object,
             (Some("Table"), Some(version)) => View::Table(version),
-            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) => View::Metadata(version),
+            (Some("PartialObjectMetadata" | "PartialObjectMetadataList"), Some(version)) => {
+                View::Metadata(version)
+            }
             _ => continue,
         };
         return Ok(Form { view, yaml });
@@ -130,32 +151,51 @@ mod tests {
 
     #[test]
     fn the_most_wanted_form_that_is_spoken_here_is_chosen() {
-        let object = |yaml| Form { view: View::Object, yaml };
-        let table = Form { view: View::Table("v1"), yaml: false };
+        let object = |yaml| Form {
+            view: View::Object,
+            yaml,
+        };
+        let table = Form {
+            view: View::Table("v1"),
+            yaml: false,
+        };
         let kubectl = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json";
         let cases = [
             ("*/*", object(false)),
             ("application/json, */*", object(false)),
-            ("application/vnd.kubernetes.protobuf,application/json", object(false)),
+            (
+                "application/vnd.kubernetes.protobuf,application/json",
+                object(false),
+            ),
             ("application/yaml", object(true)),
             (kubectl, table),
-            ("application/json;as=Unheard;v=v1;g=meta.k8s.io,application/json", object(false)),
+            (
+                "application/json;as=Unheard;v=v1;g=meta.k8s.io,application/json",
+                object(false),
+            ),
             ("application/yaml;q=0.5,application/json", object(false)),
             (
                 "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1",
-                Form { view: View::Metadata("v1"), yaml: false },
+                Form {
+                    view: View::Metadata("v1"),
+                    yaml: false,
+                },
             ),
         ];
         for (header, form) in cases {
             assert_eq!(objects(&accept(header)).unwrap(), form, "{header}");
         }
         assert_eq!(objects(&HeaderMap::new()).unwrap(), object(false));
-        assert_eq!(objects(&accept("text/html")).unwrap_err().code().as_u16(), 406);
+        assert_eq!(
+            objects(&accept("text/html")).unwrap_err().code().as_u16(),
+            406
+        );
     }
 
     #[test]
     fn aggregated_discovery_is_given_to_those_who_ask() {
-        let asked = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
+        let asked =
+            "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
         assert_eq!(discovery(&accept(asked)), Discovery::Aggregated("v2"));
         assert_eq!(discovery(&accept("application/json")), Discovery::Legacy);
         assert_eq!(discovery(&HeaderMap::new()), Discovery::Legacy);

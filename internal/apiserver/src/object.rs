@@ -41,7 +41,12 @@ impl Encoded {
         }
         head.extend_from_slice(REVISION_KEY);
         tail.push(b'"');
-        for (key, value) in object.get("metadata").and_then(Value::as_object).into_iter().flatten() {
+        for (key, value) in object
+            .get("metadata")
+            .and_then(Value::as_object)
+            .into_iter()
+            .flatten()
+        {
             if key != "resourceVersion" {
                 tail.push(b',');
                 member(&mut tail, key, value);
@@ -55,7 +60,11 @@ impl Encoded {
             }
         }
         tail.push(b'}');
-        Encoded { head, tail, meta: entry_meta(kind, object) }
+        Encoded {
+            head,
+            tail,
+            meta: entry_meta(kind, object),
+        }
     }
 
     /// The object's final bytes.
@@ -77,16 +86,25 @@ fn member(out: &mut Vec<u8>, key: &str, value: &Value) {
     let key = serde_json::to_writer(&mut *out, key);
     out.push(b':');
     let value = serde_json::to_writer(&mut *out, value);
-    debug_assert!(key.is_ok() && value.is_ok(), "a JSON value with text keys always encodes into memory");
+    debug_assert!(
+        key.is_ok() && value.is_ok(),
+        "a JSON value with text keys always encodes into memory"
+    );
 }
 
 /// Stored bytes with another revision in them: a deletion's last state.
 pub fn with_revision(stored: &Bytes, revision: Revision) -> Bytes {
-    let Some(at) = stored.windows(REVISION_KEY.len()).position(|window| window == REVISION_KEY) else {
+    let Some(at) = stored
+        .windows(REVISION_KEY.len())
+        .position(|window| window == REVISION_KEY)
+    else {
         return stored.clone();
     };
     let start = at + REVISION_KEY.len();
-    let digits = stored[start..].iter().position(|byte| *byte == b'"').unwrap_or_default();
+    let digits = stored[start..]
+        .iter()
+        .position(|byte| *byte == b'"')
+        .unwrap_or_default();
     let text = revision.to_string();
     let mut out = Vec::with_capacity(stored.len() + text.len());
     out.extend_from_slice(&stored[..start]);
@@ -100,20 +118,27 @@ fn entry_meta(kind: &Kind, object: &Value) -> EntryMeta {
     if deleting(object) {
         fields.insert(DELETING.to_string(), String::new());
     }
-    EntryMeta { labels: labels(object), fields }
+    EntryMeta {
+        labels: labels(object),
+        fields,
+    }
 }
 
 /// An object's labels.
 pub fn labels(object: &Value) -> BTreeMap<String, String> {
     let labels = object["metadata"]["labels"].as_object();
-    let pairs = labels.into_iter().flatten().filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
+    let pairs = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, value)| Some((key.clone(), value.as_str()?.into())));
     pairs.collect()
 }
 
 /// Reads a stored object.
 pub fn parse(entry: &Entry) -> Result<Value, Failure> {
-    serde_json::from_slice(&entry.value)
-        .map_err(|error| Failure::internal(format_args!("{} is stored damaged: {error}", entry.key)))
+    serde_json::from_slice(&entry.value).map_err(|error| {
+        Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
+    })
 }
 
 /// Text of `metadata`, empty when absent.
@@ -134,7 +159,10 @@ pub fn deleting(object: &Value) -> bool {
 /// The finalizers that hold the object.
 pub fn finalizers(object: &Value) -> Vec<String> {
     let list = object["metadata"]["finalizers"].as_array();
-    list.into_iter().flatten().filter_map(|item| item.as_str().map(str::to_owned)).collect()
+    list.into_iter()
+        .flatten()
+        .filter_map(|item| item.as_str().map(str::to_owned))
+        .collect()
 }
 
 /// Sets the finalizers; none leaves the field out.
@@ -161,7 +189,8 @@ pub fn member_mut<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, V
     if !slot.is_object() {
         *slot = Value::Object(Map::new());
     }
-    slot.as_object_mut().expect("the slot was just made an object")
+    slot.as_object_mut()
+        .expect("the slot was just made an object")
 }
 
 /// Copies a member from `from`, or removes it where `from` has none.
@@ -180,14 +209,22 @@ pub fn seconds(time: Timestamp) -> String {
 /// Sets a condition of the status; its `lastTransitionTime` is kept unless the status changes.
 pub fn set_condition(object: &mut Value, kind: &str, mut condition: Value, now: &str) {
     let status = member_mut(object, "status");
-    let list = status.entry("conditions").or_insert_with(|| Value::Array(Vec::new()));
+    let list = status
+        .entry("conditions")
+        .or_insert_with(|| Value::Array(Vec::new()));
     if !list.is_array() {
         *list = Value::Array(Vec::new());
     }
-    let Some(list) = list.as_array_mut() else { return };
+    let Some(list) = list.as_array_mut() else {
+        return;
+    };
     let place = list.iter().position(|one| one["type"] == kind);
-    let before = place.map(|place| &list[place]).filter(|before| before["status"] == condition["status"]);
-    let since = before.and_then(|before| before.get("lastTransitionTime")).cloned();
+    let before = place
+        .map(|place| &list[place])
+        .filter(|before| before["status"] == condition["status"]);
+    let since = before
+        .and_then(|before| before.get("lastTransitionTime"))
+        .cloned();
     condition["type"] = kind.into();
     condition["lastTransitionTime"] = since.unwrap_or_else(|| now.into());
     match place {

@@ -29,18 +29,29 @@ fn routes() -> Vec<KindRoute> {
             plural: kind.plural.into(),
             namespaced: kind.namespaced,
             definition: kind.schema.into(),
-            subresources: status.into_iter().chain(scale).chain(extra).map(str::to_string).collect(),
+            subresources: status
+                .into_iter()
+                .chain(scale)
+                .chain(extra)
+                .map(str::to_string)
+                .collect(),
         }
     };
     registry::all().iter().map(route).collect()
 }
 
 fn known(extensions: &Extensions) -> Result<(), Failure> {
-    extensions.get::<Caller>().map(|_| ()).ok_or_else(Failure::unauthorized)
+    extensions
+        .get::<Caller>()
+        .map(|_| ())
+        .ok_or_else(Failure::unauthorized)
 }
 
 fn wants(headers: &HeaderMap, media: &str) -> bool {
-    headers.get_all(header::ACCEPT).iter().any(|value| value.to_str().is_ok_and(|text| text.contains(media)))
+    headers
+        .get_all(header::ACCEPT)
+        .iter()
+        .any(|value| value.to_str().is_ok_and(|text| text.contains(media)))
 }
 
 /// `/openapi/v2`: in protobuf for Go clients, which read no other form, else in JSON.
@@ -53,12 +64,18 @@ pub(crate) async fn v2(State(server): State<ApiServer>, request: Request<Body>) 
         return respond::json_bytes(Bytes::from(schemas.openapi_v2_json(&routes())));
     }
     let mut response = Response::new(Body::from(schemas.openapi_v2_protobuf(&routes())));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/octet-stream"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/octet-stream"),
+    );
     response
 }
 
 /// `/openapi/v3`: the documents there are.
-pub(crate) async fn v3_index(State(server): State<ApiServer>, request: Request<Body>) -> Response<Body> {
+pub(crate) async fn v3_index(
+    State(server): State<ApiServer>,
+    request: Request<Body>,
+) -> Response<Body> {
     match known(request.extensions()) {
         Ok(()) => respond::json(&server.0.schemas.openapi_v3_index(&routes())),
         Err(failure) => failure.into_response(),
@@ -81,7 +98,10 @@ pub(crate) async fn v3(
         ["apis", group, version] => (*group, *version),
         _ => return Failure::no_such_resource().into_response(),
     };
-    if !routes.iter().any(|route| route.group == group && route.version == version) {
+    if !routes
+        .iter()
+        .any(|route| route.group == group && route.version == version)
+    {
         return Failure::no_such_resource().into_response();
     }
     let schemas = &server.0.schemas;
@@ -94,7 +114,9 @@ pub(crate) async fn v3(
             return (StatusCode::MOVED_PERMANENTLY, [(header::LOCATION, place)]).into_response();
         }
     };
-    let mut response = respond::json_bytes(Bytes::from(schemas.openapi_v3_json(group, version, &routes)));
+    let mut response = respond::json_bytes(Bytes::from(
+        schemas.openapi_v3_json(group, version, &routes),
+    ));
     let headers = response.headers_mut();
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static(kept));
     if let Ok(tag) = HeaderValue::try_from(format!("\"{hash}\"")) {

@@ -8,6 +8,7 @@ use schema::{PatchError, json_patch, merge_patch, strategic};
 use serde_json::{Map, Value};
 
 use crate::call::Call;
+use crate::create;
 use crate::decode::{self, Decoded};
 use crate::object::{self, meta_text};
 use crate::prepare::{self, Part, Tracking};
@@ -15,7 +16,6 @@ use crate::request::{self, Format};
 use crate::respond::{self, Written};
 use crate::rewrite::rewrite;
 use crate::status::{Cause, Failure};
-use crate::create;
 
 /// How often an apply that finds the object gone creates it, and the reverse.
 const MAX_APPEARANCES: usize = 4;
@@ -36,24 +36,45 @@ pub(crate) async fn patch(call: &Call, body: Body, part: Part) -> Result<Respons
     respond::written(call, written)
 }
 
-async fn patched(call: &Call, format: Format, patch: &Decoded, part: Part) -> Result<Written, Failure> {
+async fn patched(
+    call: &Call,
+    format: Format,
+    patch: &Decoded,
+    part: Part,
+) -> Result<Written, Failure> {
     let mut warnings = Vec::new();
     let rewritten = rewrite(call, |live| {
         let wanted = transform(call, format, live, &patch.value)?;
-        prepare::change(call, part, Tracking::Update, live, wanted, &patch.duplicates, &mut warnings)
+        prepare::change(
+            call,
+            part,
+            Tracking::Update,
+            live,
+            wanted,
+            &patch.duplicates,
+            &mut warnings,
+        )
     })
     .await?;
     Ok(rewritten.with(warnings))
 }
 
 /// Carries out a patch on a value that has the call's kind.
-pub(crate) fn transform(call: &Call, format: Format, live: &Value, patch: &Value) -> Result<Value, Failure> {
+pub(crate) fn transform(
+    call: &Call,
+    format: Format,
+    live: &Value,
+    patch: &Value,
+) -> Result<Value, Failure> {
     if format == Format::StrategicMergePatch && !call.kind.strategic {
-        return Err(request::patch_not_supported(&request::patch_types_without_strategic()));
+        return Err(request::patch_not_supported(
+            &request::patch_types_without_strategic(),
+        ));
     }
     if format == Format::StrategicMergePatch {
         let schemas = &call.server.0.schemas;
-        let mut wanted = strategic::apply(schemas, call.kind.schema, live, patch).map_err(refused)?;
+        let mut wanted =
+            strategic::apply(schemas, call.kind.schema, live, patch).map_err(refused)?;
         drop_nulls(&mut wanted);
         return Ok(wanted);
     }
@@ -67,7 +88,11 @@ pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value
         Format::JsonPatch => json_patch::apply(&mut wanted, patch).map_err(refused)?,
         Format::MergePatch if patch.is_object() => merge_patch::apply(&mut wanted, patch),
         Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
-        _ => return Err(request::patch_not_supported(&request::patch_types_without_strategic())),
+        _ => {
+            return Err(request::patch_not_supported(
+                &request::patch_types_without_strategic(),
+            ));
+        }
     }
     if !wanted.is_object() {
         return Err(Failure::unprocessable("the patch leaves no object"));
@@ -139,7 +164,15 @@ async fn onto(
             return Err(Failure::modified(call.kind, call.object_name()));
         }
         let wanted = merged(call, Some(live), config, manager, force)?;
-        prepare::change(call, part, Tracking::Applied, live, wanted, duplicates, &mut warnings)
+        prepare::change(
+            call,
+            part,
+            Tracking::Applied,
+            live,
+            wanted,
+            duplicates,
+            &mut warnings,
+        )
     })
     .await?;
     Ok(rewritten.with(warnings))
@@ -154,7 +187,11 @@ async fn anew(
     force: bool,
 ) -> Result<Written, Failure> {
     if !meta_text(config, "resourceVersion").is_empty() || !meta_text(config, "uid").is_empty() {
-        return Err(Failure::conflict(call.kind, call.object_name(), "the object to apply to no longer exists"));
+        return Err(Failure::conflict(
+            call.kind,
+            call.object_name(),
+            "the object to apply to no longer exists",
+        ));
     }
     let object = merged(call, None, config, manager, force)?;
     create::new_object(call, object, duplicates, Tracking::Applied).await
@@ -169,7 +206,16 @@ fn merged(
 ) -> Result<Value, Failure> {
     let now = object::seconds(call.server.now());
     let server = &call.server.0;
-    apply(&server.schemas, call.kind.schema, live, config, manager, force, &now).map_err(|error| {
+    apply(
+        &server.schemas,
+        call.kind.schema,
+        live,
+        config,
+        manager,
+        force,
+        &now,
+    )
+    .map_err(|error| {
         let message = error.to_string();
         match error {
             ApplyError::Conflicts(conflicts) => {
@@ -189,14 +235,24 @@ fn merged(
 /// The part of an applied configuration that this endpoint writes; the rest is not owned by applying here.
 fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
     let kind = call.kind;
-    config["apiVersion"] = config.get("apiVersion").cloned().unwrap_or_else(|| kind.api_version().into());
-    config["kind"] = config.get("kind").cloned().unwrap_or_else(|| kind.kind.into());
+    config["apiVersion"] = config
+        .get("apiVersion")
+        .cloned()
+        .unwrap_or_else(|| kind.api_version().into());
+    config["kind"] = config
+        .get("kind")
+        .cloned()
+        .unwrap_or_else(|| kind.kind.into());
     let meta = object::meta_mut(&mut config);
-    meta.entry("name").or_insert_with(|| call.object_name().into());
+    meta.entry("name")
+        .or_insert_with(|| call.object_name().into());
     if let Some(namespace) = &call.namespace {
-        meta.entry("namespace").or_insert_with(|| namespace.as_str().into());
+        meta.entry("namespace")
+            .or_insert_with(|| namespace.as_str().into());
     }
-    let Some(members) = config.as_object_mut() else { return config };
+    let Some(members) = config.as_object_mut() else {
+        return config;
+    };
     match part {
         Part::Main if kind.status => {
             members.remove("status");
@@ -207,7 +263,12 @@ fn owned_part(call: &Call, mut config: Value, part: Part) -> Value {
             members.retain(|key, _| kept.contains(&key.as_str()));
             let named: Map<String, Value> = object::meta_mut(&mut config)
                 .iter()
-                .filter(|(key, _)| matches!(key.as_str(), "name" | "namespace" | "resourceVersion" | "uid"))
+                .filter(|(key, _)| {
+                    matches!(
+                        key.as_str(),
+                        "name" | "namespace" | "resourceVersion" | "uid"
+                    )
+                })
                 .map(|(key, value)| (key.clone(), value.clone()))
                 .collect();
             config["metadata"] = Value::Object(named);

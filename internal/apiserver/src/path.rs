@@ -66,8 +66,12 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
         [] => return Target::Resources { group, version },
         // `/namespaces/NAME` is the Namespace itself, and so are its two subresources.
         [scope, _] if scope == "namespaces" => (None, rest),
-        [scope, _, sub] if scope == "namespaces" && (sub == "status" || sub == "finalize") => (None, rest),
-        [scope, namespace, rest @ ..] if scope == "namespaces" => (Some(namespace.to_string()), rest),
+        [scope, _, sub] if scope == "namespaces" && (sub == "status" || sub == "finalize") => {
+            (None, rest)
+        }
+        [scope, namespace, rest @ ..] if scope == "namespaces" => {
+            (Some(namespace.to_string()), rest)
+        }
         _ => (None, rest),
     };
     let (resource, name, subresource) = match rest {
@@ -80,7 +84,14 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
         return Target::Unknown;
     }
     let resource = resource.to_string();
-    Target::Resource(ResourcePath { group, version, namespace, resource, name, subresource })
+    Target::Resource(ResourcePath {
+        group,
+        version,
+        namespace,
+        resource,
+        name,
+        subresource,
+    })
 }
 
 /// Percent-decodes one segment; a malformed escape stays as it is, and then names nothing.
@@ -92,7 +103,9 @@ pub fn decode(text: &str) -> Cow<'_, str> {
     let mut out = Vec::with_capacity(bytes.len());
     let mut at = 0;
     while at < bytes.len() {
-        let escape = (bytes[at] == b'%').then(|| text.get(at + 1..at + 3)).flatten();
+        let escape = (bytes[at] == b'%')
+            .then(|| text.get(at + 1..at + 3))
+            .flatten();
         match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
             Some(byte) => {
                 out.push(byte);
@@ -123,23 +136,43 @@ mod tests {
         assert_eq!(parse("/api"), Target::LegacyVersions);
         assert_eq!(parse("/apis/"), Target::Groups);
         assert_eq!(parse("/apis/batch"), Target::Group("batch".into()));
-        assert_eq!(parse("/apis/batch/v1"), Target::Resources { group: "batch".into(), version: "v1".into() });
+        assert_eq!(
+            parse("/apis/batch/v1"),
+            Target::Resources {
+                group: "batch".into(),
+                version: "v1".into()
+            }
+        );
         assert_eq!(parse("/nothing"), Target::Unknown);
-        assert_eq!(parse("/api/v1/namespaces/a/pods/b/log/more"), Target::Unknown);
+        assert_eq!(
+            parse("/api/v1/namespaces/a/pods/b/log/more"),
+            Target::Unknown
+        );
 
         let pod = resource("/api/v1/namespaces/a/pods/b/log");
         assert_eq!(
-            (pod.namespace.as_deref(), pod.resource.as_str(), pod.name.as_deref(), pod.subresource.as_deref()),
+            (
+                pod.namespace.as_deref(),
+                pod.resource.as_str(),
+                pod.name.as_deref(),
+                pod.subresource.as_deref()
+            ),
             (Some("a"), "pods", Some("b"), Some("log"))
         );
         let all = resource("/api/v1/pods");
         assert_eq!((all.namespace, all.name), (None, None));
         let namespace = resource("/api/v1/namespaces/a");
-        assert_eq!((namespace.resource.as_str(), namespace.name.as_deref()), ("namespaces", Some("a")));
+        assert_eq!(
+            (namespace.resource.as_str(), namespace.name.as_deref()),
+            ("namespaces", Some("a"))
+        );
         let finalize = resource("/api/v1/namespaces/a/finalize");
         assert_eq!(finalize.subresource.as_deref(), Some("finalize"));
         let listed = resource("/api/v1/namespaces/a/pods");
-        assert_eq!((listed.namespace.as_deref(), listed.name), (Some("a"), None));
+        assert_eq!(
+            (listed.namespace.as_deref(), listed.name),
+            (Some("a"), None)
+        );
     }
 
     #[test]

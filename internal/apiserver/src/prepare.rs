@@ -57,14 +57,22 @@ pub(crate) fn creation(
     let kind = call.kind;
     identify(call, &mut object)?;
     if !meta_text(&object, "resourceVersion").is_empty() {
-        return Err(Failure::bad_request("resourceVersion should not be set on objects to be created"));
+        return Err(Failure::bad_request(
+            "resourceVersion should not be set on objects to be created",
+        ));
     }
     let warnings = fields::check(call, &mut object, duplicates)?;
     let generated = name_wanted(call, &object)?;
 
     let now = object::seconds(call.server.now());
     let meta = meta_mut(&mut object);
-    for unwanted in ["resourceVersion", "selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
+    for unwanted in [
+        "resourceVersion",
+        "selfLink",
+        "deletionTimestamp",
+        "deletionGracePeriodSeconds",
+        "generation",
+    ] {
         meta.remove(unwanted);
     }
     if tracking == Tracking::Update {
@@ -85,7 +93,14 @@ pub(crate) fn creation(
     refuse_invalid(call, &object, (kind.validate)(&object, None))?;
     if tracking == Tracking::Update {
         let manager = manager(call, Operation::Update, Part::Main)?;
-        track_update(&call.server.0.schemas, kind.schema, None, &mut object, &manager, &now);
+        track_update(
+            &call.server.0.schemas,
+            kind.schema,
+            None,
+            &mut object,
+            &manager,
+            &now,
+        );
     }
     if generated {
         meta_mut(&mut object).remove("name");
@@ -127,7 +142,14 @@ pub(crate) fn change(
     if tracking == Tracking::Update {
         let manager = manager(call, Operation::Update, part)?;
         let now = object::seconds(call.server.now());
-        track_update(&call.server.0.schemas, kind.schema, Some(live), &mut next, &manager, &now);
+        track_update(
+            &call.server.0.schemas,
+            kind.schema,
+            Some(live),
+            &mut next,
+            &manager,
+            &now,
+        );
     }
     if same_but_times(live, &next) {
         return Ok(Next::Keep);
@@ -139,7 +161,10 @@ pub(crate) fn change(
 fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let kind = call.kind;
     let api_version = kind.api_version();
-    let pairs = [("apiVersion", api_version.as_str(), "API version"), ("kind", kind.kind, "kind")];
+    let pairs = [
+        ("apiVersion", api_version.as_str(), "API version"),
+        ("kind", kind.kind, "kind"),
+    ];
     for (field, expected, word) in pairs {
         match object[field].as_str() {
             Some(found) if found == expected => {}
@@ -200,10 +225,15 @@ fn name_wanted(call: &Call, object: &Value) -> Result<bool, Failure> {
 
 /// Gives the object a name made from its `generateName`.
 pub(crate) fn generate_name(object: &mut Value) {
-    let prefix: String = meta_text(object, "generateName").chars().take(MAX_GENERATED - SUFFIX).collect();
+    let prefix: String = meta_text(object, "generateName")
+        .chars()
+        .take(MAX_GENERATED - SUFFIX)
+        .collect();
     let random = Uuid::new_v4();
     // The first bytes of a version 4 uuid are all random.
-    let suffix = random.as_bytes()[..SUFFIX].iter().map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
+    let suffix = random.as_bytes()[..SUFFIX]
+        .iter()
+        .map(|byte| char::from(ALPHABET[usize::from(*byte) % ALPHABET.len()]));
     let name: String = prefix.chars().chain(suffix).collect();
     meta_mut(object).insert("name".into(), name.into());
 }
@@ -213,7 +243,8 @@ fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Fail
     let name = object::name(live);
     let (had, has) = (meta_text(wanted, "uid"), meta_text(live, "uid"));
     if !had.is_empty() && had != has {
-        let why = format!("Precondition failed: UID in precondition: {had}, UID in object meta: {has}");
+        let why =
+            format!("Precondition failed: UID in precondition: {had}, UID in object meta: {has}");
         return Err(Failure::conflict(call.kind, name, &why));
     }
     let sent = meta_text(wanted, "resourceVersion");
@@ -232,8 +263,13 @@ fn require_current(call: &Call, live: &Value, wanted: &Value) -> Result<(), Fail
 }
 
 /// What the server alone decides about `metadata` stays as it was.
-const SERVERS_OWN: [&str; 5] =
-    ["uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"];
+const SERVERS_OWN: [&str; 5] = [
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+];
 
 fn main_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
     let meta = meta_mut(&mut wanted);
@@ -271,40 +307,67 @@ fn status_part(call: &Call, live: &Value, mut wanted: Value) -> Value {
 /// Whether anything but `metadata` and `status` differs.
 fn intent_differs(live: &Value, next: &Value) -> bool {
     let intent = |object: &Value, other: &Value| {
-        object.as_object().into_iter().flatten().any(|(key, value)| {
-            !matches!(key.as_str(), "metadata" | "status") && other.get(key) != Some(value)
-        })
+        object
+            .as_object()
+            .into_iter()
+            .flatten()
+            .any(|(key, value)| {
+                !matches!(key.as_str(), "metadata" | "status") && other.get(key) != Some(value)
+            })
     };
     intent(live, next) || intent(next, live)
 }
 
 /// Whether two states differ in nothing but when field managers wrote.
 fn same_but_times(live: &Value, next: &Value) -> bool {
-    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else { return false };
+    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else {
+        return false;
+    };
     live.len() == next.len()
-        && live.iter().all(|(key, value)| match (key.as_str(), next.get(key)) {
-            ("metadata", Some(other)) => same_metadata(value, other),
-            (_, other) => other == Some(value),
-        })
+        && live
+            .iter()
+            .all(|(key, value)| match (key.as_str(), next.get(key)) {
+                ("metadata", Some(other)) => same_metadata(value, other),
+                (_, other) => other == Some(value),
+            })
 }
 
 fn same_metadata(live: &Value, next: &Value) -> bool {
-    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else { return false };
+    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else {
+        return false;
+    };
     live.len() == next.len()
-        && live.iter().all(|(key, value)| match (key.as_str(), next.get(key)) {
-            ("managedFields", Some(other)) => same_managers(value, other),
-            (_, other) => other == Some(value),
-        })
+        && live
+            .iter()
+            .all(|(key, value)| match (key.as_str(), next.get(key)) {
+                ("managedFields", Some(other)) => same_managers(value, other),
+                (_, other) => other == Some(value),
+            })
 }
 
 fn same_managers(live: &Value, next: &Value) -> bool {
-    let (Some(live), Some(next)) = (live.as_array(), next.as_array()) else { return live == next };
-    let fields = ["manager", "operation", "apiVersion", "subresource", "fieldsV1"];
+    let (Some(live), Some(next)) = (live.as_array(), next.as_array()) else {
+        return live == next;
+    };
+    let fields = [
+        "manager",
+        "operation",
+        "apiVersion",
+        "subresource",
+        "fieldsV1",
+    ];
     live.len() == next.len()
-        && live.iter().zip(next).all(|(a, b)| fields.iter().all(|field| a.get(field) == b.get(field)))
+        && live
+            .iter()
+            .zip(next)
+            .all(|(a, b)| fields.iter().all(|field| a.get(field) == b.get(field)))
 }
 
-fn refuse_invalid(call: &Call, object: &Value, errors: Vec<resources::field::FieldError>) -> Result<(), Failure> {
+fn refuse_invalid(
+    call: &Call,
+    object: &Value,
+    errors: Vec<resources::field::FieldError>,
+) -> Result<(), Failure> {
     if errors.is_empty() {
         return Ok(());
     }
@@ -317,7 +380,10 @@ fn refuse_new_finalizers(call: &Call, live: &Value, next: &Value) -> Result<(), 
         return Ok(());
     }
     let had = object::finalizers(live);
-    let new: Vec<String> = object::finalizers(next).into_iter().filter(|one| !had.contains(one)).collect();
+    let new: Vec<String> = object::finalizers(next)
+        .into_iter()
+        .filter(|one| !had.contains(one))
+        .collect();
     if new.is_empty() {
         return Ok(());
     }

@@ -29,24 +29,36 @@ struct Counted {
 
 impl Counted {
     fn new(kind: &Kind, object: &Value) -> Self {
-        Counted { usage: usage_of(kind, object), object: object.clone() }
+        Counted {
+            usage: usage_of(kind, object),
+            object: object.clone(),
+        }
     }
 }
 
 impl Change {
     /// An object that was not there.
     pub(crate) fn created(kind: &Kind, object: &Value) -> Self {
-        Change { before: None, after: Some(Counted::new(kind, object)) }
+        Change {
+            before: None,
+            after: Some(Counted::new(kind, object)),
+        }
     }
 
     /// An object that changes.
     pub(crate) fn updated(kind: &Kind, live: &Value, next: &Value) -> Self {
-        Change { before: Some(Counted::new(kind, live)), after: Some(Counted::new(kind, next)) }
+        Change {
+            before: Some(Counted::new(kind, live)),
+            after: Some(Counted::new(kind, next)),
+        }
     }
 
     /// An object that goes.
     pub(crate) fn removed(kind: &Kind, live: &Value) -> Self {
-        Change { before: Some(Counted::new(kind, live)), after: None }
+        Change {
+            before: Some(Counted::new(kind, live)),
+            after: None,
+        }
     }
 }
 
@@ -80,7 +92,9 @@ pub(crate) fn settle(
     if quotas.is_empty() {
         return Ok(());
     }
-    let Some(change) = change else { return Err(Refusal::Stale) };
+    let Some(change) = change else {
+        return Err(Refusal::Stale);
+    };
     for entry in quotas {
         settle_one(view, &entry, kind, name, &change)?;
     }
@@ -94,19 +108,33 @@ fn settle_one(
     name: &str,
     change: &Change,
 ) -> Result<(), Refusal> {
-    let damaged =
-        |error: &dyn std::fmt::Display| Failure::internal(format_args!("{} is stored damaged: {error}", entry.key));
-    let quota: ResourceQuota = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
-    let hard = hard_of(&quota);
-    let of = |counted: &Option<Counted>| {
-        counted.as_ref().filter(|counted| matches_scopes(&quota, kind, &counted.object)).map(|counted| &counted.usage)
+    let damaged = |error: &dyn std::fmt::Display| {
+        Failure::internal(format_args!("{} is stored damaged: {error}", entry.key))
     };
-    let (before, after) = (of(&change.before), of(&change.after));
+    let quota: ResourceQuota =
+        serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
+    let hard = hard_of(&quota);
+    let in_scope = |counted: &&Counted| matches_scopes(&quota, kind, &counted.object);
+    let before = change
+        .before
+        .as_ref()
+        .filter(in_scope)
+        .map(|counted| &counted.usage);
+    let after = change
+        .after
+        .as_ref()
+        .filter(in_scope)
+        .map(|counted| &counted.usage);
     let mut used = used_of(&quota);
     let mut over = Vec::new();
     let mut changed = false;
     for (resource, limit) in &hard {
-        let amount = |usage: Option<&Usage>| usage.and_then(|usage| usage.get(resource)).copied().unwrap_or_default();
+        let amount = |usage: Option<&Usage>| {
+            usage
+                .and_then(|usage| usage.get(resource))
+                .copied()
+                .unwrap_or_default()
+        };
         let (gave, takes) = (amount(before), amount(after));
         if gave == takes {
             continue;
@@ -124,7 +152,8 @@ fn settle_one(
         return Err(Failure::forbidden(kind, name, &exceeded(quota_name, &over)).into());
     }
     if changed {
-        let object: Value = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
+        let object: Value =
+            serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
         let encoded = with_status(object, &hard, &used);
         let meta = encoded.meta.clone();
         view.put(entry.key.to_string(), meta, |revision| encoded.at(revision));
@@ -135,7 +164,10 @@ fn settle_one(
 /// `exceeded quota: compute, requested: pods=1, used: pods=10, limited: pods=10`
 fn exceeded(quota: &str, over: &[(String, Quantity, Quantity, Quantity)]) -> String {
     let list = |pick: fn(&(String, Quantity, Quantity, Quantity)) -> Quantity| {
-        let each: Vec<String> = over.iter().map(|one| format!("{}={}", one.0, pick(one))).collect();
+        let each: Vec<String> = over
+            .iter()
+            .map(|one| format!("{}={}", one.0, pick(one)))
+            .collect();
         each.join(",")
     };
     format!(
@@ -149,11 +181,15 @@ fn exceeded(quota: &str, over: &[(String, Quantity, Quantity, Quantity)]) -> Str
 /// A quota that is itself being written: its books are made anew from all that the namespace holds. Runs inside
 /// the transaction, so that nothing slips in between.
 pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusal> {
-    let quota: ResourceQuota = serde_json::from_value(object.clone())
-        .map_err(|error| Failure::bad_request(format!("the ResourceQuota cannot be read: {error}")))?;
+    let quota: ResourceQuota = serde_json::from_value(object.clone()).map_err(|error| {
+        Failure::bad_request(format!("the ResourceQuota cannot be read: {error}"))
+    })?;
     let hard = hard_of(&quota);
     let namespace = object::meta_text(&object, "namespace");
-    let mut used: Usage = hard.keys().map(|resource| (resource.clone(), Quantity::default())).collect();
+    let mut used: Usage = hard
+        .keys()
+        .map(|resource| (resource.clone(), Quantity::default()))
+        .collect();
     for kind in registry::all().iter().filter(|kind| counts(kind, &hard)) {
         for entry in view.list(&kind.prefix(Some(namespace))) {
             let counted = object::parse(&entry)?;
@@ -174,12 +210,17 @@ fn counts(kind: &Kind, hard: &Usage) -> bool {
     // What a pod or a claim counts as depends on the object; everything else counts by being there.
     kind.namespaced
         && (matches!(kind.kind, "Pod" | "PersistentVolumeClaim" | "Service")
-            || usage_of(kind, &json!({})).keys().any(|resource| hard.contains_key(resource)))
+            || usage_of(kind, &json!({}))
+                .keys()
+                .any(|resource| hard.contains_key(resource)))
 }
 
 fn with_status(mut object: Value, hard: &Usage, used: &Usage) -> Encoded {
     let text = |usage: &Usage| -> BTreeMap<String, String> {
-        usage.iter().map(|(resource, amount)| (resource.clone(), amount.to_string())).collect()
+        usage
+            .iter()
+            .map(|(resource, amount)| (resource.clone(), amount.to_string()))
+            .collect()
     };
     object["status"] = json!({"hard": text(hard), "used": text(used)});
     Encoded::new(kind_of("", "ResourceQuota"), &object)
@@ -190,7 +231,12 @@ fn hard_of(quota: &ResourceQuota) -> Usage {
 }
 
 fn used_of(quota: &ResourceQuota) -> Usage {
-    amounts(quota.status.as_ref().and_then(|status| status.used.as_ref()))
+    amounts(
+        quota
+            .status
+            .as_ref()
+            .and_then(|status| status.used.as_ref()),
+    )
 }
 
 fn amounts(
@@ -198,5 +244,9 @@ fn amounts(
 ) -> Usage {
     let pairs = list.into_iter().flatten();
     // Validation let only readable quantities in.
-    pairs.filter_map(|(resource, amount)| Some((resource.clone(), Quantity::parse_k8s(amount).ok()?))).collect()
+    pairs
+        .filter_map(|(resource, amount)| {
+            Some((resource.clone(), Quantity::parse_k8s(amount).ok()?))
+        })
+        .collect()
 }

@@ -30,12 +30,19 @@ impl Params {
 
     /// The value of a parameter that is given and not empty.
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str()).filter(|v| !v.is_empty())
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
+            .filter(|v| !v.is_empty())
     }
 
     /// Every value of a parameter that may be repeated.
     pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(move |(key, _)| key == name).map(|(_, value)| value.as_str())
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// A number, or 400 that names the parameter.
@@ -43,7 +50,9 @@ impl Params {
         self.get(name)
             .map(|text| {
                 text.parse().map_err(|_| {
-                    Failure::bad_request(format!("{name}: Invalid value: \"{text}\": must be a number"))
+                    Failure::bad_request(format!(
+                        "{name}: Invalid value: \"{text}\": must be a number"
+                    ))
                 })
             })
             .transpose()
@@ -51,7 +60,10 @@ impl Params {
 
     /// A switch. Kubernetes reads `0` and `false` as off, and anything else that is given as on.
     pub fn switch(&self, name: &str) -> Option<bool> {
-        self.0.iter().find(|(key, _)| key == name).map(|(_, value)| !matches!(value.as_str(), "0" | "false"))
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| !matches!(value.as_str(), "0" | "false"))
     }
 
     /// Whether nothing may be written. Only `All` is known.
@@ -59,7 +71,8 @@ impl Params {
         let mut dry = false;
         for value in self.all("dryRun") {
             if value != "All" {
-                let why = format!("dryRun: Unsupported value: \"{value}\": supported values: \"All\"");
+                let why =
+                    format!("dryRun: Unsupported value: \"{value}\": supported values: \"All\"");
                 return Err(Failure::bad_request(why));
             }
             dry = true;
@@ -69,7 +82,11 @@ impl Params {
 }
 
 fn plain(text: &str) -> String {
-    if text.contains('+') { decode(&text.replace('+', " ")).into_owned() } else { decode(text).into_owned() }
+    if text.contains('+') {
+        decode(&text.replace('+', " ")).into_owned()
+    } else {
+        decode(text).into_owned()
+    }
 }
 
 /// The format of a body, or of a patch.
@@ -100,8 +117,12 @@ const PATCH_TYPES: &[&str] = &[
 ];
 
 fn media_type(headers: &HeaderMap) -> Result<&str, Failure> {
-    let Some(value) = headers.get(header::CONTENT_TYPE) else { return Ok("") };
-    let text = value.to_str().map_err(|_| Failure::unsupported_media_type(OBJECT_TYPES))?;
+    let Some(value) = headers.get(header::CONTENT_TYPE) else {
+        return Ok("");
+    };
+    let text = value
+        .to_str()
+        .map_err(|_| Failure::unsupported_media_type(OBJECT_TYPES))?;
     Ok(text.split(';').next().unwrap_or_default().trim())
 }
 
@@ -132,7 +153,11 @@ pub fn patch_not_supported(accepted: &[&str]) -> Failure {
 
 /// The patch types for kinds that have no strategic merge.
 pub fn patch_types_without_strategic() -> Vec<&'static str> {
-    PATCH_TYPES.iter().copied().filter(|t| !t.contains("strategic")).collect()
+    PATCH_TYPES
+        .iter()
+        .copied()
+        .filter(|t| !t.contains("strategic"))
+        .collect()
 }
 
 /// Reads a whole body, of at most [`MAX_BODY`] bytes.
@@ -140,7 +165,9 @@ pub async fn read(body: Body) -> Result<Bytes, Failure> {
     match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
         Err(error) if error.is::<LengthLimitError>() => Err(Failure::too_large(MAX_BODY)),
-        Err(error) => Err(Failure::bad_request(format!("unable to read the request's body: {error}"))),
+        Err(error) => Err(Failure::bad_request(format!(
+            "unable to read the request's body: {error}"
+        ))),
     }
 }
 
@@ -150,7 +177,9 @@ mod tests {
 
     #[test]
     fn parameters_are_decoded_and_empty_ones_count_as_absent() {
-        let params = Params::parse(Some("labelSelector=a%3Db%2Cc&limit=&x=1+2&watch&dryRun=All"));
+        let params = Params::parse(Some(
+            "labelSelector=a%3Db%2Cc&limit=&x=1+2&watch&dryRun=All",
+        ));
         assert_eq!(params.get("labelSelector"), Some("a=b,c"));
         assert_eq!(params.get("limit"), None);
         assert_eq!(params.get("x"), Some("1 2"));
@@ -158,7 +187,11 @@ mod tests {
         assert_eq!(params.switch("absent"), None);
         assert!(params.dry_run().unwrap());
         assert!(Params::parse(Some("dryRun=Some")).dry_run().is_err());
-        assert!(Params::parse(Some("limit=x")).number::<u64>("limit").is_err());
+        assert!(
+            Params::parse(Some("limit=x"))
+                .number::<u64>("limit")
+                .is_err()
+        );
     }
 
     #[test]
@@ -169,11 +202,26 @@ mod tests {
             headers
         };
         assert_eq!(object_format(&HeaderMap::new()).unwrap(), Format::Json);
-        assert_eq!(object_format(&with("application/json; charset=utf-8")).unwrap(), Format::Json);
-        assert_eq!(object_format(&with("application/yaml")).unwrap(), Format::Yaml);
+        assert_eq!(
+            object_format(&with("application/json; charset=utf-8")).unwrap(),
+            Format::Json
+        );
+        assert_eq!(
+            object_format(&with("application/yaml")).unwrap(),
+            Format::Yaml
+        );
         let refused = object_format(&with("application/vnd.kubernetes.protobuf")).unwrap_err();
         assert_eq!(refused.code().as_u16(), 415);
-        assert_eq!(patch_format(&with("application/merge-patch+json")).unwrap(), Format::MergePatch);
-        assert_eq!(patch_format(&with("application/json")).unwrap_err().code().as_u16(), 415);
+        assert_eq!(
+            patch_format(&with("application/merge-patch+json")).unwrap(),
+            Format::MergePatch
+        );
+        assert_eq!(
+            patch_format(&with("application/json"))
+                .unwrap_err()
+                .code()
+                .as_u16(),
+            415
+        );
     }
 }

@@ -48,7 +48,10 @@ pub(crate) fn value(call: &Call, value: &Value) -> Result<Response<Body>, Failur
     }
     let text = serde_norway::to_string(value).map_err(Failure::internal)?;
     let mut response = Response::new(Body::from(text));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/yaml"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/yaml"),
+    );
     Ok(response)
 }
 
@@ -60,14 +63,20 @@ pub(crate) fn json(value: &Value) -> Response<Body> {
 /// Answers with JSON text.
 pub(crate) fn json_bytes(bytes: Bytes) -> Response<Body> {
     let mut response = Response::new(Body::from(bytes));
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     response
 }
 
 /// Answers with JSON text that is made while it is sent.
 pub(crate) fn json_stream(body: Body) -> Response<Body> {
     let mut response = Response::new(body);
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    response.headers_mut().insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     response
 }
 

@@ -17,7 +17,16 @@ use crate::status::Failure;
 use crate::{binding, decode, negotiate, object, request, respond};
 
 /// The verbs that a rule is made of.
-const VERBS: [&str; 8] = ["get", "list", "watch", "create", "update", "patch", "delete", "deletecollection"];
+const VERBS: [&str; 8] = [
+    "get",
+    "list",
+    "watch",
+    "create",
+    "update",
+    "patch",
+    "delete",
+    "deletecollection",
+];
 
 pub(crate) async fn answer(
     server: &ApiServer,
@@ -26,11 +35,18 @@ pub(crate) async fn answer(
     parts: &Parts,
     body: Body,
 ) -> Result<Response<Body>, Failure> {
-    let asked = (target.group.as_str(), target.version.as_str(), target.resource.as_str());
+    let asked = (
+        target.group.as_str(),
+        target.version.as_str(),
+        target.resource.as_str(),
+    );
     let known = matches!(
         asked,
-        ("authorization.k8s.io", "v1", "selfsubjectaccessreviews" | "selfsubjectrulesreviews")
-            | ("authentication.k8s.io", "v1", "selfsubjectreviews")
+        (
+            "authorization.k8s.io",
+            "v1",
+            "selfsubjectaccessreviews" | "selfsubjectrulesreviews"
+        ) | ("authentication.k8s.io", "v1", "selfsubjectreviews")
             | ("", "v1", "bindings")
     );
     if !known || target.name.is_some() {
@@ -42,10 +58,15 @@ pub(crate) async fn answer(
     let format = request::object_format(&parts.headers)?;
     let mut sent = decode::object(&request::read(body).await?, format)?.value;
     match asked.2 {
-        "selfsubjectaccessreviews" => sent["status"] = json!({"allowed": allowed(caller, &sent["spec"])}),
-        "selfsubjectrulesreviews" => sent["status"] = rules(caller, sent["spec"]["namespace"].as_str()),
+        "selfsubjectaccessreviews" => {
+            sent["status"] = json!({"allowed": allowed(caller, &sent["spec"])})
+        }
+        "selfsubjectrulesreviews" => {
+            sent["status"] = rules(caller, sent["spec"]["namespace"].as_str())
+        }
         "selfsubjectreviews" => {
-            sent["status"] = json!({"userInfo": {"username": caller.user, "groups": caller.groups}});
+            sent["status"] =
+                json!({"userInfo": {"username": caller.user, "groups": caller.groups}});
         }
         _ => return bind(server, caller, target.namespace, parts, &sent).await,
     }
@@ -80,14 +101,21 @@ fn rules(caller: &Caller, namespace: Option<&str>) -> Value {
             let namespace = namespace.filter(|_| kind.namespaced);
             permits(
                 caller,
-                &Attributes { verb, group: kind.group, resource: kind.plural, namespace, ..Attributes::default() },
+                &Attributes {
+                    verb,
+                    group: kind.group,
+                    resource: kind.plural,
+                    namespace,
+                    ..Attributes::default()
+                },
             )
         };
         VERBS.into_iter().filter(|verb| may(verb)).collect()
     };
     let rule = |kind: &Kind| {
         let verbs = verbs(kind);
-        (!verbs.is_empty()).then(|| json!({"verbs": verbs, "apiGroups": [kind.group], "resources": [kind.plural]}))
+        (!verbs.is_empty())
+            .then(|| json!({"verbs": verbs, "apiGroups": [kind.group], "resources": [kind.plural]}))
     };
     let rules: Vec<Value> = registry::all().iter().filter_map(rule).collect();
     json!({"resourceRules": rules, "nonResourceRules": [{"verbs": ["get"], "nonResourceURLs": ["*"]}], "incomplete": false})

@@ -53,7 +53,11 @@ pub(crate) struct Rewritten {
 impl Rewritten {
     /// The answer to an update or a patch.
     pub(crate) fn with(self, warnings: Vec<String>) -> Written {
-        Written { code: StatusCode::OK, bytes: self.bytes, warnings }
+        Written {
+            code: StatusCode::OK,
+            bytes: self.bytes,
+            warnings,
+        }
     }
 }
 
@@ -74,10 +78,20 @@ pub(crate) async fn rewrite_key(
     mut decide: impl FnMut(&Value) -> Result<Next, Failure> + Send,
 ) -> Result<Rewritten, Failure> {
     for _ in 0..MAX_ATTEMPTS {
-        let entry = call.server.0.store.get(&key).ok_or_else(|| Failure::not_found(call.kind, name))?;
+        let entry = call
+            .server
+            .0
+            .store
+            .get(&key)
+            .ok_or_else(|| Failure::not_found(call.kind, name))?;
         let live = object::parse(&entry)?;
         let (next, removed) = match decide(&live)? {
-            Next::Keep => return Ok(Rewritten { bytes: entry.value.clone(), removed: false }),
+            Next::Keep => {
+                return Ok(Rewritten {
+                    bytes: entry.value.clone(),
+                    removed: false,
+                });
+            }
             Next::Put(next) => {
                 let released = is_released(call, &next);
                 (next, released)
@@ -95,7 +109,8 @@ pub(crate) async fn rewrite_key(
 
 /// Whether an object being deleted has nothing left that holds it, so that this write is its last.
 fn is_released(call: &Call, next: &Value) -> bool {
-    let waits_for_agent = call.kind.graceful && next["metadata"]["deletionGracePeriodSeconds"].as_i64() != Some(0);
+    let waits_for_agent =
+        call.kind.graceful && next["metadata"]["deletionGracePeriodSeconds"].as_i64() != Some(0);
     let held = !object::finalizers(next).is_empty() || namespace::holds(call.kind, next);
     object::deleting(next) && !held && !waits_for_agent
 }
@@ -114,13 +129,20 @@ async fn commit(
     let expected = entry.revision;
     let encoded = Encoded::new(kind, next);
     let namespace = next["metadata"]["namespace"].as_str().map(str::to_owned);
-    let quota = quota::concerns(store, kind, namespace.as_deref())
-        .then(|| if removed { Change::removed(kind, live) } else { Change::updated(kind, live, next) });
+    let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| {
+        if removed {
+            Change::removed(kind, live)
+        } else {
+            Change::updated(kind, live, next)
+        }
+    });
     let dry_run = call.dry_run;
     let own_books = quota::is_quota(kind).then(|| next.clone());
     let (key, name) = (key.to_string(), name.to_string());
     let committed = store.commit(move |view| -> Result<Bytes, Refusal> {
-        let current = view.get(&key).ok_or_else(|| Failure::not_found(kind, &name))?;
+        let current = view
+            .get(&key)
+            .ok_or_else(|| Failure::not_found(kind, &name))?;
         if current.revision != expected {
             return Err(Refusal::Stale);
         }
@@ -137,7 +159,10 @@ async fn commit(
             return Ok(gone.map(|entry| entry.value.clone()).unwrap_or_default());
         }
         let meta = encoded.meta.clone();
-        Ok(view.put(key, meta, |revision| encoded.at(revision)).value.clone())
+        Ok(view
+            .put(key, meta, |revision| encoded.at(revision))
+            .value
+            .clone())
     });
     match committed.await {
         Ok(bytes) => Ok(bytes),

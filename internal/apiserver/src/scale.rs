@@ -19,17 +19,29 @@ fn paths(call: &Call) -> Result<ScalePaths, Failure> {
 }
 
 fn at<'a>(object: &'a Value, path: &str) -> Option<&'a Value> {
-    path.trim_start_matches('.').split('.').try_fold(object, |value, step| value.get(step))
+    path.trim_start_matches('.')
+        .split('.')
+        .try_fold(object, |value, step| value.get(step))
 }
 
 fn scale_of(paths: ScalePaths, live: &Value) -> Value {
     let mut meta = Map::new();
-    for field in ["name", "namespace", "uid", "resourceVersion", "creationTimestamp"] {
+    for field in [
+        "name",
+        "namespace",
+        "uid",
+        "resourceVersion",
+        "creationTimestamp",
+    ] {
         object::carry(&live["metadata"], &mut meta, field);
     }
     let count = |path| at(live, path).and_then(Value::as_i64).unwrap_or(0);
     let mut status = json!({"replicas": count(paths.status_replicas)});
-    if let Some(selector) = paths.label_selector.and_then(|path| at(live, path)).and_then(Value::as_str) {
+    if let Some(selector) = paths
+        .label_selector
+        .and_then(|path| at(live, path))
+        .and_then(Value::as_str)
+    {
         status["selector"] = selector.into();
     }
     json!({
@@ -75,7 +87,15 @@ async fn resize(
         if !pinned.is_empty() {
             object::meta_mut(&mut next).insert("resourceVersion".into(), pinned.into());
         }
-        prepare::change(call, Part::Main, Tracking::Update, live, next, &[], &mut warnings)
+        prepare::change(
+            call,
+            Part::Main,
+            Tracking::Update,
+            live,
+            next,
+            &[],
+            &mut warnings,
+        )
     })
     .await?;
     let object: Value = serde_json::from_slice(&rewritten.bytes).map_err(Failure::internal)?;

@@ -20,12 +20,18 @@ impl Selection {
     pub(crate) fn of(call: &Call) -> Result<Self, Failure> {
         let kind = call.kind;
         let labels = match call.params.get("labelSelector") {
-            Some(text) => LabelSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?,
+            Some(text) => LabelSelector::parse(text)
+                .map_err(|error| Failure::bad_request(error.to_string()))?,
             None => LabelSelector::everything(),
         };
         let text = call.params.get("fieldSelector").unwrap_or_default();
-        let mut fields = FieldSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?;
-        if let Some((path, _, _)) = fields.terms().iter().find(|(path, _, _)| !kind.is_selectable(path)) {
+        let mut fields =
+            FieldSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?;
+        if let Some((path, _, _)) = fields
+            .terms()
+            .iter()
+            .find(|(path, _, _)| !kind.is_selectable(path))
+        {
             let (version, resource) = (kind.version, kind.plural);
             return Err(Failure::bad_request(format!(
                 "Unable to find \"{}/{version}, Resource={resource}\" that match label selector \"{labels}\", field selector \"{text}\": field label not supported: {path}",
@@ -35,9 +41,14 @@ impl Selection {
         if let Some(name) = &call.name {
             // A watch of one object; the name is checked as a selector would.
             let terms = [text, &format!("metadata.name={name}")].join(",");
-            fields = FieldSelector::parse(&terms).map_err(|error| Failure::bad_request(error.to_string()))?;
+            fields = FieldSelector::parse(&terms)
+                .map_err(|error| Failure::bad_request(error.to_string()))?;
         }
-        Ok(Selection { prefix: kind.prefix(call.namespace.as_deref()), labels, fields })
+        Ok(Selection {
+            prefix: kind.prefix(call.namespace.as_deref()),
+            labels,
+            fields,
+        })
     }
 
     /// Whether every object under the prefix is chosen.

@@ -44,7 +44,13 @@ struct Inner {
 
 impl Failure {
     fn new(code: StatusCode, reason: &'static str, message: impl Into<String>) -> Self {
-        Failure(Box::new(Inner { code, reason, message: message.into(), details: None, continue_token: None }))
+        Failure(Box::new(Inner {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+        }))
     }
 
     fn about(mut self, kind: &Kind, name: &str) -> Self {
@@ -79,8 +85,12 @@ impl Failure {
 
     /// 404 for one object.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", format!("{} \"{name}\" not found", kind.qualified()))
-            .about(kind, name)
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            format!("{} \"{name}\" not found", kind.qualified()),
+        )
+        .about(kind, name)
     }
 
     /// 404 for a log that is not there; the text says why.
@@ -90,18 +100,29 @@ impl Failure {
 
     /// 404 for a path that is no resource here.
     pub fn no_such_resource() -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", "the server could not find the requested resource")
+        Self::new(
+            StatusCode::NOT_FOUND,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
     }
 
     /// 409 for a name already taken.
     pub fn already_exists(kind: &Kind, name: &str) -> Self {
-        Self::new(StatusCode::CONFLICT, "AlreadyExists", format!("{} \"{name}\" already exists", kind.qualified()))
-            .about(kind, name)
+        Self::new(
+            StatusCode::CONFLICT,
+            "AlreadyExists",
+            format!("{} \"{name}\" already exists", kind.qualified()),
+        )
+        .about(kind, name)
     }
 
     /// 409 for a write that lost a race or failed a precondition.
     pub fn conflict(kind: &Kind, name: &str, why: &str) -> Self {
-        let message = format!("Operation cannot be fulfilled on {} \"{name}\": {why}", kind.qualified());
+        let message = format!(
+            "Operation cannot be fulfilled on {} \"{name}\": {why}",
+            kind.qualified()
+        );
         Self::new(StatusCode::CONFLICT, "Conflict", message).about(kind, name)
     }
 
@@ -129,8 +150,11 @@ impl Failure {
     /// 422 with one cause for each field at fault.
     pub fn invalid(kind: &Kind, name: &str, causes: Vec<Cause>) -> Self {
         let joined = aggregate(&causes);
-        let qualified =
-            if kind.group.is_empty() { kind.kind.to_string() } else { format!("{}.{}", kind.kind, kind.group) };
+        let qualified = if kind.group.is_empty() {
+            kind.kind.to_string()
+        } else {
+            format!("{}.{}", kind.kind, kind.group)
+        };
         let mut failure = Self::new(
             StatusCode::UNPROCESSABLE_ENTITY,
             "Invalid",
@@ -151,15 +175,24 @@ impl Failure {
 
     /// 403 by admission (quota, limits, a namespace going away).
     pub fn forbidden(kind: &Kind, name: &str, why: &str) -> Self {
-        let subject =
-            if name.is_empty() { kind.qualified() } else { format!("{} \"{name}\"", kind.qualified()) };
-        Self::new(StatusCode::FORBIDDEN, "Forbidden", format!("{subject} is forbidden: {why}")).about(kind, name)
+        let subject = if name.is_empty() {
+            kind.qualified()
+        } else {
+            format!("{} \"{name}\"", kind.qualified())
+        };
+        Self::new(
+            StatusCode::FORBIDDEN,
+            "Forbidden",
+            format!("{subject} is forbidden: {why}"),
+        )
+        .about(kind, name)
     }
 
     /// 403 because the namespace is going away; controllers look for the cause.
     pub fn namespace_terminating(kind: &Kind, name: &str, namespace: &str) -> Self {
-        let why =
-            format!("unable to create new content in namespace {namespace} because it is being terminated");
+        let why = format!(
+            "unable to create new content in namespace {namespace} because it is being terminated"
+        );
         Self::forbidden(kind, name, &why).causes(vec![Cause {
             reason: "NamespaceTerminating".into(),
             message: format!("namespace {namespace} is being terminated"),
@@ -236,7 +269,10 @@ impl Failure {
         Self::new(
             StatusCode::NOT_ACCEPTABLE,
             "NotAcceptable",
-            format!("only the following media types are accepted: {}", accepted.join(", ")),
+            format!(
+                "only the following media types are accepted: {}",
+                accepted.join(", ")
+            ),
         )
     }
 
@@ -261,12 +297,16 @@ impl Failure {
     /// 504: the revision asked for has not happened yet.
     pub fn too_large_resource_version(asked: u64, current: u64) -> Self {
         let message = format!("Too large resource version: {asked}, current: {current}");
-        let mut failure =
-            Self::new(StatusCode::GATEWAY_TIMEOUT, "Timeout", format!("Timeout: {message}")).causes(vec![Cause {
-                reason: "ResourceVersionTooLarge".into(),
-                message: "Too large resource version".into(),
-                field: String::new(),
-            }]);
+        let mut failure = Self::new(
+            StatusCode::GATEWAY_TIMEOUT,
+            "Timeout",
+            format!("Timeout: {message}"),
+        )
+        .causes(vec![Cause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }]);
         if let Some(details) = &mut failure.0.details {
             details.retry_after_seconds = 1;
         }
@@ -285,13 +325,20 @@ impl Failure {
     /// 429: nothing wrong, but not now.
     pub fn too_many_requests(message: impl Into<String>) -> Self {
         let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        failure.0.details = Some(Details { retry_after_seconds: 1, ..Details::default() });
+        failure.0.details = Some(Details {
+            retry_after_seconds: 1,
+            ..Details::default()
+        });
         failure
     }
 
     /// 503: the store takes no writes; the message says what to do.
     pub fn unavailable(message: impl Into<String>) -> Self {
-        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+        Self::new(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "ServiceUnavailable",
+            message,
+        )
     }
 
     /// 500: a fault of this server's own.
@@ -322,9 +369,20 @@ impl Failure {
     pub fn into_response(self) -> Response<Body> {
         let mut response = Response::new(Body::from(self.to_value().to_string()));
         *response.status_mut() = self.0.code;
-        response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
-        if let Some(seconds) = self.0.details.as_ref().map(|d| d.retry_after_seconds).filter(|s| *s > 0) {
-            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        response.headers_mut().insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        if let Some(seconds) = self
+            .0
+            .details
+            .as_ref()
+            .map(|d| d.retry_after_seconds)
+            .filter(|s| *s > 0)
+        {
+            response
+                .headers_mut()
+                .insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
         response
     }
@@ -332,9 +390,12 @@ impl Failure {
 
 fn details_value(details: &Details) -> Value {
     let mut out = Map::new();
-    for (key, text) in
-        [("name", &details.name), ("group", &details.group), ("kind", &details.kind), ("uid", &details.uid)]
-    {
+    for (key, text) in [
+        ("name", &details.name),
+        ("group", &details.group),
+        ("kind", &details.kind),
+        ("uid", &details.uid),
+    ] {
         if !text.is_empty() {
             out.insert(key.into(), Value::String(text.clone()));
         }
@@ -344,14 +405,21 @@ fn details_value(details: &Details) -> Value {
         out.insert("causes".into(), Value::Array(causes));
     }
     if details.retry_after_seconds > 0 {
-        out.insert("retryAfterSeconds".into(), details.retry_after_seconds.into());
+        out.insert(
+            "retryAfterSeconds".into(),
+            details.retry_after_seconds.into(),
+        );
     }
     Value::Object(out)
 }
 
 fn cause_value(cause: &Cause) -> Value {
     let mut out = Map::new();
-    for (key, text) in [("reason", &cause.reason), ("message", &cause.message), ("field", &cause.field)] {
+    for (key, text) in [
+        ("reason", &cause.reason),
+        ("message", &cause.message),
+        ("field", &cause.field),
+    ] {
         if !text.is_empty() {
             out.insert(key.into(), Value::String(text.clone()));
         }
@@ -361,13 +429,21 @@ fn cause_value(cause: &Cause) -> Value {
 
 impl From<&FieldError> for Cause {
     fn from(error: &FieldError) -> Self {
-        Cause { reason: error.cause_reason().to_string(), message: error.body(), field: error.path.clone() }
+        Cause {
+            reason: error.cause_reason().to_string(),
+            message: error.body(),
+            field: error.path.clone(),
+        }
     }
 }
 
 impl From<schema::Invalid> for Cause {
     fn from(broken: schema::Invalid) -> Self {
-        Cause { reason: broken.reason.to_string(), message: broken.message, field: broken.path }
+        Cause {
+            reason: broken.reason.to_string(),
+            message: broken.message,
+            field: broken.path,
+        }
     }
 }
 
@@ -380,13 +456,22 @@ fn aggregate(causes: &[Cause]) -> String {
             words.push(text);
         }
     }
-    if words.len() == 1 { words.remove(0) } else { format!("[{}]", words.join(", ")) }
+    if words.len() == 1 {
+        words.remove(0)
+    } else {
+        format!("[{}]", words.join(", "))
+    }
 }
 
 /// The `Status` that a finished deletion is answered with.
 pub fn deleted(kind: &Kind, name: &str, uid: &str) -> Value {
-    let details =
-        Details { name: name.into(), group: kind.group.into(), kind: kind.plural.into(), uid: uid.into(), ..Details::default() };
+    let details = Details {
+        name: name.into(),
+        group: kind.group.into(),
+        kind: kind.plural.into(),
+        uid: uid.into(),
+        ..Details::default()
+    };
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": details_value(&details),

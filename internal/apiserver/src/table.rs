@@ -33,14 +33,33 @@ impl Inclusion {
 pub(crate) fn of_one(call: &Call, version: &str, object: &Value) -> Result<Value, Failure> {
     let inclusion = Inclusion::of(call)?;
     let revision = object["metadata"]["resourceVersion"].clone();
-    let mut table = table(call.kind, version, inclusion, call.server.now(), std::slice::from_ref(object), true);
+    let mut table = table(
+        call.kind,
+        version,
+        inclusion,
+        call.server.now(),
+        std::slice::from_ref(object),
+        true,
+    );
     table["metadata"] = json!({"resourceVersion": revision});
     Ok(table)
 }
 
 /// Puts columns and rows into a list's head.
-pub(crate) fn fill(call: &Call, version: &str, list: &mut Value, objects: &[Value]) -> Result<(), Failure> {
-    let mut table = table(call.kind, version, Inclusion::of(call)?, call.server.now(), objects, true);
+pub(crate) fn fill(
+    call: &Call,
+    version: &str,
+    list: &mut Value,
+    objects: &[Value],
+) -> Result<(), Failure> {
+    let mut table = table(
+        call.kind,
+        version,
+        Inclusion::of(call)?,
+        call.server.now(),
+        objects,
+        true,
+    );
     for key in ["columnDefinitions", "rows"] {
         list[key] = table[key].take();
     }
@@ -56,7 +75,10 @@ pub(crate) fn table(
     objects: &[Value],
     headed: bool,
 ) -> Value {
-    let rows = objects.iter().map(|object| row(kind, version, inclusion, now, object)).collect();
+    let rows = objects
+        .iter()
+        .map(|object| row(kind, version, inclusion, now, object))
+        .collect();
     let columns = if headed { columns(kind) } else { Value::Null };
     json!({
         "kind": "Table", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": {},
@@ -75,7 +97,11 @@ fn columns(kind: &Kind) -> Value {
 }
 
 fn row(kind: &Kind, version: &str, inclusion: Inclusion, now: Timestamp, object: &Value) -> Value {
-    let cells = kind.columns.iter().map(|column| (column.value)(object, now)).collect();
+    let cells = kind
+        .columns
+        .iter()
+        .map(|column| (column.value)(object, now))
+        .collect();
     let mut row = json!({"cells": Value::Array(cells)});
     match inclusion {
         Inclusion::None => {}

@@ -16,7 +16,15 @@ pub(crate) async fn update(call: &Call, body: Body, part: Part) -> Result<Respon
     let mut warnings = Vec::new();
     let rewritten = rewrite(call, |live| {
         let wanted = sent.value.clone();
-        prepare::change(call, part, Tracking::Update, live, wanted, &sent.duplicates, &mut warnings)
+        prepare::change(
+            call,
+            part,
+            Tracking::Update,
+            live,
+            wanted,
+            &sent.duplicates,
+            &mut warnings,
+        )
     })
     .await?;
     respond::written(call, rewritten.with(warnings))

@@ -41,19 +41,33 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
             return Ok(respond::json_stream(Body::from(frames.error(&expired))));
         }
     };
-    let timeout = call.params.number::<u64>("timeoutSeconds")?.filter(|seconds| *seconds > 0);
-    let timeout = timeout.map_or(call.server.0.config.watch_timeout, Duration::from_secs).min(MAX_TIMEOUT);
+    let timeout = call
+        .params
+        .number::<u64>("timeoutSeconds")?
+        .filter(|seconds| *seconds > 0);
+    let timeout = timeout
+        .map_or(call.server.0.config.watch_timeout, Duration::from_secs)
+        .min(MAX_TIMEOUT);
     let bookmarks = call.params.switch("allowWatchBookmarks") == Some(true);
     let mut first = Vec::new();
     if let Some(page) = &start.initial {
-        for entry in page.entries.iter().filter(|entry| selection.takes(&entry.meta)) {
+        for entry in page
+            .entries
+            .iter()
+            .filter(|entry| selection.takes(&entry.meta))
+        {
             frames.change(&mut first, "ADDED", &entry.value);
         }
         if start.marks_initial_end {
             frames.bookmark(&mut first, page.revision, true);
         }
     }
-    let every = call.server.0.config.bookmark_every.max(Duration::from_millis(1));
+    let every = call
+        .server
+        .0
+        .config
+        .bookmark_every
+        .max(Duration::from_millis(1));
     let stream = Streaming {
         selection,
         frames,
@@ -63,11 +77,15 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
         ends: Instant::now() + timeout,
         ended: false,
     };
-    Ok(respond::json_stream(Body::from_stream(stream.into_stream())))
+    Ok(respond::json_stream(Body::from_stream(
+        stream.into_stream(),
+    )))
 }
 
 fn ticks(every: Duration, timeout: Duration) -> Interval {
-    let first = every.min(timeout.saturating_sub(LAST_BOOKMARK)).max(Duration::from_millis(1));
+    let first = every
+        .min(timeout.saturating_sub(LAST_BOOKMARK))
+        .max(Duration::from_millis(1));
     let mut ticks = interval_at(Instant::now() + first, every);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     ticks
@@ -78,14 +96,19 @@ fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, F
     let params = &call.params;
     let rule = params.get("resourceVersionMatch");
     let initial = params.switch("sendInitialEvents");
-    let forbidden = |why: &str| Failure::bad_request(format!("resourceVersionMatch: Forbidden: {why}"));
+    let forbidden =
+        |why: &str| Failure::bad_request(format!("resourceVersionMatch: Forbidden: {why}"));
     match (initial, rule) {
         (Some(_), Some("NotOlderThan")) | (None, None) => {}
         (Some(_), _) => {
-            return Err(forbidden("sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"));
+            return Err(forbidden(
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
         }
         (None, Some(_)) => {
-            return Err(forbidden("resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+            return Err(forbidden(
+                "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+            ));
         }
     }
     let store = &call.server.0.store;
@@ -95,26 +118,41 @@ fn start(call: &Call, selection: &Selection) -> Result<Result<Start, Failure>, F
     };
     let current = store.revision();
     if let Some(asked) = asked.filter(|asked| *asked > current) {
-        return Err(Failure::too_large_resource_version(asked.get(), current.get()));
+        return Err(Failure::too_large_resource_version(
+            asked.get(),
+            current.get(),
+        ));
     }
     let from_the_start = initial.unwrap_or(asked.is_none());
     if from_the_start {
         let page = store.list(&selection.prefix, None, usize::MAX);
         return Ok(store
             .watch(&selection.prefix, Some(page.revision))
-            .map(|watch| Start { initial: Some(page), watch, marks_initial_end: initial == Some(true) })
+            .map(|watch| Start {
+                initial: Some(page),
+                watch,
+                marks_initial_end: initial == Some(true),
+            })
             .map_err(|error| expired(error, current)));
     }
     Ok(store
         .watch(&selection.prefix, asked)
-        .map(|watch| Start { initial: None, watch, marks_initial_end: false })
+        .map(|watch| Start {
+            initial: None,
+            watch,
+            marks_initial_end: false,
+        })
         .map_err(|error| expired(error, asked.unwrap_or(current))))
 }
 
 fn expired(error: WatchError, asked: Revision) -> Failure {
     match error {
-        WatchError::Expired { oldest } => Failure::expired(format!("too old resource version: {asked} ({oldest})")),
-        WatchError::Ahead { asked, current } => Failure::too_large_resource_version(asked.get(), current.get()),
+        WatchError::Expired { oldest } => {
+            Failure::expired(format!("too old resource version: {asked} ({oldest})"))
+        }
+        WatchError::Ahead { asked, current } => {
+            Failure::too_large_resource_version(asked.get(), current.get())
+        }
     }
 }
 
@@ -131,7 +169,9 @@ struct Streaming {
 
 impl Streaming {
     fn into_stream(self) -> impl Stream<Item = Result<Bytes, std::convert::Infallible>> + Send {
-        stream::unfold(self, |mut watching| async move { Some((Ok(watching.next().await?), watching)) })
+        stream::unfold(self, |mut watching| async move {
+            Some((Ok(watching.next().await?), watching))
+        })
     }
 
     /// The next bytes to send; none when the watch is over.
@@ -175,7 +215,10 @@ impl Streaming {
     /// deleted.
     fn change(&mut self, out: &mut Vec<u8>, event: &store::Event) {
         let now = event.kind != EventKind::Deleted && self.selection.takes(&event.entry.meta);
-        let before = event.previous.as_ref().is_some_and(|meta| self.selection.takes(meta));
+        let before = event
+            .previous
+            .as_ref()
+            .is_some_and(|meta| self.selection.takes(meta));
         let what = match (before, now) {
             (false, false) => return,
             (false, true) => "ADDED",

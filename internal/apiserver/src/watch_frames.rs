@@ -38,7 +38,9 @@ impl Frames {
     pub(crate) fn change(&mut self, out: &mut Vec<u8>, what: &str, stored: &[u8]) {
         match self.view {
             View::Object => frame(out, what, stored),
-            View::Metadata(version) => self.transformed(out, what, stored, |value| table::metadata_of(version, &value)),
+            View::Metadata(version) => self.transformed(out, what, stored, |value| {
+                table::metadata_of(version, &value)
+            }),
             View::Table(version) => {
                 let (kind, inclusion, now) = (self.kind, self.inclusion, (self.now)());
                 let headed = !std::mem::replace(&mut self.columns_sent, true);
@@ -49,10 +51,18 @@ impl Frames {
         }
     }
 
-    fn transformed(&self, out: &mut Vec<u8>, what: &str, stored: &[u8], view: impl FnOnce(Value) -> Value) {
+    fn transformed(
+        &self,
+        out: &mut Vec<u8>,
+        what: &str,
+        stored: &[u8],
+        view: impl FnOnce(Value) -> Value,
+    ) {
         match serde_json::from_slice(stored) {
             Ok(value) => frame(out, what, view(value).to_string().as_bytes()),
-            Err(error) => tracing::error!(%error, kind = self.kind.kind, "a stored object is damaged"),
+            Err(error) => {
+                tracing::error!(%error, kind = self.kind.kind, "a stored object is damaged")
+            }
         }
     }
 
@@ -63,7 +73,9 @@ impl Frames {
             meta["annotations"] = json!({INITIAL_EVENTS_END: "true"});
         }
         let object = match self.view {
-            View::Object => json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": meta}),
+            View::Object => {
+                json!({"kind": self.kind.kind, "apiVersion": self.kind.api_version(), "metadata": meta})
+            }
             View::Metadata(version) => json!({
                 "kind": "PartialObjectMetadata", "apiVersion": format!("meta.k8s.io/{version}"), "metadata": meta,
             }),

@@ -1,1 +1,73 @@
-//! hardware
+//! What a machine has: CPUs, memory, NUMA nodes, GPUs and how these are linked, as one
+//! [`Inventory`].
+//!
+//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), GPUs from NVML
+//! ([`gpus`]) or from a description of a machine in a file ([`description`]), which stands
+//! in where there are no GPUs to test or show things with.
+//!
+//! Must not: decide what runs where, or what a GPU's state means for a pod.
+
+pub mod description;
+pub mod error;
+pub mod gpus;
+pub mod inventory;
+pub mod system;
+
+use std::path::PathBuf;
+
+pub use error::HardwareError;
+pub use inventory::{Gpu, Inventory, Link, LinkKind, NumaNode, Origin};
+
+/// Where to look.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Whether to ask NVML for GPUs.
+    pub nvml: bool,
+    /// A machine description to use in place of NVML; see [`description`].
+    pub description: Option<PathBuf>,
+    /// Where `sys`, `proc` and `etc` are found: `/`, or a fixture tree.
+    pub sysfs_root: PathBuf,
+}
+
+impl Default for Source {
+    fn default() -> Source {
+        Source {
+            nvml: true,
+            description: None,
+            sysfs_root: "/".into(),
+        }
+    }
+}
+
+/// Finds out what there is, once. To ask again and again, keep a [`Machine`].
+pub fn discover(source: Source) -> Result<Inventory, HardwareError> {
+    Machine::new(source).look()
+}
+
+/// Asks repeatedly without opening the GPU driver's library each time.
+pub struct Machine {
+    source: Source,
+    driver: gpus::Driver,
+}
+
+impl Machine {
+    /// Opens nothing yet.
+    pub fn new(source: Source) -> Machine {
+        Machine {
+            source,
+            driver: gpus::Driver::default(),
+        }
+    }
+
+    /// What there is now. A description is read again each time, so that an edit of the
+    /// file (a GPU that turns unhealthy) shows.
+    pub fn look(&mut self) -> Result<Inventory, HardwareError> {
+        let mut inventory = system::look(&self.source.sysfs_root)?;
+        if let Some(path) = &self.source.description {
+            description::Description::load(path)?.apply(&mut inventory);
+        } else if self.source.nvml {
+            self.driver.look(&self.source.sysfs_root, &mut inventory);
+        }
+        Ok(inventory)
+    }
+}

@@ -40,7 +40,10 @@ pub(crate) fn items<'a>(value: &'a Value, path: &[&str]) -> &'a [Value] {
 }
 
 /// The members at a path, in order; none where there is no object.
-pub(crate) fn members<'a>(value: &'a Value, path: &[&str]) -> impl Iterator<Item = (&'a String, &'a Value)> {
+pub(crate) fn members<'a>(
+    value: &'a Value,
+    path: &[&str],
+) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
     at(value, path).as_object().into_iter().flatten()
 }
 
@@ -98,6 +101,15 @@ pub(crate) fn fill_text(value: &mut Value, key: &str, with: &str) {
         if absent {
             map.insert(key.to_owned(), Value::from(with));
         }
+    }
+}
+
+/// Like [`fill`], also over a zero: numbers whose zero means "not given".
+pub(crate) fn fill_number(value: &mut Value, key: &str, with: i64) {
+    if let Some(map) = value.as_object_mut()
+        && map.get(key).is_none_or(|had| had.is_null() || had.as_i64() == Some(0))
+    {
+        map.insert(key.to_owned(), with.into());
     }
 }
 

@@ -63,16 +63,20 @@ impl Capabilities {
             pids_max: Some(64),
         };
         let name = format!("probe-{}", std::process::id());
-        let (cgroup, notes) = Cgroup::create(layout, parent, &name, &limits, &DevicePolicy::default());
+        let (cgroup, notes) =
+            Cgroup::create(layout, parent, &name, &limits, &DevicePolicy::default());
         let version = match cgroup {
             Cgroup::V2(_) => "cgroup version 2",
             _ => "cgroup version 1",
         };
         let bounded = |prefix: &str| match notes.iter().find(|note| note.contains(prefix)) {
             Some(note) => Support::No(note.clone()),
-            None if cgroup == Cgroup::None => {
-                Support::No(notes.first().cloned().unwrap_or_else(|| "no cgroups".into()))
-            }
+            None if cgroup == Cgroup::None => Support::No(
+                notes
+                    .first()
+                    .cloned()
+                    .unwrap_or_else(|| "no cgroups".into()),
+            ),
             None => Support::Yes(version.into()),
         };
         let (cpu, memory, pids) = (bounded("cpu."), bounded("memory."), bounded("pids."));
@@ -89,7 +93,14 @@ impl Capabilities {
         } else {
             Support::No("not root: containers run as this user".into())
         };
-        Capabilities { cpu, memory, pids, namespaces, devices, users }
+        Capabilities {
+            cpu,
+            memory,
+            pids,
+            namespaces,
+            devices,
+            users,
+        }
     }
 
     /// Each capability with the name an operator knows it by.
@@ -132,9 +143,20 @@ mod tests {
     #[test]
     fn a_machine_without_anything_says_why_for_each() {
         let layout = Layout::Absent("no cgroup file system is mounted".into());
-        let found = Capabilities::probe(&layout, "muster-probe", Support::No("not permitted".into()));
-        assert!(!found.memory.works() && !found.cpu.works() && !found.pids.works() && !found.devices.works());
-        assert!(found.missing().iter().any(|line| line.contains("not permitted")));
+        let found =
+            Capabilities::probe(&layout, "muster-probe", Support::No("not permitted".into()));
+        assert!(
+            !found.memory.works()
+                && !found.cpu.works()
+                && !found.pids.works()
+                && !found.devices.works()
+        );
+        assert!(
+            found
+                .missing()
+                .iter()
+                .any(|line| line.contains("not permitted"))
+        );
         assert!(found.to_string().contains("memory limits"));
     }
 }

@@ -56,8 +56,12 @@ impl Layout {
         let mut first = BTreeMap::new();
         let mut second = None;
         for line in table.lines() {
-            let Some((left, right)) = line.split_once(" - ") else { continue };
-            let Some(point) = left.split(' ').nth(4) else { continue };
+            let Some((left, right)) = line.split_once(" - ") else {
+                continue;
+            };
+            let Some(point) = left.split(' ').nth(4) else {
+                continue;
+            };
             let mut right = right.split(' ');
             let kind = right.next().unwrap_or_default();
             let options = right.nth(1).unwrap_or_default();
@@ -65,7 +69,9 @@ impl Layout {
                 second = Some(PathBuf::from(point));
             } else if kind == "cgroup" {
                 for option in options.split(',').filter(|o| CONTROLLERS.contains(o)) {
-                    first.entry(option.to_string()).or_insert_with(|| PathBuf::from(point));
+                    first
+                        .entry(option.to_string())
+                        .or_insert_with(|| PathBuf::from(point));
                 }
             }
         }
@@ -158,7 +164,10 @@ impl Cgroup {
                 _ => Err("this machine has no devices controller".into()),
             };
             if let Err(reason) = outcome {
-                notes.push(format!("{} is not denied by cgroup: {reason}", path.display()));
+                notes.push(format!(
+                    "{} is not denied by cgroup: {reason}",
+                    path.display()
+                ));
             }
         }
     }
@@ -199,7 +208,11 @@ impl Cgroup {
             .dirs()
             .iter()
             .filter_map(|dir| fs::read_to_string(dir.join("cgroup.procs")).ok())
-            .flat_map(|text| text.lines().filter_map(|l| l.parse().ok()).collect::<Vec<i32>>())
+            .flat_map(|text| {
+                text.lines()
+                    .filter_map(|l| l.parse().ok())
+                    .collect::<Vec<i32>>()
+            })
             .collect();
         pids.sort_unstable();
         pids.dedup();
@@ -242,14 +255,18 @@ impl Cgroup {
             Cgroup::V1(_) => "memory.oom_control",
             Cgroup::V2(_) => "memory.events",
         };
-        self.dir("memory").and_then(|dir| keyed(&dir.join(file), "oom_kill")).unwrap_or(0)
+        self.dir("memory")
+            .and_then(|dir| keyed(&dir.join(file), "oom_kill"))
+            .unwrap_or(0)
     }
 
     /// What it has used; zero where nothing counts.
     pub fn usage(&self) -> Usage {
         let at = |controller: &str, file: &str| self.dir(controller).map(|dir| dir.join(file));
         let plain = |path: Option<PathBuf>| {
-            path.and_then(|p| fs::read_to_string(p).ok()).and_then(|t| t.trim().parse::<u64>().ok()).unwrap_or(0)
+            path.and_then(|p| fs::read_to_string(p).ok())
+                .and_then(|t| t.trim().parse::<u64>().ok())
+                .unwrap_or(0)
         };
         let by_key = |path: Option<PathBuf>, key| path.and_then(|p| keyed(&p, key)).unwrap_or(0);
         match self {
@@ -286,7 +303,12 @@ impl Cgroup {
     }
 }
 
-fn create_v1(mounts: &BTreeMap<String, PathBuf>, parent: &str, name: &str, notes: &mut Vec<String>) -> Cgroup {
+fn create_v1(
+    mounts: &BTreeMap<String, PathBuf>,
+    parent: &str,
+    name: &str,
+    notes: &mut Vec<String>,
+) -> Cgroup {
     let mut dirs = BTreeMap::new();
     for (controller, root) in mounts {
         let dir = root.join(parent).join(name);
@@ -294,10 +316,17 @@ fn create_v1(mounts: &BTreeMap<String, PathBuf>, parent: &str, name: &str, notes
             Ok(()) => {
                 dirs.insert(controller.clone(), dir);
             }
-            Err(e) => notes.push(format!("no {controller} cgroup: cannot make {}: {e}", dir.display())),
+            Err(e) => notes.push(format!(
+                "no {controller} cgroup: cannot make {}: {e}",
+                dir.display()
+            )),
         }
     }
-    if dirs.is_empty() { Cgroup::None } else { Cgroup::V1(dirs) }
+    if dirs.is_empty() {
+        Cgroup::None
+    } else {
+        Cgroup::V1(dirs)
+    }
 }
 
 fn create_v2(root: &Path, parent: &str, name: &str, notes: &mut Vec<String>) -> Cgroup {
@@ -311,7 +340,10 @@ fn create_v2(root: &Path, parent: &str, name: &str, notes: &mut Vec<String>) -> 
         for controller in ["cpu", "memory", "pids"] {
             // A controller that is on already, or is not to be had here, is noticed when a
             // bound is written.
-            let _ = write(&level.join("cgroup.subtree_control"), &format!("+{controller}"));
+            let _ = write(
+                &level.join("cgroup.subtree_control"),
+                &format!("+{controller}"),
+            );
         }
     }
     Cgroup::V2(dir)
@@ -351,7 +383,11 @@ fn settings_v2(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
         settings.push(("cpu", "cpu.weight", weight.to_string()));
     }
     if let Some(milli) = limits.cpu_limit_milli {
-        settings.push(("cpu", "cpu.max", format!("{} {CPU_PERIOD_US}", quota(milli))));
+        settings.push((
+            "cpu",
+            "cpu.max",
+            format!("{} {CPU_PERIOD_US}", quota(milli)),
+        ));
     }
     if let Some(bytes) = limits.memory_limit_bytes {
         settings.push(("memory", "memory.max", bytes.to_string()));
@@ -379,7 +415,11 @@ fn device_rule(path: &Path) -> Result<Option<String>, String> {
         return Err("it is not a device file".into());
     };
     let number = meta.rdev();
-    Ok(Some(format!("{kind} {}:{} rwm", nix::sys::stat::major(number), nix::sys::stat::minor(number))))
+    Ok(Some(format!(
+        "{kind} {}:{} rwm",
+        nix::sys::stat::major(number),
+        nix::sys::stat::minor(number)
+    )))
 }
 
 fn write(path: &Path, value: &str) -> Result<(), String> {
@@ -388,10 +428,13 @@ fn write(path: &Path, value: &str) -> Result<(), String> {
 
 /// The number after `key` in a file of `key number` lines.
 fn keyed(path: &Path, key: &str) -> Option<u64> {
-    fs::read_to_string(path)
-        .ok()?
-        .lines()
-        .find_map(|line| line.strip_prefix(key)?.strip_prefix(' ')?.trim().parse().ok())
+    fs::read_to_string(path).ok()?.lines().find_map(|line| {
+        line.strip_prefix(key)?
+            .strip_prefix(' ')?
+            .trim()
+            .parse()
+            .ok()
+    })
 }
 
 #[cfg(test)]
@@ -411,8 +454,14 @@ mod tests {
         ];
         assert_eq!(Layout::from_mountinfo(v1), Layout::V1(expected.into()));
         let v2 = "30 1 0:25 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
-        assert_eq!(Layout::from_mountinfo(v2), Layout::V2("/sys/fs/cgroup".into()));
-        assert!(matches!(Layout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"), Layout::Absent(_)));
+        assert_eq!(
+            Layout::from_mountinfo(v2),
+            Layout::V2("/sys/fs/cgroup".into())
+        );
+        assert!(matches!(
+            Layout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"),
+            Layout::Absent(_)
+        ));
     }
 
     #[test]
@@ -425,16 +474,29 @@ mod tests {
             pids_max: Some(64),
         };
         let layout = Layout::V2(root.path().into());
-        let (cgroup, notes) = Cgroup::create(&layout, "muster", "a_b_0", &limits, &DevicePolicy::default());
+        let (cgroup, notes) = Cgroup::create(
+            &layout,
+            "muster",
+            "a_b_0",
+            &limits,
+            &DevicePolicy::default(),
+        );
         assert_eq!(notes, Vec::<String>::new());
-        let read = |file: &str| fs::read_to_string(root.path().join("muster/a_b_0").join(file)).unwrap();
+        let read =
+            |file: &str| fs::read_to_string(root.path().join("muster/a_b_0").join(file)).unwrap();
         assert_eq!(read("cpu.weight"), "39");
         assert_eq!(read("cpu.max"), "150000 100000");
         assert_eq!(read("memory.max"), "1073741824");
         assert_eq!(read("pids.max"), "64");
-        assert_eq!(fs::read_to_string(root.path().join("muster/cgroup.subtree_control")).unwrap(), "+pids");
-        fs::write(root.path().join("muster/a_b_0/memory.events"), "low 0\noom 3\noom_kill 2\noom_group_kill 1\n")
-            .unwrap();
+        assert_eq!(
+            fs::read_to_string(root.path().join("muster/cgroup.subtree_control")).unwrap(),
+            "+pids"
+        );
+        fs::write(
+            root.path().join("muster/a_b_0/memory.events"),
+            "low 0\noom 3\noom_kill 2\noom_group_kill 1\n",
+        )
+        .unwrap();
         assert_eq!(cgroup.oom_kills(), 2);
     }
 
@@ -448,9 +510,13 @@ mod tests {
     #[test]
     fn without_cgroups_a_limit_is_a_note_and_no_limit_is_silence() {
         let absent = Layout::Absent("no cgroup file system is mounted".into());
-        let create = |limits: &Limits| Cgroup::create(&absent, "p", "n", limits, &DevicePolicy::default());
+        let create =
+            |limits: &Limits| Cgroup::create(&absent, "p", "n", limits, &DevicePolicy::default());
         assert_eq!(create(&Limits::default()), (Cgroup::None, vec![]));
-        let (_, notes) = create(&Limits { pids_max: Some(1), ..Limits::default() });
+        let (_, notes) = create(&Limits {
+            pids_max: Some(1),
+            ..Limits::default()
+        });
         assert_eq!(notes.len(), 1);
     }
 }

@@ -40,7 +40,9 @@ pub enum RuntimeError {
     #[error("container {0} is still running; stop it first")]
     StillRunning(ContainerId),
     /// The shim could not be started.
-    #[error("cannot start the shim {command}: {source}; check that this program's file is still there and executable")]
+    #[error(
+        "cannot start the shim {command}: {source}; check that this program's file is still there and executable"
+    )]
     Shim {
         /// The command line.
         command: String,
@@ -81,6 +83,10 @@ impl RuntimeError {
     /// An [`RuntimeError::Io`] for `path`, shaped for `map_err`.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> RuntimeError {
         let path = path.to_path_buf();
-        move |source| RuntimeError::Io { action, path, source }
+        move |source| RuntimeError::Io {
+            action,
+            path,
+            source,
+        }
     }
 }

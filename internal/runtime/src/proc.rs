@@ -17,12 +17,16 @@ pub struct ProcessId {
 impl ProcessId {
     /// The process `pid` as it is now; `None` if there is none.
     pub fn of(pid: i32) -> Option<ProcessId> {
-        Some(ProcessId { pid, start_ticks: stat(pid)?.start_ticks })
+        Some(ProcessId {
+            pid,
+            start_ticks: stat(pid)?.start_ticks,
+        })
     }
 
     /// Whether it still exists (a zombie does not count).
     pub fn is_alive(self) -> bool {
-        stat(self.pid).is_some_and(|s| s.start_ticks == self.start_ticks && s.state != 'Z' && s.state != 'X')
+        stat(self.pid)
+            .is_some_and(|s| s.start_ticks == self.start_ticks && s.state != 'Z' && s.state != 'X')
     }
 }
 
@@ -111,7 +115,13 @@ mod tests {
     fn this_process_is_alive_and_a_later_one_with_its_number_is_another() {
         let me = ProcessId::of(std::process::id() as i32).unwrap();
         assert!(me.is_alive());
-        assert!(!ProcessId { start_ticks: me.start_ticks + 1, ..me }.is_alive());
+        assert!(
+            !ProcessId {
+                start_ticks: me.start_ticks + 1,
+                ..me
+            }
+            .is_alive()
+        );
     }
 
     #[test]

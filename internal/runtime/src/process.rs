@@ -30,7 +30,8 @@ use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};
 use crate::state::{
-    ContainerState, ContainerStatus, Exit, SHIM_LOG, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile, StopRequest, load, save,
+    ContainerState, ContainerStatus, Exit, SHIM_LOG, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile,
+    StopRequest, load, save,
 };
 
 /// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
@@ -57,7 +58,11 @@ pub struct Config {
 impl Config {
     /// Containers in `root`, shims by `shim_command`, cgroups in `muster`.
     pub fn new(root: PathBuf, shim_command: Vec<OsString>) -> Config {
-        Config { root, shim_command, cgroup_parent: DEFAULT_CGROUP_PARENT.into() }
+        Config {
+            root,
+            shim_command,
+            cgroup_parent: DEFAULT_CGROUP_PARENT.into(),
+        }
     }
 }
 
@@ -99,11 +104,15 @@ impl ProcessRuntime {
             });
         }
         fs::create_dir_all(&config.root).map_err(RuntimeError::io("make", &config.root))?;
-        let root = config.root.canonicalize().map_err(RuntimeError::io("resolve", &config.root))?;
+        let root = config
+            .root
+            .canonicalize()
+            .map_err(RuntimeError::io("resolve", &config.root))?;
         let config = Config { root, ..config };
         let namespaces = probe_namespaces(&config).await;
         let (layout, parent) = (Layout::detect(), config.cgroup_parent.clone());
-        let probe = tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, namespaces));
+        let probe =
+            tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, namespaces));
         let capabilities = probe.await.map_err(|e| RuntimeError::Io {
             action: "probe",
             path: "/sys/fs/cgroup".into(),
@@ -117,7 +126,9 @@ impl ProcessRuntime {
             changes,
             watcher: watch::Watcher::new()?,
         };
-        let runtime = ProcessRuntime { shared: Arc::new(shared) };
+        let runtime = ProcessRuntime {
+            shared: Arc::new(shared),
+        };
         watch::start(&runtime.shared)?;
         Ok(runtime)
     }
@@ -192,14 +203,19 @@ impl ProcessRuntime {
         let dir = self.shared.dir(id);
         let log_path = dir.join(SHIM_LOG);
         let log = fs::File::create(&log_path).map_err(RuntimeError::io("make", &log_path))?;
-        let log_too = log.try_clone().map_err(RuntimeError::io("open", &log_path))?;
+        let log_too = log
+            .try_clone()
+            .map_err(RuntimeError::io("open", &log_path))?;
         self.shim_command(&dir)
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(log_too)
             .kill_on_drop(false)
             .spawn()
-            .map_err(|source| RuntimeError::Shim { command: format!("{:?}", self.shared.config.shim_command), source })
+            .map_err(|source| RuntimeError::Shim {
+                command: format!("{:?}", self.shared.config.shim_command),
+                source,
+            })
     }
 
     fn shim_command(&self, dir: &Path) -> tokio::process::Command {
@@ -208,12 +224,21 @@ impl ProcessRuntime {
 
     /// What is known of a container.
     pub fn status(&self, id: &ContainerId) -> Option<ContainerStatus> {
-        self.shared.table().known.get(id).map(|entry| entry.status.clone())
+        self.shared
+            .table()
+            .known
+            .get(id)
+            .map(|entry| entry.status.clone())
     }
 
     /// What is known of all.
     pub fn list(&self) -> Vec<ContainerStatus> {
-        self.shared.table().known.values().map(|entry| entry.status.clone()).collect()
+        self.shared
+            .table()
+            .known
+            .values()
+            .map(|entry| entry.status.clone())
+            .collect()
     }
 
     /// Each change of a container's status from now on. A receiver that falls more than
@@ -226,7 +251,9 @@ impl ProcessRuntime {
     pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
         let mut news = self.shared.changes.subscribe();
         loop {
-            let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+            let status = self
+                .status(id)
+                .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
             if let ContainerState::Exited(exit) = status.state {
                 return Ok(exit);
             }
@@ -243,18 +270,26 @@ impl ProcessRuntime {
     pub async fn stop(&self, id: &ContainerId, grace: Duration) -> Result<Exit, RuntimeError> {
         self.request_stop(id, grace).await?;
         let limit = grace + STOP_SLACK;
-        tokio::time::timeout(limit, self.wait(id)).await.unwrap_or_else(|_| {
-            Err(RuntimeError::Timeout {
-                what: format!("stopping container {id} (a process may be stuck in the kernel)"),
-                limit,
-                look_at: self.shared.dir(id).join(SHIM_LOG),
+        tokio::time::timeout(limit, self.wait(id))
+            .await
+            .unwrap_or_else(|_| {
+                Err(RuntimeError::Timeout {
+                    what: format!("stopping container {id} (a process may be stuck in the kernel)"),
+                    limit,
+                    look_at: self.shared.dir(id).join(SHIM_LOG),
+                })
             })
-        })
     }
 
     /// Asks for a stop and does not wait for it.
-    pub async fn request_stop(&self, id: &ContainerId, grace: Duration) -> Result<(), RuntimeError> {
-        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+    pub async fn request_stop(
+        &self,
+        id: &ContainerId,
+        grace: Duration,
+    ) -> Result<(), RuntimeError> {
+        let status = self
+            .status(id)
+            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
         if status.exit().is_some() {
             return Ok(());
         }
@@ -271,7 +306,9 @@ impl ProcessRuntime {
     /// Forgets a container that has ended and removes its directory and cgroup. Its log
     /// stays: it belongs to the caller.
     pub async fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+        let status = self
+            .status(id)
+            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
         if status.exit().is_none() {
             return Err(RuntimeError::StillRunning(id.clone()));
         }
@@ -281,10 +318,22 @@ impl ProcessRuntime {
     }
 
     /// A container's log; see [`LogRead`]. Following ends with the container.
-    pub fn logs(&self, id: &ContainerId, options: LogRead) -> Result<BoxStream<'static, std::io::Result<Bytes>>, RuntimeError> {
-        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+    pub fn logs(
+        &self,
+        id: &ContainerId,
+        options: LogRead,
+    ) -> Result<BoxStream<'static, std::io::Result<Bytes>>, RuntimeError> {
+        let status = self
+            .status(id)
+            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
         let (shared, id) = (self.shared.clone(), id.clone());
-        let finished = move || shared.table().known.get(&id).is_none_or(|entry| entry.status.exit().is_some());
+        let finished = move || {
+            shared
+                .table()
+                .known
+                .get(&id)
+                .is_none_or(|entry| entry.status.exit().is_some())
+        };
         Ok(read_logs(status.log_path, options, finished))
     }
 }
@@ -292,7 +341,9 @@ impl ProcessRuntime {
 impl Shared {
     fn table(&self) -> MutexGuard<'_, Table> {
         // A panic while holding it left no half-made change: each is one insertion.
-        self.table.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.table
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
     fn dir(&self, id: &ContainerId) -> PathBuf {
@@ -310,9 +361,18 @@ impl Shared {
         {
             let mut table = self.table();
             table.starting.insert(id.clone());
-            table.known.insert(id.clone(), Entry { spec: Arc::new(spec.clone()), status });
+            table.known.insert(
+                id.clone(),
+                Entry {
+                    spec: Arc::new(spec.clone()),
+                    status,
+                },
+            );
         }
-        let made = self.watcher.add(&dir, &id).and_then(|()| save(&dir, SPEC_FILE, &spec));
+        let made = self
+            .watcher
+            .add(&dir, &id)
+            .and_then(|()| save(&dir, SPEC_FILE, &spec));
         if made.is_err() {
             self.forget(&id);
         }
@@ -335,7 +395,13 @@ impl Shared {
         let list = fs::read_dir(root).map_err(RuntimeError::io("read", root))?;
         let mut found = Vec::new();
         for entry in list.flatten() {
-            let Some(id) = entry.file_name().to_str().and_then(|name| ContainerId::new(name).ok()) else { continue };
+            let Some(id) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| ContainerId::new(name).ok())
+            else {
+                continue;
+            };
             if self.table().starting.contains(&id) {
                 continue;
             }
@@ -361,7 +427,13 @@ impl Shared {
         self.watcher.add(&dir, id)?;
         let state = load::<StateFile>(&dir, STATE_FILE)?;
         let status = ContainerStatus::of(&spec, state.as_ref());
-        self.table().known.insert(id.clone(), Entry { spec: Arc::new(spec), status });
+        self.table().known.insert(
+            id.clone(),
+            Entry {
+                spec: Arc::new(spec),
+                status,
+            },
+        );
         self.look(id)?;
         Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
     }
@@ -377,14 +449,22 @@ impl Shared {
         }
         let dir = self.dir(id);
         let mut state = load::<StateFile>(&dir, STATE_FILE)?;
-        let ended = matches!(&state, Some(StateFile { state: ContainerState::Exited(_), .. }));
+        let ended = matches!(
+            &state,
+            Some(StateFile {
+                state: ContainerState::Exited(_),
+                ..
+            })
+        );
         if !ended && !self.table().starting.contains(id) {
             state = watch::give_up_if_orphaned(&dir)?.or(state);
         }
         let status = ContainerStatus::of(&spec, state.as_ref());
         {
             let mut table = self.table();
-            let Some(entry) = table.known.get_mut(id) else { return Ok(()) };
+            let Some(entry) = table.known.get_mut(id) else {
+                return Ok(());
+            };
             if entry.status == status || entry.status.exit().is_some() {
                 return Ok(());
             }
@@ -414,29 +494,43 @@ impl Shared {
 fn shim_command(config: &Config, dir: &Path) -> tokio::process::Command {
     let mut words = config.shim_command.iter();
     let mut command = tokio::process::Command::new(words.next().cloned().unwrap_or_default());
-    command.args(words).arg(dir).env_remove(STAGE).env(CGROUP_PARENT, &config.cgroup_parent);
+    command
+        .args(words)
+        .arg(dir)
+        .env_remove(STAGE)
+        .env(CGROUP_PARENT, &config.cgroup_parent);
     command
 }
 
 async fn probe_namespaces(config: &Config) -> Support {
     let mut command = shim_command(config, &config.root);
-    command.env(STAGE, STAGE_PROBE).stdin(Stdio::null()).kill_on_drop(true);
+    command
+        .env(STAGE, STAGE_PROBE)
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
     match tokio::time::timeout(PROBE_LIMIT, command.output()).await {
         Err(_) => Support::No(format!("the shim did not answer within {PROBE_LIMIT:?}")),
         Ok(Err(e)) => Support::No(format!("the shim cannot be started: {e}")),
         Ok(Ok(output)) => serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
-            Support::No(format!("the shim answered {:?}", String::from_utf8_lossy(&output.stderr).trim()))
+            Support::No(format!(
+                "the shim answered {:?}",
+                String::from_utf8_lossy(&output.stderr).trim()
+            ))
         }),
     }
 }
 
 /// Runs file and kernel work off the async threads.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, RuntimeError> {
-    tokio::task::spawn_blocking(work).await.map_err(|e| RuntimeError::Io {
-        action: "work on",
-        path: PathBuf::from("containers"),
-        source: std::io::Error::other(e),
-    })
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, RuntimeError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|e| RuntimeError::Io {
+            action: "work on",
+            path: PathBuf::from("containers"),
+            source: std::io::Error::other(e),
+        })
 }
 
 /// The end given to a container whose end nobody saw.

@@ -29,7 +29,9 @@ impl ContainerId {
         let good = !id.is_empty()
             && id.len() <= MAX_ID
             && !id.starts_with('.')
-            && id.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+            && id
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
         if good {
             Ok(ContainerId(id))
         } else {
@@ -172,7 +174,11 @@ impl ContainerSpec {
     /// Checks all that can be checked without touching the machine; the first fault found.
     pub fn validate(&self) -> Result<(), RuntimeError> {
         let bad = |field: String, value: String, detail: &str| {
-            Err(RuntimeError::Spec { field, value, detail: detail.into() })
+            Err(RuntimeError::Spec {
+                field,
+                value,
+                detail: detail.into(),
+            })
         };
         if self.image.is_none() && self.command.is_empty() && self.args.is_empty() {
             return bad(
@@ -188,7 +194,11 @@ impl ContainerSpec {
         }
         for (index, word) in self.command.iter().chain(&self.args).enumerate() {
             if word.contains('\0') {
-                return bad(format!("command[{index}]"), word.clone(), "remove the NUL byte");
+                return bad(
+                    format!("command[{index}]"),
+                    word.clone(),
+                    "remove the NUL byte",
+                );
             }
         }
         for (index, (name, value)) in self.env.iter().enumerate() {
@@ -200,18 +210,30 @@ impl ContainerSpec {
                 );
             }
             if value.contains('\0') {
-                return bad(format!("env[{index}].value"), name.clone(), "remove the NUL byte");
+                return bad(
+                    format!("env[{index}].value"),
+                    name.clone(),
+                    "remove the NUL byte",
+                );
             }
         }
         if let Some(cwd) = &self.cwd
             && !cwd.is_absolute()
         {
-            return bad("cwd".into(), cwd.display().to_string(), "use an absolute path");
+            return bad(
+                "cwd".into(),
+                cwd.display().to_string(),
+                "use an absolute path",
+            );
         }
         if let Some(hostname) = &self.hostname
             && (hostname.is_empty() || hostname.len() > 64)
         {
-            return bad("hostname".into(), hostname.clone(), "a host name has 1 to 64 bytes");
+            return bad(
+                "hostname".into(),
+                hostname.clone(),
+                "a host name has 1 to 64 bytes",
+            );
         }
         for (index, mount) in self.mounts.iter().enumerate() {
             mount.validate(index)?;
@@ -226,7 +248,10 @@ impl ContainerSpec {
         if self.log.max_bytes == 0 || self.log.max_files == 0 {
             return bad(
                 "log".into(),
-                format!("max_bytes {} max_files {}", self.log.max_bytes, self.log.max_files),
+                format!(
+                    "max_bytes {} max_files {}",
+                    self.log.max_bytes, self.log.max_files
+                ),
                 "both are at least 1",
             );
         }
@@ -292,7 +317,11 @@ impl Mount {
         if !self.target.is_absolute() {
             return fault("target", target, "use an absolute path");
         }
-        if self.target.components().any(|part| part == Component::ParentDir) {
+        if self
+            .target
+            .components()
+            .any(|part| part == Component::ParentDir)
+        {
             return fault("target", target, "use a path without '..'");
         }
         if self.target == Path::new("/") {
@@ -301,15 +330,26 @@ impl Mount {
         if let MountSource::Bind(source) = &self.source
             && !source.is_absolute()
         {
-            return fault("source", source.display().to_string(), "use an absolute path");
+            return fault(
+                "source",
+                source.display().to_string(),
+                "use an absolute path",
+            );
         }
         if let Some(sub) = &self.sub_path {
             let path = Path::new(sub);
-            if path.components().any(|part| !matches!(part, Component::Normal(_) | Component::CurDir)) {
+            if path
+                .components()
+                .any(|part| !matches!(part, Component::Normal(_) | Component::CurDir))
+            {
                 return fault("sub_path", sub.clone(), "use a relative path without '..'");
             }
             if matches!(self.source, MountSource::Tmpfs(_)) {
-                return fault("sub_path", sub.clone(), "a memory file system has no paths yet");
+                return fault(
+                    "sub_path",
+                    sub.clone(),
+                    "a memory file system has no paths yet",
+                );
             }
         }
         Ok(())
@@ -394,6 +434,10 @@ pub struct LogSettings {
 impl LogSettings {
     /// `path` with the default bounds.
     pub fn new(path: PathBuf) -> LogSettings {
-        LogSettings { path, max_bytes: DEFAULT_LOG_BYTES, max_files: DEFAULT_LOG_FILES }
+        LogSettings {
+            path,
+            max_bytes: DEFAULT_LOG_BYTES,
+            max_files: DEFAULT_LOG_FILES,
+        }
     }
 }

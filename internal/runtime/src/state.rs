@@ -121,7 +121,11 @@ impl Exit {
     }
 
     /// A container whose end nobody saw.
-    pub fn unknown(message: impl Into<String>, started_at: Option<Timestamp>, at: Timestamp) -> Exit {
+    pub fn unknown(
+        message: impl Into<String>,
+        started_at: Option<Timestamp>,
+        at: Timestamp,
+    ) -> Exit {
         Exit {
             code: UNKNOWN_CODE,
             signal: None,
@@ -216,8 +220,12 @@ pub fn save<T: Serialize>(dir: &Path, name: &str, value: &T) -> Result<(), Runti
     let write = || -> std::io::Result<()> {
         use std::os::unix::fs::OpenOptionsExt;
         // Descriptions hold environments, and those hold secrets.
-        let mut file =
-            fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
         file.write_all(&bytes)?;
         file.sync_all()?;
         fs::rename(&temporary, &path)?;
@@ -227,7 +235,10 @@ pub fn save<T: Serialize>(dir: &Path, name: &str, value: &T) -> Result<(), Runti
 }
 
 /// Reads `dir/name`; `None` if there is no such file.
-pub fn load<T: for<'de> Deserialize<'de>>(dir: &Path, name: &str) -> Result<Option<T>, RuntimeError> {
+pub fn load<T: for<'de> Deserialize<'de>>(
+    dir: &Path,
+    name: &str,
+) -> Result<Option<T>, RuntimeError> {
     let path = dir.join(name);
     let bytes = match fs::read(&path) {
         Ok(bytes) => bytes,
@@ -236,5 +247,8 @@ pub fn load<T: for<'de> Deserialize<'de>>(dir: &Path, name: &str) -> Result<Opti
     };
     serde_json::from_slice(&bytes)
         .map(Some)
-        .map_err(|e| RuntimeError::Format { path, detail: e.to_string() })
+        .map_err(|e| RuntimeError::Format {
+            path,
+            detail: e.to_string(),
+        })
 }

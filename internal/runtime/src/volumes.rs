@@ -21,8 +21,14 @@ pub fn mount_memory(dir: &Path, size_bytes: Option<u64>) -> Result<(), RuntimeEr
     if let Some(size) = size_bytes {
         options.push_str(&format!(",size={size}"));
     }
-    mount(Some("tmpfs"), dir, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options.as_str()))
-        .map_err(|e| RuntimeError::io("mount a memory file system on", dir)(e.into()))
+    mount(
+        Some("tmpfs"),
+        dir,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        Some(options.as_str()),
+    )
+    .map_err(|e| RuntimeError::io("mount a memory file system on", dir)(e.into()))
 }
 
 /// Undoes [`mount_memory`]; does nothing if nothing is mounted there.
@@ -35,21 +41,35 @@ pub fn unmount(dir: &Path) -> Result<(), RuntimeError> {
 
 /// Whether something is mounted on exactly `dir`.
 pub fn is_mount_point(dir: &Path) -> bool {
-    let Ok(real) = dir.canonicalize() else { return false };
-    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else { return false };
-    table.lines().filter_map(|line| line.split(' ').nth(4)).any(|point| Path::new(&unescape(point)) == real)
+    let Ok(real) = dir.canonicalize() else {
+        return false;
+    };
+    let Ok(table) = fs::read_to_string("/proc/self/mountinfo") else {
+        return false;
+    };
+    table
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .any(|point| Path::new(&unescape(point)) == real)
 }
 
 /// The mount table writes space, tab, newline and backslash in octal.
 fn unescape(text: &str) -> String {
-    text.replace("\\040", " ").replace("\\011", "\t").replace("\\012", "\n").replace("\\134", "\\")
+    text.replace("\\040", " ")
+        .replace("\\011", "\t")
+        .replace("\\012", "\n")
+        .replace("\\134", "\\")
 }
 
 /// Replaces a file's contents and keeps the file itself, so that a container that has it
 /// bound (its hosts file) sees the new contents. A reader may see it half written for a moment.
 pub fn write_in_place(path: &Path, contents: &[u8]) -> Result<(), RuntimeError> {
     let write = || -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path)?;
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
         file.write_all(contents)?;
         file.set_len(contents.len() as u64)
     };

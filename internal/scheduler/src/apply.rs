@@ -6,7 +6,7 @@ use resources::kinds::PodGroup;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
-use crate::node::Offer;
+use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
 use crate::state::{Priority, Scheduler};
@@ -113,7 +113,7 @@ impl Scheduler {
             devices: told.devices,
             assumed: false,
             ours: told.ours,
-            priority: told.spec.priority.unwrap_or_else(|| self.default_priority()),
+            priority: told.spec.priority,
             created: told.created,
             queue: told.queue,
             asks: devices::asks(told.spec),
@@ -145,24 +145,35 @@ impl Scheduler {
         let gang = new.gang.clone();
         let left = self.take_pod(key);
         self.put_pod(key.clone(), new);
-        if let Some(left) = left.filter(|left| *left != gang) {
-            self.settle(&left);
+        // Only now: the node that the old pod leaves may be the one that the new one is on.
+        if let Some((left, node)) = left {
+            self.leave_node(node);
+            if left != gang {
+                self.settle(&left);
+            }
         }
         self.settle(&gang);
     }
 
     fn pod_gone(&mut self, key: &PodKey) {
-        if let Some(gang) = self.take_pod(key) {
+        if let Some((gang, node)) = self.take_pod(key) {
+            self.leave_node(node);
             self.settle(&gang);
         }
     }
 
+    fn leave_node(&mut self, node: Option<NodeIx>) {
+        if let Some(at) = node {
+            self.tidy_node(at);
+        }
+    }
+
     /// Takes a pod out and undoes what it did; the gang is settled by the caller.
-    fn take_pod(&mut self, key: &PodKey) -> Option<GangKey> {
+    fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
         self.leave_class(pod.class);
-        Some(pod.gang)
+        Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
@@ -200,9 +211,6 @@ impl Scheduler {
             self.vacate(at, &demand, &pod.devices);
         }
         self.touch(at);
-        if !up {
-            self.tidy_node(at);
-        }
     }
 
     fn leave_class(&mut self, class: crate::class::ClassIx) {

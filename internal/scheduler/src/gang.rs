@@ -202,7 +202,8 @@ impl Gang {
         }
     }
 
-    pub(crate) fn count_priority(&mut self, priority: i32, up: bool) {
+    pub(crate) fn count_priority(&mut self, priority: Option<i32>, up: bool) {
+        let Some(priority) = priority else { return };
         let members = self.priorities.entry(priority).or_insert(0);
         *members = if up { *members + 1 } else { members.saturating_sub(1) };
         if *members == 0 {

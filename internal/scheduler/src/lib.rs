@@ -28,7 +28,9 @@ mod trial;
 mod view;
 
 pub use event::Event;
-pub use plan::{Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation};
+pub use plan::{
+    Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation, Unscheduled,
+};
 pub use state::{Config, Scheduler};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -69,7 +69,7 @@ pub(crate) struct Pod {
     pub(crate) assumed: bool,
     /// Is it this scheduler's to place, and so on its queue's account?
     pub(crate) ours: bool,
-    pub(crate) priority: i32,
+    pub(crate) priority: Option<i32>,
     pub(crate) created: Option<Timestamp>,
     /// The queue it names itself.
     pub(crate) queue: Option<String>,

@@ -144,7 +144,12 @@ impl Queues {
     }
 
     /// How many times the queue may take a demand more, and what allows no more than that.
-    pub(crate) fn allows(&self, name: &str, demand: &Demand, idle: &Room) -> (u32, Option<Bound>) {
+    pub(crate) fn allows(
+        &self,
+        name: &str,
+        demand: &Demand,
+        idle: impl Fn(Ix) -> i64,
+    ) -> (u32, Option<Bound>) {
         let Some(queue) = self.table.get(name) else { return (u32::MAX, None) };
         let mut least = (i64::from(u32::MAX), None);
         let capability = queue.rules.iter().flat_map(|rules| &rules.capability);
@@ -166,9 +171,9 @@ impl Queues {
             if kept <= 0 {
                 continue;
             }
-            let times = (idle.get(*ix) - kept).max(0) / asked;
+            let times = (idle(*ix) - kept).max(0) / asked;
             if times < least.0 {
-                let bound = Bound::Guarantees { resource: *ix, idle: idle.get(*ix), kept };
+                let bound = Bound::Guarantees { resource: *ix, idle: idle(*ix), kept };
                 least = (times, Some(bound));
             }
         }

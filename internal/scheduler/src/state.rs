@@ -14,7 +14,7 @@ use crate::line::LineKey;
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
-use crate::resource::{Demand, Names, Room};
+use crate::resource::{Demand, Ix, Names, Room};
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
@@ -180,10 +180,8 @@ impl Scheduler {
     }
 
     /// What the cluster has free.
-    pub(crate) fn idle(&self) -> Room {
-        let mut idle = self.total.clone();
-        idle.add_room(&self.used, -1);
-        idle
+    pub(crate) fn idle(&self, ix: Ix) -> i64 {
+        self.total.get(ix) - self.used.get(ix)
     }
 
     /// Brings a class's view up to date.

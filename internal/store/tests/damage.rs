@@ -1,6 +1,8 @@
 //! A store whose files were damaged is refused, or it is whole: it never comes up with
 //! something missing or changed.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};

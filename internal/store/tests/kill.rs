@@ -4,6 +4,8 @@
 //!
 //! `STORE_KILLS` sets how many times (20), `STORE_KILL_SEED` repeats a run's moments.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::Path;

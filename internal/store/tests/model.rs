@@ -1,6 +1,8 @@
 //! Random transactions against a plain map: the store, its lists at earlier revisions,
 //! its watches and its reopened self all say the same.
 
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -42,7 +44,14 @@ fn change() -> impl Strategy<Value = Change> {
 }
 
 fn key(number: u8) -> String {
-    format!("/{}/{number}", if number % 2 == 0 { "even" } else { "odd" })
+    format!(
+        "/{}/{number}",
+        if number.is_multiple_of(2) {
+            "even"
+        } else {
+            "odd"
+        }
+    )
 }
 
 fn value(size: u16, revision: u64) -> Vec<u8> {

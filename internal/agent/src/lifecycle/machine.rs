@@ -142,7 +142,6 @@ pub struct Machine {
 enum Init {
     Done,
     Waiting,
-    Failed,
 }
 
 impl Machine {
@@ -253,17 +252,29 @@ impl Machine {
             self.bring_down(plan, now, &mut step);
             return step;
         }
+        // Before anything is started: a sidecar that has ended by our hand stays ended.
+        if self.course_is_run(plan) {
+            self.wind_up(plan, &mut step);
+            return step;
+        }
         match self.step_init(plan, gates, now, &mut step) {
             Init::Waiting => {}
-            Init::Failed => self.wind_up(plan, now, &mut step, |_| Verdict {
-                succeeded: false,
-                reason: String::new(),
-                message: String::new(),
-            }),
             Init::Done => self.step_main(plan, gates, now, &mut step),
         }
         self.execute_condemned(plan, &mut step);
         step
+    }
+
+    /// The containers have all ended for good, or an init container has failed for good.
+    fn course_is_run(&self, plan: &PodPlan) -> bool {
+        let ended = |c: &ContainerPlan, failed_only: bool| {
+            self.containers[&c.name].end().is_some_and(|end| {
+                !plan.restart.restarts(end.code) && !(failed_only && end.code == 0)
+            })
+        };
+        let init_failed = plan.init.iter().any(|c| !c.sidecar && ended(c, true));
+        let all_over = !plan.main.is_empty() && plan.main.iter().all(|c| ended(c, false));
+        init_failed || all_over
     }
 
     fn check_deadline(
@@ -325,7 +336,6 @@ impl Machine {
             // Init containers that did their work aren't run again.
             match &record.run {
                 Run::Ended(end) if end.code == 0 => {}
-                Run::Ended(end) if !plan.restart.restarts(end.code) => return Init::Failed,
                 Run::Never | Run::Ended(_) => {
                     self.run(container, gates, now, step);
                     return Init::Waiting;
@@ -337,19 +347,12 @@ impl Machine {
     }
 
     fn step_main(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp, step: &mut Step) {
-        let mut over = !plan.main.is_empty();
         for container in &plan.main {
             match &self.containers[&container.name].run {
                 Run::Ended(end) if !plan.restart.restarts(end.code) => {}
-                Run::Never | Run::Ended(_) => {
-                    over = false;
-                    self.run(container, gates, now, step);
-                }
-                Run::Starting | Run::Running { .. } => over = false,
+                Run::Never | Run::Ended(_) => self.run(container, gates, now, step),
+                Run::Starting | Run::Running { .. } => {}
             }
-        }
-        if over {
-            self.wind_up(plan, now, step, |machine| machine.natural_verdict(plan));
         }
     }
 
@@ -377,25 +380,17 @@ impl Machine {
     }
 
     /// All is done but for sidecars: ends them, and when they have ended, gives the verdict.
-    fn wind_up(
-        &mut self,
-        plan: &PodPlan,
-        now: Timestamp,
-        step: &mut Step,
-        verdict: impl FnOnce(&Machine) -> Verdict,
-    ) {
-        let alive: Vec<&ContainerPlan> = plan
-            .all()
-            .filter(|c| self.containers[&c.name].is_alive())
-            .collect();
-        if alive.is_empty() {
-            let verdict = verdict(self);
-            tracing::debug!(pod = plan.name, ?verdict, %now, "the pod has ended");
-            self.verdict = Some(verdict);
-            return;
+    fn wind_up(&mut self, plan: &PodPlan, step: &mut Step) {
+        for container in plan.all().rev() {
+            self.kill(
+                container,
+                plan.grace,
+                "the pod's containers have completed",
+                step,
+            );
         }
-        for container in alive.into_iter().rev() {
-            self.kill(container, plan.grace, "the pod's containers have completed", step);
+        if !self.is_alive() {
+            self.verdict = Some(self.natural_verdict(plan));
         }
     }
 
@@ -427,8 +422,11 @@ impl Machine {
         let left = left.max(LEAST_GRACE_SECONDS).min(stopping.grace.max(1));
         for container in plan.init.iter().rev().filter(sidecar) {
             // One at a time and in order, as long as there is time.
-            let alive = self.containers[&container.name].is_alive();
-            self.kill(container, left, &why, step);
+            let record = &self.containers[&container.name];
+            let alive = record.is_alive();
+            if record.killed.is_none_or(|sent| sent > stopping.grace) {
+                self.kill(container, left, &why, step);
+            }
             if alive && stopping.grace > LEAST_GRACE_SECONDS {
                 return;
             }

@@ -1,6 +1,30 @@
-//! PodGroup.
+//! PodGroup: the gang. Defaults and checks as Volcano has them.
 
-use super::Kind;
+use serde_json::{Value, json};
+
+use super::columns::{AGE, NAME, column, wide};
+use super::meta::{self, NameRule};
+use super::pod::check_quantity;
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+use crate::names;
+use crate::syntax;
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("STATUS", "string", "Where the gang stands.", |group, _| {
+        Value::from(json::text(group, &["status", "phase"]))
+    }),
+    column("minMember", "integer", "Members that must start together.", |group, _| {
+        json::at(group, &["spec", "minMember"]).clone()
+    }),
+    column("RUNNINGS", "integer", "Members running.", |group, _| {
+        Value::from(json::int(group, &["status", "running"]).unwrap_or(0))
+    }),
+    AGE,
+    wide("QUEUE", "string", "The queue it waits in.", |group, _| Value::from(json::text(group, &["spec", "queue"]))),
+];
 
 pub(super) const KIND: Kind = Kind {
     group: "scheduling.volcano.sh",
@@ -9,8 +33,54 @@ pub(super) const KIND: Kind = Kind {
     plural: "podgroups",
     singular: "podgroup",
     list_kind: "PodGroupList",
-    namespaced: true,
+    short_names: &["pg", "podgroup-v1beta1"],
     schema: "sh.volcano.scheduling.v1beta1.PodGroup",
     status: true,
+    strategic: false,
+    generation: true,
+    default,
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.insert("status".to_owned(), json!({ "phase": "Pending" }));
+        }
+    },
+    columns: COLUMNS,
+    fields: &[("spec.queue", |group| json::text(group, &["spec", "queue"]).to_owned())],
     ..Kind::BASE
 };
+
+fn default(group: &mut Value) {
+    let Some(spec) = json::object(group, "spec") else { return };
+    json::fill(spec, "minMember", 1);
+    json::fill_text(spec, "queue", names::DEFAULT_QUEUE);
+    json::canonical_quantities(spec, "minResources");
+}
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+    let path = Path::new("spec");
+    let spec = json::at(new, &["spec"]);
+    meta::not_negative(spec, "minMember", &path, &mut errors);
+    let tasks = path.child("minTaskMember");
+    for (task, count) in json::members(spec, &["minTaskMember"]) {
+        if let Some(count) = count.as_i64().filter(|n| *n < 0) {
+            let detail = "must be greater than or equal to 0";
+            errors.push(FieldError::invalid(&tasks.key(task), count, detail));
+        }
+    }
+    let queue = json::text(spec, &["queue"]);
+    for fault in syntax::dns1123_subdomain(queue) {
+        errors.push(FieldError::invalid(&path.child("queue"), queue, fault));
+    }
+    let resources = path.child("minResources");
+    for (name, value) in json::members(spec, &["minResources"]) {
+        check_quantity(name, value, &resources.key(name), &mut errors);
+    }
+    let topology = path.child("networkTopology");
+    meta::one_of(json::at(spec, &["networkTopology"]), "mode", &["hard", "soft"], &topology, &mut errors);
+    errors
+}

@@ -1,6 +1,34 @@
-//! Queue.
+//! Queue: defaults and checks as Volcano has them. `guaranteed`, which many manifests write for `guarantee.resource`,
+//! is kept as written.
 
-use super::Kind;
+use serde_json::{Value, json};
+
+use super::columns::{NAME, column, wide};
+use super::meta::{self, NameRule};
+use super::pod::check_quantity;
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+use crate::syntax;
+
+const WEIGHT_MAX: i64 = 65_535;
+const LISTS: [&[&str]; 4] = [&["capability"], &["deserved"], &["guaranteed"], &["guarantee", "resource"]];
+
+fn count(queue: &Value, key: &str) -> Value {
+    Value::from(json::int(queue, &["status", key]).unwrap_or(0))
+}
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("Weight", "integer", "Its share beside its siblings.", |queue, _| {
+        Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1))
+    }),
+    column("State", "string", "Does it take work?", |queue, _| Value::from(json::text(queue, &["status", "state"]))),
+    column("Inqueue", "integer", "Gangs let in and not yet placed.", |queue, _| count(queue, "inqueue")),
+    column("Pending", "integer", "Gangs waiting.", |queue, _| count(queue, "pending")),
+    column("Running", "integer", "Gangs running.", |queue, _| count(queue, "running")),
+    wide("Parent", "string", "The queue it is part of.", |queue, _| Value::from(json::text(queue, &["spec", "parent"]))),
+];
 
 pub(super) const KIND: Kind = Kind {
     group: "scheduling.volcano.sh",
@@ -9,8 +37,88 @@ pub(super) const KIND: Kind = Kind {
     plural: "queues",
     singular: "queue",
     list_kind: "QueueList",
+    short_names: &["q", "queue-v1beta1"],
     namespaced: false,
     schema: "sh.volcano.scheduling.v1beta1.Queue",
     status: true,
+    strategic: false,
+    generation: true,
+    default,
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.insert("status".to_owned(), json!({ "state": "Open" }));
+        }
+    },
+    columns: COLUMNS,
+    fields: &[("spec.parent", |queue| json::text(queue, &["spec", "parent"]).to_owned())],
     ..Kind::BASE
 };
+
+fn default(queue: &mut Value) {
+    let Some(spec) = json::object(queue, "spec") else { return };
+    json::fill_number(spec, "weight", 1);
+    json::fill(spec, "reclaimable", true);
+    for list in ["capability", "deserved", "guaranteed"] {
+        json::canonical_quantities(spec, list);
+    }
+    if let Some(guarantee) = json::child(spec, "guarantee") {
+        json::canonical_quantities(guarantee, "resource");
+    }
+}
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, false, NameRule::Subdomain, &mut errors);
+    let path = Path::new("spec");
+    let spec = json::at(new, &["spec"]);
+    if let Some(weight) = json::int(spec, &["weight"])
+        && !(1..=WEIGHT_MAX).contains(&weight)
+    {
+        let detail = if weight < 1 { "queue weight must be a positive integer".to_owned() } else { syntax::in_range(1, WEIGHT_MAX) };
+        errors.push(FieldError::invalid(&path.child("weight"), weight, detail));
+    }
+    for list in LISTS {
+        for (name, value) in json::members(spec, list) {
+            check_quantity(name, value, &path.child(&list.join(".")).key(name), &mut errors);
+        }
+    }
+    let guarantee: &[&str] =
+        if json::has(spec, &["guarantee", "resource"]) { &["guarantee", "resource"] } else { &["guaranteed"] };
+    at_most(spec, ("deserved", &["deserved"]), ("capability", &["capability"]), &path, &mut errors);
+    at_most(spec, ("guarantee", guarantee), ("capability", &["capability"]), &path, &mut errors);
+    at_most(spec, ("guarantee", guarantee), ("deserved", &["deserved"]), &path, &mut errors);
+    let name = json::text(new, &["metadata", "name"]);
+    let parent = json::text(spec, &["parent"]);
+    if !parent.is_empty() {
+        for fault in syntax::dns1123_subdomain(parent) {
+            errors.push(FieldError::invalid(&path.child("parent"), parent, fault));
+        }
+        if parent == name {
+            errors.push(FieldError::invalid(&path.child("parent"), parent, "a queue cannot be its own parent"));
+        }
+    }
+    meta::one_of(spec, "dequeueStrategy", &["fifo", "traverse"], &path, &mut errors);
+    errors
+}
+
+/// Reports resources of which `less` has more than `more`, where both name them.
+fn at_most(
+    spec: &Value,
+    less: (&str, &[&str]),
+    more: (&str, &[&str]),
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
+    for (name, value) in json::members(spec, less.1) {
+        let Some(bound) = json::at(spec, more.1).get(name) else { continue };
+        if let (Some(amount), Some(bound)) = (json::quantity_of(value), json::quantity_of(bound))
+            && amount > bound
+        {
+            let detail = format!("{} should be less than or equal to {} {bound}", less.0, more.0);
+            errors.push(FieldError::invalid(&path.child(less.0).key(name), amount.to_string(), detail));
+        }
+    }
+}

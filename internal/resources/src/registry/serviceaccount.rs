@@ -1,15 +1,32 @@
-//! ServiceAccount.
+//! ServiceAccount: kept for the manifests and clients that name one.
 
-use super::Kind;
+use serde_json::Value;
+
+use super::columns::{AGE, NAME, column};
+use super::meta::{self, NameRule};
+use super::{Column, Kind};
+use crate::json;
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("Secrets", "string", "How many secrets its pods may use.", |object, _| {
+        Value::from(json::items(object, &["secrets"]).len())
+    }),
+    AGE,
+];
 
 pub(super) const KIND: Kind = Kind {
-    group: "",
-    version: "v1",
     kind: "ServiceAccount",
     plural: "serviceaccounts",
     singular: "serviceaccount",
     list_kind: "ServiceAccountList",
-    namespaced: true,
+    short_names: &["sa"],
     schema: "io.k8s.api.core.v1.ServiceAccount",
+    validate: |new, old| {
+        let mut errors = Vec::new();
+        meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+        errors
+    },
+    columns: COLUMNS,
     ..Kind::BASE
 };

@@ -59,13 +59,25 @@ pub fn parse(record: &[u8]) -> Option<Line<'_>> {
         b"P" => false,
         _ => return None,
     };
-    Some(Line { time, output, full, text: fields.next().unwrap_or_default() })
+    Some(Line {
+        time,
+        output,
+        full,
+        text: fields.next().unwrap_or_default(),
+    })
 }
 
 /// Appends a record with its newline to `into`. The time has nine decimals, so records
 /// compare as text.
 pub fn print(into: &mut Vec<u8>, time: Timestamp, output: Output, full: bool, text: &[u8]) {
-    into.extend_from_slice(format!("{time:.9} {} {} ", output.as_str(), if full { 'F' } else { 'P' }).as_bytes());
+    into.extend_from_slice(
+        format!(
+            "{time:.9} {} {} ",
+            output.as_str(),
+            if full { 'F' } else { 'P' }
+        )
+        .as_bytes(),
+    );
     into.extend_from_slice(text);
     into.push(b'\n');
 }
@@ -81,7 +93,10 @@ mod tests {
         assert_eq!(line.output, Output::Stderr);
         assert!(!line.full);
         assert_eq!(line.text, b"log  content ");
-        assert_eq!(line.at(), Some("2016-10-06T00:17:09.669794202Z".parse().unwrap()));
+        assert_eq!(
+            line.at(),
+            Some("2016-10-06T00:17:09.669794202Z".parse().unwrap())
+        );
         for rubbish in [&b""[..], b"x", b"t stdout", b"t other F x", b"t stdout Q x"] {
             assert_eq!(parse(rubbish), None);
         }

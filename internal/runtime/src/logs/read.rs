@@ -50,7 +50,10 @@ pub fn read_logs(
         reader: Option<LogReader>,
         finished: F,
     }
-    let state = State { reader: Some(LogReader::new(path, options)), finished };
+    let state = State {
+        reader: Some(LogReader::new(path, options)),
+        finished,
+    };
     futures::stream::unfold(state, move |mut state| async move {
         loop {
             let mut reader = state.reader.take()?;
@@ -107,7 +110,10 @@ impl Open {
     fn new(path: &Path) -> io::Result<Open> {
         let file = File::open(path)?;
         let inode = file.metadata()?.ino();
-        Ok(Open { file: BufReader::with_capacity(CHUNK, file), inode })
+        Ok(Open {
+            file: BufReader::with_capacity(CHUNK, file),
+            inode,
+        })
     }
 }
 
@@ -143,11 +149,17 @@ impl LogReader {
             self.record = record;
             self.record.clear();
         }
-        Ok(if out.is_empty() { None } else { Some(Bytes::from(out)) })
+        Ok(if out.is_empty() {
+            None
+        } else {
+            Some(Bytes::from(out))
+        })
     }
 
     fn emit(&mut self, record: &[u8], out: &mut Vec<u8>) {
-        let Some(line) = line::parse(record) else { return };
+        let Some(line) = line::parse(record) else {
+            return;
+        };
         let begins = std::mem::replace(&mut self.line_start, line.full);
         if self.skip > 0 {
             self.skip -= u64::from(line.full);
@@ -211,7 +223,9 @@ impl LogReader {
             if self.fill()? {
                 return Ok(true);
             }
-            let Some(next) = self.newer()? else { return Ok(false) };
+            let Some(next) = self.newer()? else {
+                return Ok(false);
+            };
             // The writer finishes a file before it starts the next one: what it added since
             // we last looked is there now, and nothing comes after it.
             if self.fill()? {
@@ -224,7 +238,9 @@ impl LogReader {
     }
 
     fn fill(&mut self) -> io::Result<bool> {
-        let Some(open) = &mut self.current else { return Ok(false) };
+        let Some(open) = &mut self.current else {
+            return Ok(false);
+        };
         open.file.read_until(b'\n', &mut self.record)?;
         if self.record.last() == Some(&b'\n') {
             self.record.pop();
@@ -249,7 +265,9 @@ impl LogReader {
                 Some(age) => files.get(age - 1),
                 None => files.last(),
             };
-            let Some((path, inode)) = next else { return Ok(None) };
+            let Some((path, inode)) = next else {
+                return Ok(None);
+            };
             match Open::new(path) {
                 Ok(open) if open.inode == *inode => return Ok(Some(open)),
                 // Renamed between the look and the opening: look again.
@@ -293,7 +311,9 @@ fn count_lines(file: &mut impl BufRead) -> io::Result<u64> {
     let mut count = 0;
     let mut record = Vec::new();
     while file.read_until(b'\n', &mut record)? > 0 {
-        if record.last() == Some(&b'\n') && line::parse(&record[..record.len() - 1]).is_some_and(|l| l.full) {
+        if record.last() == Some(&b'\n')
+            && line::parse(&record[..record.len() - 1]).is_some_and(|l| l.full)
+        {
             count += 1;
         }
         record.clear();
@@ -312,7 +332,12 @@ mod tests {
     use crate::spec::LogSettings;
 
     fn writer(dir: &Path, max_bytes: u64, max_files: u32) -> LogWriter {
-        LogWriter::open(LogSettings { path: dir.join("0.log"), max_bytes, max_files }).expect("a writable directory")
+        LogWriter::open(LogSettings {
+            path: dir.join("0.log"),
+            max_bytes,
+            max_files,
+        })
+        .expect("a writable directory")
     }
 
     fn at(second: i64) -> Timestamp {
@@ -343,17 +368,41 @@ mod tests {
         }
         assert!(dir.path().join("0.log.3").exists());
         assert_eq!(read(dir.path(), LogRead::default()), expected);
-        let tail = |n| read(dir.path(), LogRead { tail_lines: Some(n), ..LogRead::default() });
+        let tail = |n| {
+            read(
+                dir.path(),
+                LogRead {
+                    tail_lines: Some(n),
+                    ..LogRead::default()
+                },
+            )
+        };
         assert_eq!(tail(2), "line 58\nline 59\n");
-        assert_eq!(tail(13), expected.split_inclusive('\n').skip(47).collect::<String>());
+        assert_eq!(
+            tail(13),
+            expected.split_inclusive('\n').skip(47).collect::<String>()
+        );
         assert_eq!(tail(0), "");
         assert_eq!(tail(1000), expected);
-        let since = LogRead { since: Some(at(57)), timestamps: true, ..LogRead::default() };
+        let since = LogRead {
+            since: Some(at(57)),
+            timestamps: true,
+            ..LogRead::default()
+        };
         assert_eq!(
             read(dir.path(), since),
             "1970-01-01T00:00:57.000000000Z line 57\n1970-01-01T00:00:58.000000000Z line 58\n1970-01-01T00:00:59.000000000Z line 59\n"
         );
-        assert_eq!(read(dir.path(), LogRead { limit_bytes: Some(10), ..LogRead::default() }), "line 0\nlin");
+        assert_eq!(
+            read(
+                dir.path(),
+                LogRead {
+                    limit_bytes: Some(10),
+                    ..LogRead::default()
+                }
+            ),
+            "line 0\nlin"
+        );
     }
 
     #[test]
@@ -364,7 +413,13 @@ mod tests {
         writer.add(at(1), Output::Stdout, true, b"gin");
         writer.flush();
         assert_eq!(read(dir.path(), LogRead::default()), "begin\n");
-        let stamped = read(dir.path(), LogRead { timestamps: true, ..LogRead::default() });
+        let stamped = read(
+            dir.path(),
+            LogRead {
+                timestamps: true,
+                ..LogRead::default()
+            },
+        );
         assert_eq!(stamped, "1970-01-01T00:00:01.000000000Z begin\n");
     }
 
@@ -385,7 +440,10 @@ mod tests {
         while let Some(chunk) = reader.next_chunk().unwrap() {
             all.push_str(std::str::from_utf8(&chunk).unwrap());
         }
-        assert_eq!(all, (0..200).map(|n| format!("line {n}\n")).collect::<String>());
+        assert_eq!(
+            all,
+            (0..200).map(|n| format!("line {n}\n")).collect::<String>()
+        );
     }
 
     #[tokio::test]
@@ -393,8 +451,13 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let over = Arc::new(AtomicBool::new(false));
         let ask = over.clone();
-        let options = LogRead { follow: true, ..LogRead::default() };
-        let mut stream = read_logs(dir.path().join("0.log"), options, move || ask.load(Ordering::SeqCst));
+        let options = LogRead {
+            follow: true,
+            ..LogRead::default()
+        };
+        let mut stream = read_logs(dir.path().join("0.log"), options, move || {
+            ask.load(Ordering::SeqCst)
+        });
         let mut writer = writer(dir.path(), 1000, 2);
         say(&mut writer, 1, "one");
         assert_eq!(stream.next().await.unwrap().unwrap(), "one\n");

@@ -76,13 +76,24 @@ impl LogWriter {
         if let Some(dir) = settings.path.parent() {
             fs::create_dir_all(dir)?;
         }
-        let mut writer = LogWriter { settings, file: None, size: 0, batch: Vec::new(), batched: 0, lost: 0, torn: false };
+        let mut writer = LogWriter {
+            settings,
+            file: None,
+            size: 0,
+            batch: Vec::new(),
+            batched: 0,
+            lost: 0,
+            torn: false,
+        };
         writer.reopen()?;
         Ok(writer)
     }
 
     fn reopen(&mut self) -> io::Result<()> {
-        let file = OpenOptions::new().append(true).create(true).open(&self.settings.path)?;
+        let file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .open(&self.settings.path)?;
         self.size = file.metadata()?.len();
         self.file = Some(file);
         Ok(())
@@ -109,8 +120,17 @@ impl LogWriter {
         }
         if self.lost > 0 {
             let mut notice = Vec::new();
-            let text = format!("[{} lines of output were lost: the log could not be written]", self.lost);
-            line::print(&mut notice, Timestamp::now(), Output::Stderr, true, text.as_bytes());
+            let text = format!(
+                "[{} lines of output were lost: the log could not be written]",
+                self.lost
+            );
+            line::print(
+                &mut notice,
+                Timestamp::now(),
+                Output::Stderr,
+                true,
+                text.as_bytes(),
+            );
             notice.append(&mut self.batch);
             self.batch = notice;
         }
@@ -135,7 +155,9 @@ impl LogWriter {
         if self.file.is_none() {
             self.reopen()?;
         }
-        let Some(file) = &mut self.file else { return Err(io::Error::other("no log file")) };
+        let Some(file) = &mut self.file else {
+            return Err(io::Error::other("no log file"));
+        };
         file.write_all(&self.batch)?;
         self.size += self.batch.len() as u64;
         Ok(())
@@ -207,10 +229,19 @@ mod tests {
     fn rotation_keeps_whole_lines_in_order_and_no_more_files_than_asked() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/0.log");
-        let settings = LogSettings { path: path.clone(), max_bytes: 400, max_files: 3 };
+        let settings = LogSettings {
+            path: path.clone(),
+            max_bytes: 400,
+            max_files: 3,
+        };
         let mut writer = LogWriter::open(settings).unwrap();
         for number in 0..100 {
-            writer.add(Timestamp::UNIX_EPOCH, Output::Stdout, true, format!("line {number}").as_bytes());
+            writer.add(
+                Timestamp::UNIX_EPOCH,
+                Output::Stdout,
+                true,
+                format!("line {number}").as_bytes(),
+            );
             if number % 7 == 0 {
                 writer.flush();
             }
@@ -236,7 +267,12 @@ mod tests {
     fn a_line_larger_than_a_file_is_still_written_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("0.log");
-        let mut writer = LogWriter::open(LogSettings { path: path.clone(), max_bytes: 10, max_files: 2 }).unwrap();
+        let mut writer = LogWriter::open(LogSettings {
+            path: path.clone(),
+            max_bytes: 10,
+            max_files: 2,
+        })
+        .unwrap();
         writer.add(Timestamp::UNIX_EPOCH, Output::Stdout, true, &[b'x'; 5000]);
         writer.add(Timestamp::UNIX_EPOCH, Output::Stdout, true, b"next");
         writer.flush();

@@ -61,7 +61,10 @@ pub fn apply(mounts: &[Mount], staging: &Path) -> Result<(), String> {
     let mut wanted = Vec::new();
     for (index, volume) in mounts.iter().enumerate() {
         let source = open_source(volume)?;
-        let shown = source.fd.as_ref().and_then(|fd| fs::read_link(magic(fd)).ok());
+        let shown = source
+            .fd
+            .as_ref()
+            .and_then(|fd| fs::read_link(magic(fd)).ok());
         wanted.push(Wanted {
             index,
             target: volume.target.clone(),
@@ -103,8 +106,14 @@ pub fn hide_device(path: &Path) -> Result<(), String> {
 
 /// Keeps mounts made here from reaching the node, and lets the node's later ones in.
 pub fn detach() -> Result<(), String> {
-    mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)
-        .map_err(|e| format!("cannot make the mount tree private: {e}"))
+    mount(
+        None::<&str>,
+        "/",
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_SLAVE,
+        None::<&str>,
+    )
+    .map_err(|e| format!("cannot make the mount tree private: {e}"))
 }
 
 fn within(root: &Path, path: &Path) -> PathBuf {
@@ -117,19 +126,32 @@ fn magic(fd: &OwnedFd) -> PathBuf {
 
 fn open_source(volume: &Mount) -> Result<Source, String> {
     let MountSource::Bind(path) = &volume.source else {
-        return Ok(Source { fd: None, is_directory: true });
+        return Ok(Source {
+            fd: None,
+            is_directory: true,
+        });
     };
     let target = volume.target.display();
     let base = open(path, OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())
         .map_err(|e| format!("cannot mount {} at {target}: {e}", path.display()))?;
     let fd = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => base,
-        Some(sub) => open_beneath(&base, Path::new(sub))
-            .map_err(|e| format!("cannot mount {} of {} at {target}: {e}", sub, path.display()))?,
+        Some(sub) => open_beneath(&base, Path::new(sub)).map_err(|e| {
+            format!(
+                "cannot mount {} of {} at {target}: {e}",
+                sub,
+                path.display()
+            )
+        })?,
     };
-    let mode = fstat(&fd).map_err(|e| format!("cannot look at {}: {e}", path.display()))?.st_mode;
+    let mode = fstat(&fd)
+        .map_err(|e| format!("cannot look at {}: {e}", path.display()))?
+        .st_mode;
     let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
-    Ok(Source { fd: Some(fd), is_directory })
+    Ok(Source {
+        fd: Some(fd),
+        is_directory,
+    })
 }
 
 /// Opens `sub` under `base` such that no link in it can lead outside, making directories
@@ -151,12 +173,20 @@ fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, String> {
     }
     let mut so_far = PathBuf::new();
     for part in sub.components() {
-        let parent = if so_far.as_os_str().is_empty() { PathBuf::from(".") } else { so_far.clone() };
+        let parent = if so_far.as_os_str().is_empty() {
+            PathBuf::from(".")
+        } else {
+            so_far.clone()
+        };
         so_far.push(part);
         match beneath(&so_far) {
             Err(Errno::ENOENT) => {
                 let above = beneath(&parent).map_err(told)?;
-                match mkdirat(above.as_fd(), part.as_os_str(), Mode::from_bits_truncate(0o750)) {
+                match mkdirat(
+                    above.as_fd(),
+                    part.as_os_str(),
+                    Mode::from_bits_truncate(0o750),
+                ) {
                     Ok(()) | Err(Errno::EEXIST) => {}
                     Err(e) => return Err(told(e)),
                 }
@@ -178,9 +208,15 @@ fn mount_volume(volume: &Mount, source: &Source, target: &Path) -> Result<(), St
             tmpfs(target, &options)?;
         }
         (MountSource::Bind(_), Some(fd)) => bind(&magic(fd), target, MsFlags::MS_REC)?,
-        (MountSource::Bind(from), None) => return Err(format!("{} was not opened", from.display())),
+        (MountSource::Bind(from), None) => {
+            return Err(format!("{} was not opened", from.display()));
+        }
     }
-    if volume.read_only { remount(target, MsFlags::MS_RDONLY) } else { Ok(()) }
+    if volume.read_only {
+        remount(target, MsFlags::MS_RDONLY)
+    } else {
+        Ok(())
+    }
 }
 
 fn point(path: &Path, is_directory: bool) -> Result<(), String> {
@@ -190,7 +226,9 @@ fn point(path: &Path, is_directory: bool) -> Result<(), String> {
     let made = if is_directory {
         fs::create_dir_all(path)
     } else {
-        path.parent().map_or(Ok(()), fs::create_dir_all).and_then(|()| fs::File::create(path).map(drop))
+        path.parent()
+            .map_or(Ok(()), fs::create_dir_all)
+            .and_then(|()| fs::File::create(path).map(drop))
     };
     made.map_err(|e| format!("cannot make the mount point {}: {e}", path.display()))
 }
@@ -198,18 +236,32 @@ fn point(path: &Path, is_directory: bool) -> Result<(), String> {
 /// Replaces `dir` by a memory file system with the same entries.
 fn hollow(dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
     let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let real = open(dir, flags, Mode::empty()).map_err(|e| format!("cannot open {}: {e}", dir.display()))?;
+    let real = open(dir, flags, Mode::empty())
+        .map_err(|e| format!("cannot open {}: {e}", dir.display()))?;
     let meta = fs::metadata(dir).map_err(|e| format!("cannot look at {}: {e}", dir.display()))?;
-    tmpfs(dir, &format!("mode={:o}", meta.permissions().mode() & 0o7777))?;
-    let _ = chown(dir, Some(Uid::from_raw(meta.uid())), Some(Gid::from_raw(meta.gid())));
+    tmpfs(
+        dir,
+        &format!("mode={:o}", meta.permissions().mode() & 0o7777),
+    )?;
+    let _ = chown(
+        dir,
+        Some(Uid::from_raw(meta.uid())),
+        Some(Gid::from_raw(meta.gid())),
+    );
     rebind(&magic(&real), dir, entries)
 }
 
 fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
     tmpfs(staging, "mode=0755")?;
     // The node's tree is bound into this one recursively, and this one is inside that tree.
-    mount(None::<&str>, staging, None::<&str>, MsFlags::MS_UNBINDABLE, None::<&str>)
-        .map_err(|e| format!("cannot prepare {}: {e}", staging.display()))?;
+    mount(
+        None::<&str>,
+        staging,
+        None::<&str>,
+        MsFlags::MS_UNBINDABLE,
+        None::<&str>,
+    )
+    .map_err(|e| format!("cannot prepare {}: {e}", staging.display()))?;
     rebind(Path::new("/"), staging, entries)
 }
 
@@ -225,7 +277,13 @@ fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), St
         if matches!(kind, Kind::Link(_)) {
             continue;
         }
-        match mount(Some(&source), &target, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>) {
+        match mount(
+            Some(&source),
+            &target,
+            None::<&str>,
+            MsFlags::MS_BIND | MsFlags::MS_REC,
+            None::<&str>,
+        ) {
             // Gone since the plan was made.
             Ok(()) | Err(Errno::ENOENT) => {}
             Err(e) => return Err(format!("cannot bind {}: {e}", target.display())),
@@ -243,13 +301,30 @@ fn enter(root: &Path) -> Result<(), String> {
 }
 
 fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
-    mount(Some("tmpfs"), target, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some(options))
-        .map_err(|e| format!("cannot mount a memory file system on {}: {e}", target.display()))
+    mount(
+        Some("tmpfs"),
+        target,
+        Some("tmpfs"),
+        MsFlags::MS_NOSUID | MsFlags::MS_NODEV,
+        Some(options),
+    )
+    .map_err(|e| {
+        format!(
+            "cannot mount a memory file system on {}: {e}",
+            target.display()
+        )
+    })
 }
 
 fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), String> {
-    mount(Some(source), target, None::<&str>, MsFlags::MS_BIND | more, None::<&str>)
-        .map_err(|e| format!("cannot bind onto {}: {e}", target.display()))
+    mount(
+        Some(source),
+        target,
+        None::<&str>,
+        MsFlags::MS_BIND | more,
+        None::<&str>,
+    )
+    .map_err(|e| format!("cannot bind onto {}: {e}", target.display()))
 }
 
 /// Adds a flag to a mount, keeping those it has (some cannot be taken off).

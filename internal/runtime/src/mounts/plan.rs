@@ -85,7 +85,9 @@ pub enum PlanError {
         wanted: &'static str,
     },
     /// A directory too large, or unreadable, to hold up a private copy of.
-    #[error("{dir} lacks {missing} and cannot be given it for this container alone: {detail}; make that directory on the node")]
+    #[error(
+        "{dir} lacks {missing} and cannot be given it for this container alone: {detail}; make that directory on the node"
+    )]
     Crowded {
         /// The directory.
         dir: String,
@@ -119,9 +121,17 @@ pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanErr
         resolved.push((target, volume));
     }
     // Shallow before deep, so that a volume inside a volume lands inside it.
-    resolved.sort_by(|(a, _), (b, _)| (a.components().count(), a).cmp(&(b.components().count(), b)));
+    resolved
+        .sort_by(|(a, _), (b, _)| (a.components().count(), a).cmp(&(b.components().count(), b)));
 
-    let mut planner = Planner { host, hollowed: BTreeSet::new(), made: BTreeSet::new(), mounted: BTreeMap::new(), first: Vec::new(), then: Vec::new() };
+    let mut planner = Planner {
+        host,
+        hollowed: BTreeSet::new(),
+        made: BTreeSet::new(),
+        mounted: BTreeMap::new(),
+        first: Vec::new(),
+        then: Vec::new(),
+    };
     for (target, volume) in resolved {
         planner.place(target, volume)?;
     }
@@ -157,7 +167,10 @@ impl<'a> Planner<'a> {
             Some((above, outer)) => self.inside(&target, volume, &above, outer)?,
             None => self.on_host(&target, volume)?,
         }
-        self.then.push(Step::Mount { index: volume.index, target: target.clone() });
+        self.then.push(Step::Mount {
+            index: volume.index,
+            target: target.clone(),
+        });
         self.mounted.insert(target, volume);
         Ok(())
     }
@@ -175,15 +188,28 @@ impl<'a> Planner<'a> {
         if !self.made.contains(&parent) {
             self.hollow(&parent, &parent, target, true)?;
         }
-        for above in target.ancestors().skip(1).take_while(|above| **above != *parent) {
+        for above in target
+            .ancestors()
+            .skip(1)
+            .take_while(|above| **above != *parent)
+        {
             self.made.insert(above.to_path_buf());
         }
-        self.then.push(Step::Point { path: target.to_path_buf(), is_directory: volume.is_directory });
+        self.then.push(Step::Point {
+            path: target.to_path_buf(),
+            is_directory: volume.is_directory,
+        });
         Ok(())
     }
 
     /// A volume inside another volume.
-    fn inside(&mut self, target: &Path, volume: &Wanted, above: &Path, outer: &Wanted) -> Result<(), PlanError> {
+    fn inside(
+        &mut self,
+        target: &Path,
+        volume: &Wanted,
+        above: &Path,
+        outer: &Wanted,
+    ) -> Result<(), PlanError> {
         let relative = target.strip_prefix(above).unwrap_or(Path::new(""));
         if !outer.is_directory {
             return Err(PlanError::Mismatch {
@@ -203,18 +229,31 @@ impl<'a> Planner<'a> {
                     .skip(1)
                     .find(|part| self.host.kind(&source.join(part)).is_some())
                     .unwrap_or(Path::new(""));
-                let dir = if inner.as_os_str().is_empty() { above.to_path_buf() } else { above.join(inner) };
+                let dir = if inner.as_os_str().is_empty() {
+                    above.to_path_buf()
+                } else {
+                    above.join(inner)
+                };
                 self.hollow(&dir, &source.join(inner), target, false)?;
                 for part in target.ancestors().skip(1).take_while(|part| **part != *dir) {
                     self.made.insert(part.to_path_buf());
                 }
             }
         }
-        self.then.push(Step::Point { path: target.to_path_buf(), is_directory: volume.is_directory });
+        self.then.push(Step::Point {
+            path: target.to_path_buf(),
+            is_directory: volume.is_directory,
+        });
         Ok(())
     }
 
-    fn hollow(&mut self, dir: &Path, real: &Path, missing: &Path, before_all: bool) -> Result<(), PlanError> {
+    fn hollow(
+        &mut self,
+        dir: &Path,
+        real: &Path,
+        missing: &Path,
+        before_all: bool,
+    ) -> Result<(), PlanError> {
         if !self.hollowed.insert(dir.to_path_buf()) {
             return Ok(());
         }
@@ -225,11 +264,21 @@ impl<'a> Planner<'a> {
         };
         let mut entries = self.host.entries(real).map_err(crowded)?;
         if entries.len() > MAX_ENTRIES {
-            return Err(crowded(format!("it has {} entries, more than {MAX_ENTRIES}", entries.len())));
+            return Err(crowded(format!(
+                "it has {} entries, more than {MAX_ENTRIES}",
+                entries.len()
+            )));
         }
         entries.sort_by(|a, b| a.0.cmp(&b.0));
-        let step = Step::Hollow { dir: dir.to_path_buf(), entries };
-        if before_all { self.first.push(step) } else { self.then.push(step) }
+        let step = Step::Hollow {
+            dir: dir.to_path_buf(),
+            entries,
+        };
+        if before_all {
+            self.first.push(step)
+        } else {
+            self.then.push(step)
+        }
         Ok(())
     }
 }
@@ -240,12 +289,19 @@ fn matches(path: &Path, kind: &Kind, is_directory: bool) -> Result<(), PlanError
     if found == is_directory {
         return Ok(());
     }
-    Err(PlanError::Mismatch { path: path.display().to_string(), found: name(found), wanted: name(is_directory) })
+    Err(PlanError::Mismatch {
+        path: path.display().to_string(),
+        found: name(found),
+        wanted: name(is_directory),
+    })
 }
 
 /// Follows the node's links in the part of `path` that exists.
 fn resolve(path: &Path, host: &dyn HostTree) -> Result<PathBuf, PlanError> {
-    let fault = |detail: &str| PlanError::Links { path: path.display().to_string(), detail: detail.into() };
+    let fault = |detail: &str| PlanError::Links {
+        path: path.display().to_string(),
+        detail: detail.into(),
+    };
     let mut left: Vec<OsString> = parts(path);
     left.reverse();
     let mut found = PathBuf::from("/");
@@ -354,11 +410,18 @@ mod tests {
                 .into_iter()
                 .map(|step| match step {
                     Step::Hollow { dir, entries } => {
-                        let names: Vec<_> = entries.iter().map(|(name, _)| name.to_string_lossy().into_owned()).collect();
+                        let names: Vec<_> = entries
+                            .iter()
+                            .map(|(name, _)| name.to_string_lossy().into_owned())
+                            .collect();
                         format!("hollow {} [{}]", dir.display(), names.join(" "))
                     }
                     Step::Point { path, is_directory } => {
-                        format!("point {}{}", path.display(), if is_directory { "/" } else { "" })
+                        format!(
+                            "point {}{}",
+                            path.display(),
+                            if is_directory { "/" } else { "" }
+                        )
                     }
                     Step::Mount { index, target } => format!("mount {index} {}", target.display()),
                 })
@@ -368,45 +431,133 @@ mod tests {
 
     #[test]
     fn plans_for_volumes_here_and_there() {
-        let host = Tree::new(&["/etc/hosts", "/mnt/a/", "/mnt/b", "/usr/lib/", "/lib -> usr/lib", "/run/x/", "/var/run -> /run", "/loop -> /loop", "/vol/data/", "/vol/file"]);
+        let host = Tree::new(&[
+            "/etc/hosts",
+            "/mnt/a/",
+            "/mnt/b",
+            "/usr/lib/",
+            "/lib -> usr/lib",
+            "/run/x/",
+            "/var/run -> /run",
+            "/loop -> /loop",
+            "/vol/data/",
+            "/vol/file",
+        ]);
         let cases: &[(&[&str], &[&str])] = &[
             (&[], &[]),
             (&["/etc/hosts"], &["mount 0 /etc/hosts"]),
             (&["/mnt/a/"], &["mount 0 /mnt/a"]),
-            (&["/mnt/c/"], &["hollow /mnt [a b]", "point /mnt/c/", "mount 0 /mnt/c"]),
-            (&["/mnt/c/d/e"], &["hollow /mnt [a b]", "point /mnt/c/d/e", "mount 0 /mnt/c/d/e"]),
+            (
+                &["/mnt/c/"],
+                &["hollow /mnt [a b]", "point /mnt/c/", "mount 0 /mnt/c"],
+            ),
+            (
+                &["/mnt/c/d/e"],
+                &[
+                    "hollow /mnt [a b]",
+                    "point /mnt/c/d/e",
+                    "mount 0 /mnt/c/d/e",
+                ],
+            ),
             // One hollow serves two mount points, and one inside the other's new directory.
             (
                 &["/mnt/c/x/", "/mnt/d/", "/mnt/c/y/"],
-                &["hollow /mnt [a b]", "point /mnt/d/", "mount 1 /mnt/d", "point /mnt/c/x/", "mount 0 /mnt/c/x", "point /mnt/c/y/", "mount 2 /mnt/c/y"],
+                &[
+                    "hollow /mnt [a b]",
+                    "point /mnt/d/",
+                    "mount 1 /mnt/d",
+                    "point /mnt/c/x/",
+                    "mount 0 /mnt/c/x",
+                    "point /mnt/c/y/",
+                    "mount 2 /mnt/c/y",
+                ],
             ),
             // A new root comes first.
             (
                 &["/mnt/c/", "/data/"],
-                &["hollow / [etc lib loop mnt run usr var vol]", "hollow /mnt [a b]", "point /data/", "mount 1 /data", "point /mnt/c/", "mount 0 /mnt/c"],
+                &[
+                    "hollow / [etc lib loop mnt run usr var vol]",
+                    "hollow /mnt [a b]",
+                    "point /data/",
+                    "mount 1 /data",
+                    "point /mnt/c/",
+                    "mount 0 /mnt/c",
+                ],
             ),
             // Links of the node are followed.
-            (&["/lib/z/"], &["hollow /usr/lib []", "point /usr/lib/z/", "mount 0 /usr/lib/z"]),
-            (&["/var/run/secrets/s/"], &["hollow /run [x]", "point /run/secrets/s/", "mount 0 /run/secrets/s"]),
+            (
+                &["/lib/z/"],
+                &[
+                    "hollow /usr/lib []",
+                    "point /usr/lib/z/",
+                    "mount 0 /usr/lib/z",
+                ],
+            ),
+            (
+                &["/var/run/secrets/s/"],
+                &[
+                    "hollow /run [x]",
+                    "point /run/secrets/s/",
+                    "mount 0 /run/secrets/s",
+                ],
+            ),
             // A volume in a writable volume makes its point there; in a read-only one it is hollowed.
-            (&["/mnt/a/ <- /vol", "/mnt/a/new/"], &["mount 0 /mnt/a", "point /mnt/a/new/", "mount 1 /mnt/a/new"]),
-            (&["/mnt/a/ <- /vol", "/mnt/a/data/"], &["mount 0 /mnt/a", "mount 1 /mnt/a/data"]),
+            (
+                &["/mnt/a/ <- /vol", "/mnt/a/new/"],
+                &["mount 0 /mnt/a", "point /mnt/a/new/", "mount 1 /mnt/a/new"],
+            ),
+            (
+                &["/mnt/a/ <- /vol", "/mnt/a/data/"],
+                &["mount 0 /mnt/a", "mount 1 /mnt/a/data"],
+            ),
             (
                 &["ro /mnt/a/ <- /vol", "/mnt/a/new/"],
-                &["mount 0 /mnt/a", "hollow /mnt/a [data file]", "point /mnt/a/new/", "mount 1 /mnt/a/new"],
+                &[
+                    "mount 0 /mnt/a",
+                    "hollow /mnt/a [data file]",
+                    "point /mnt/a/new/",
+                    "mount 1 /mnt/a/new",
+                ],
             ),
             (
                 &["ro /mnt/a/ <- /vol", "/mnt/a/data/new/"],
-                &["mount 0 /mnt/a", "hollow /mnt/a/data []", "point /mnt/a/data/new/", "mount 1 /mnt/a/data/new"],
+                &[
+                    "mount 0 /mnt/a",
+                    "hollow /mnt/a/data []",
+                    "point /mnt/a/data/new/",
+                    "mount 1 /mnt/a/data/new",
+                ],
             ),
             // A memory file system takes anything.
-            (&["/mnt/a/", "/mnt/a/x/y/"], &["mount 0 /mnt/a", "point /mnt/a/x/y/", "mount 1 /mnt/a/x/y"]),
+            (
+                &["/mnt/a/", "/mnt/a/x/y/"],
+                &["mount 0 /mnt/a", "point /mnt/a/x/y/", "mount 1 /mnt/a/x/y"],
+            ),
             // Faults.
-            (&["/mnt/a/", "/mnt/./a/"], &["two volumes are mounted at /mnt/./a; give each a path of its own"]),
-            (&["/lib/", "/usr/lib/"], &["two volumes are mounted at /usr/lib; give each a path of its own"]),
-            (&["/mnt/b/"], &["/mnt/b is a file on this node, and the volume is a directory; mount it elsewhere"]),
-            (&["/mnt/a"], &["/mnt/a is a directory on this node, and the volume is a file; mount it elsewhere"]),
-            (&["/loop/x/"], &["/loop/x cannot be resolved on this node: too many levels of symbolic links"]),
+            (
+                &["/mnt/a/", "/mnt/./a/"],
+                &["two volumes are mounted at /mnt/./a; give each a path of its own"],
+            ),
+            (
+                &["/lib/", "/usr/lib/"],
+                &["two volumes are mounted at /usr/lib; give each a path of its own"],
+            ),
+            (
+                &["/mnt/b/"],
+                &[
+                    "/mnt/b is a file on this node, and the volume is a directory; mount it elsewhere",
+                ],
+            ),
+            (
+                &["/mnt/a"],
+                &[
+                    "/mnt/a is a directory on this node, and the volume is a file; mount it elsewhere",
+                ],
+            ),
+            (
+                &["/loop/x/"],
+                &["/loop/x cannot be resolved on this node: too many levels of symbolic links"],
+            ),
         ];
         for (wanted, expected) in cases {
             assert_eq!(show(plan(&volumes(wanted), &host)), *expected, "{wanted:?}");
@@ -418,7 +569,10 @@ mod tests {
         let names: Vec<String> = (0..=MAX_ENTRIES).map(|n| format!("/big/{n}")).collect();
         let host = Tree::new(&names.iter().map(String::as_str).collect::<Vec<_>>());
         let shown = show(plan(&volumes(&["/big/new/"]), &host));
-        assert!(shown[0].contains("make that directory on the node"), "{shown:?}");
+        assert!(
+            shown[0].contains("make that directory on the node"),
+            "{shown:?}"
+        );
     }
 
     proptest! {

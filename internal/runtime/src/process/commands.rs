@@ -56,15 +56,28 @@ pub struct Stats {
 impl ProcessRuntime {
     /// Runs a command inside a running container: its namespaces, cgroup, user, environment
     /// and working directory; no input. Killed with all its group after `timeout`.
-    pub async fn exec(&self, id: &ContainerId, command: Vec<String>, timeout: Duration) -> Result<ExecOutcome, RuntimeError> {
-        let status = self.status(id).ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
+    pub async fn exec(
+        &self,
+        id: &ContainerId,
+        command: Vec<String>,
+        timeout: Duration,
+    ) -> Result<ExecOutcome, RuntimeError> {
+        let status = self
+            .status(id)
+            .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
         if !status.is_running() {
             return Err(RuntimeError::NotRunning(id.clone()));
         }
         let dir = self.shared.dir(id);
-        let failed = |source| RuntimeError::Shim { command: format!("{:?} (exec)", self.shared.config.shim_command), source };
-        let request = serde_json::to_vec(&Request { command })
-            .map_err(|e| RuntimeError::Format { path: dir.clone(), detail: e.to_string() })?;
+        let failed = |source| RuntimeError::Shim {
+            command: format!("{:?} (exec)", self.shared.config.shim_command),
+            source,
+        };
+        let request =
+            serde_json::to_vec(&Request { command }).map_err(|e| RuntimeError::Format {
+                path: dir.clone(),
+                detail: e.to_string(),
+            })?;
         let mut child = self
             .shim_command(&dir)
             .env(STAGE, STAGE_EXEC)
@@ -75,7 +88,10 @@ impl ProcessRuntime {
             .kill_on_drop(true)
             .spawn()
             .map_err(failed)?;
-        let group = child.id().and_then(|pid| i32::try_from(pid).ok()).map(Pid::from_raw);
+        let group = child
+            .id()
+            .and_then(|pid| i32::try_from(pid).ok())
+            .map(Pid::from_raw);
         if let Some(mut stdin) = child.stdin.take() {
             // It may have died already; its exit code tells.
             let _ = stdin.write_all(&request).await;
@@ -93,7 +109,10 @@ impl ProcessRuntime {
         let ended = ended.map_err(failed)?;
         let code = {
             use std::os::unix::process::ExitStatusExt;
-            ended.code().or_else(|| ended.signal().map(|signal| 128 + signal)).unwrap_or(-1)
+            ended
+                .code()
+                .or_else(|| ended.signal().map(|signal| 128 + signal))
+                .unwrap_or(-1)
         };
         let mut output = Vec::new();
         for task in [out, err] {
@@ -111,7 +130,8 @@ impl ProcessRuntime {
         }
         let (dir, id) = (self.shared.dir(id), id.clone());
         blocking(move || {
-            let state: StateFile = load(&dir, STATE_FILE)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
+            let state: StateFile =
+                load(&dir, STATE_FILE)?.ok_or_else(|| RuntimeError::NotRunning(id.clone()))?;
             let ContainerState::Running { process, .. } = state.state else {
                 return Err(RuntimeError::NotRunning(id));
             };
@@ -133,7 +153,10 @@ impl ProcessRuntime {
 /// Without a cgroup: the processes that are in the container's session now.
 fn count_session(session: i32) -> Stats {
     let mut stats = Stats::default();
-    for (_, stat) in proc::all().into_iter().filter(|(_, stat)| stat.session == session) {
+    for (_, stat) in proc::all()
+        .into_iter()
+        .filter(|(_, stat)| stat.session == session)
+    {
         stats.cpu_nanos += stat.cpu_ticks * (1_000_000_000 / TICKS_PER_SECOND);
         stats.memory_rss += stat.resident_pages * PAGE_BYTES;
         stats.processes += 1;

@@ -37,8 +37,12 @@ impl Watcher {
             "watch (raise fs.inotify.max_user_instances)",
             Path::new("containers"),
         );
-        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(|e| told(e.into()))?;
-        Ok(Watcher { inotify, watched: Mutex::default() })
+        let inotify = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+            .map_err(|e| told(e.into()))?;
+        Ok(Watcher {
+            inotify,
+            watched: Mutex::default(),
+        })
     }
 
     /// Watches a container's directory.
@@ -46,7 +50,9 @@ impl Watcher {
         let descriptor = self
             .inotify
             .add_watch(dir, AddWatchFlags::IN_MOVED_TO)
-            .map_err(|e| RuntimeError::io("watch (raise fs.inotify.max_user_watches)", dir)(e.into()))?;
+            .map_err(|e| {
+                RuntimeError::io("watch (raise fs.inotify.max_user_watches)", dir)(e.into())
+            })?;
         self.watched().insert(descriptor, id.clone());
         Ok(())
     }
@@ -92,7 +98,10 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), RuntimeError> {
             if swept.elapsed() >= SWEEP {
                 swept = Instant::now();
                 let table = shared.table();
-                let running = table.known.values().filter(|entry| entry.status.exit().is_none());
+                let running = table
+                    .known
+                    .values()
+                    .filter(|entry| entry.status.exit().is_none());
                 changed.extend(running.map(|entry| entry.status.id.clone()));
             }
             for id in changed {
@@ -106,7 +115,10 @@ pub fn start(shared: &Arc<Shared>) -> Result<(), RuntimeError> {
         .name("containers".into())
         .spawn(watch)
         .map(drop)
-        .map_err(RuntimeError::io("start a thread for", Path::new("containers")))
+        .map_err(RuntimeError::io(
+            "start a thread for",
+            Path::new("containers"),
+        ))
 }
 
 /// If the shim of a container is gone and left no end behind: kills what remains, writes
@@ -127,14 +139,31 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
     // From here to the end of this function no shim can begin.
     let known = load::<StateFile>(dir, STATE_FILE)?;
     let (message, started_at, cgroup) = match &known {
-        Some(StateFile { state: ContainerState::Exited(_), .. }) => return Ok(known),
-        Some(file) if file.boot_id != proc::boot_id() => {
-            ("the machine restarted while it ran", started(&file.state), Cgroup::None)
-        }
-        Some(file) => ("the process that watched over it died", started(&file.state), file.cgroup.clone()),
-        None => ("it was never started: the agent stopped before", None, Cgroup::None),
+        Some(StateFile {
+            state: ContainerState::Exited(_),
+            ..
+        }) => return Ok(known),
+        Some(file) if file.boot_id != proc::boot_id() => (
+            "the machine restarted while it ran",
+            started(&file.state),
+            Cgroup::None,
+        ),
+        Some(file) => (
+            "the process that watched over it died",
+            started(&file.state),
+            file.cgroup.clone(),
+        ),
+        None => (
+            "it was never started: the agent stopped before",
+            None,
+            Cgroup::None,
+        ),
     };
-    if let Some(StateFile { state: ContainerState::Running { process, .. }, boot_id, .. }) = &known
+    if let Some(StateFile {
+        state: ContainerState::Running { process, .. },
+        boot_id,
+        ..
+    }) = &known
         && *boot_id == proc::boot_id()
         && process.is_alive()
     {

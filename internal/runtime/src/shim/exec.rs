@@ -44,11 +44,19 @@ fn enter(dir: &Path) -> String {
 
 fn prepare(dir: &Path) -> Result<Command, String> {
     let mut text = String::new();
-    io::stdin().take(MAX_REQUEST).read_to_string(&mut text).map_err(|e| e.to_string())?;
-    let request: Request = serde_json::from_str(&text).map_err(|e| format!("not a request: {e}"))?;
+    io::stdin()
+        .take(MAX_REQUEST)
+        .read_to_string(&mut text)
+        .map_err(|e| e.to_string())?;
+    let request: Request =
+        serde_json::from_str(&text).map_err(|e| format!("not a request: {e}"))?;
     let (program, arguments) = request.command.split_first().ok_or("there is no command")?;
-    let spec: ContainerSpec = load(dir, SPEC_FILE).map_err(|e| e.to_string())?.ok_or("no such container")?;
-    let state: StateFile = load(dir, STATE_FILE).map_err(|e| e.to_string())?.ok_or("the container is not running")?;
+    let spec: ContainerSpec = load(dir, SPEC_FILE)
+        .map_err(|e| e.to_string())?
+        .ok_or("no such container")?;
+    let state: StateFile = load(dir, STATE_FILE)
+        .map_err(|e| e.to_string())?
+        .ok_or("the container is not running")?;
     let ContainerState::Running { process, .. } = state.state else {
         return Err("the container is not running".into());
     };
@@ -62,7 +70,9 @@ fn prepare(dir: &Path) -> Result<Command, String> {
         return Err("the container is not running".into());
     }
     state.cgroup.join(std::process::id())?;
-    let join = |fd: &File, flag: CloneFlags| setns(fd, flag).map_err(|e| format!("cannot join its namespaces: {e}"));
+    let join = |fd: &File, flag: CloneFlags| {
+        setns(fd, flag).map_err(|e| format!("cannot join its namespaces: {e}"))
+    };
     if !geteuid().is_root() {
         join(&user, CloneFlags::CLONE_NEWUSER)?;
     }
@@ -73,6 +83,10 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
     chdir(cwd).map_err(|e| format!("working directory {}: {e}", cwd.display()))?;
     let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(spec.env.iter().map(|(k, v)| (k, v))).stdin(Stdio::null());
+    command
+        .args(arguments)
+        .env_clear()
+        .envs(spec.env.iter().map(|(k, v)| (k, v)))
+        .stdin(Stdio::null());
     Ok(command)
 }

@@ -19,7 +19,10 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::Signal;
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Uid, chdir, fchown, geteuid, getgrouplist, getgroups, getppid, setgroups, setresgid, setresuid, setsid, sethostname};
+use nix::unistd::{
+    Gid, Uid, chdir, fchown, geteuid, getgrouplist, getgroups, getppid, setgroups, sethostname,
+    setresgid, setresuid, setsid,
+};
 
 use crate::mounts::apply;
 use crate::spec::{ContainerSpec, Mount, User};
@@ -56,7 +59,9 @@ fn become_container(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> 
             let program = command.get_program().to_string_lossy().into_owned();
             let error = command.exec();
             match error.kind() {
-                io::ErrorKind::NotFound => format!("exec: {program:?}: not found on this node (looked in the container's PATH)"),
+                io::ErrorKind::NotFound => format!(
+                    "exec: {program:?}: not found on this node (looked in the container's PATH)"
+                ),
                 _ => format!("exec: {program:?}: {error}"),
             }
         }
@@ -64,13 +69,19 @@ fn become_container(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> 
 }
 
 fn prepare(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> Result<Command, String> {
-    let spec: ContainerSpec =
-        load(dir, SPEC_FILE).map_err(|e| e.to_string())?.ok_or("the container's description is gone")?;
-    let state: StateFile = load(dir, STATE_FILE).map_err(|e| e.to_string())?.ok_or("the container's state is gone")?;
+    let spec: ContainerSpec = load(dir, SPEC_FILE)
+        .map_err(|e| e.to_string())?
+        .ok_or("the container's description is gone")?;
+    let state: StateFile = load(dir, STATE_FILE)
+        .map_err(|e| e.to_string())?
+        .ok_or("the container's state is gone")?;
     let mut note = |text: String| {
         let _ = writeln!(report, "note {}", text.replace('\n', " "));
     };
-    state.cgroup.join(std::process::id()).unwrap_or_else(|e| note(format!("limits are not enforced: {e}")));
+    state
+        .cgroup
+        .join(std::process::id())
+        .unwrap_or_else(|e| note(format!("limits are not enforced: {e}")));
     setsid().map_err(|e| format!("cannot start a session: {e}"))?;
     if let Some(adjust) = spec.oom_score_adj
         && let Err(e) = fs::write("/proc/self/oom_score_adj", adjust.to_string())
@@ -81,7 +92,9 @@ fn prepare(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> Result<Co
     match isolate() {
         Ok(()) => view(dir, &spec, &mut note)?,
         Err(reason) if spec.mounts.is_empty() => {
-            note(format!("it sees the node's own files and host name: {reason}"));
+            note(format!(
+                "it sees the node's own files and host name: {reason}"
+            ));
         }
         Err(reason) => return Err(format!("volumes cannot be mounted on this node: {reason}")),
     }
@@ -104,7 +117,11 @@ fn command_of(spec: &ContainerSpec) -> Result<Command, String> {
     let mut words = spec.command.iter().chain(&spec.args);
     let program = words.next().ok_or("there is no command")?;
     let mut command = Command::new(program);
-    command.args(words).env_clear().envs(spec.env.iter().map(|(k, v)| (k, v))).stdin(Stdio::null());
+    command
+        .args(words)
+        .env_clear()
+        .envs(spec.env.iter().map(|(k, v)| (k, v)))
+        .stdin(Stdio::null());
     Ok(command)
 }
 
@@ -141,7 +158,8 @@ fn view(dir: &Path, spec: &ContainerSpec, note: &mut impl FnMut(String)) -> Resu
     }
     if let Some(hostname) = &spec.hostname {
         let file = dir.join(HOSTNAME_FILE);
-        fs::write(&file, format!("{hostname}\n")).map_err(|e| format!("cannot write {}: {e}", file.display()))?;
+        fs::write(&file, format!("{hostname}\n"))
+            .map_err(|e| format!("cannot write {}: {e}", file.display()))?;
         over(&file, "/etc/hostname");
         sethostname(hostname).map_err(|e| format!("cannot set the host name: {e}"))?;
     }
@@ -168,7 +186,10 @@ fn raise(resource: Resource, wanted: rlim_t) {
 /// Becomes the user asked for.
 pub fn take_user(user: &User) -> Result<(), String> {
     let me = geteuid();
-    let Some(uid) = user.uid.map(Uid::from_raw).or_else(|| (user.gid.is_some() || !user.groups.is_empty()).then_some(me))
+    let Some(uid) = user
+        .uid
+        .map(Uid::from_raw)
+        .or_else(|| (user.gid.is_some() || !user.groups.is_empty()).then_some(me))
     else {
         return Ok(());
     };
@@ -179,10 +200,17 @@ pub fn take_user(user: &User) -> Result<(), String> {
         (None, None) => Gid::from_raw(uid.as_raw()),
     };
     if !me.is_root() {
-        if uid == me && user.groups.is_empty() && user.gid.is_none_or(|gid| gid == nix::unistd::getegid().as_raw()) {
+        if uid == me
+            && user.groups.is_empty()
+            && user
+                .gid
+                .is_none_or(|gid| gid == nix::unistd::getegid().as_raw())
+        {
             return Ok(());
         }
-        return Err(format!("cannot run as user {uid}: the agent runs as user {me}, and only root can change users"));
+        return Err(format!(
+            "cannot run as user {uid}: the agent runs as user {me}, and only root can change users"
+        ));
     }
     let mut groups = known
         .and_then(|known| CString::new(known.name).ok())

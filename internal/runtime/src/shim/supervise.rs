@@ -28,8 +28,8 @@ use crate::logs::write::{Cutter, LogWriter};
 use crate::proc::{self, ProcessId};
 use crate::spec::ContainerSpec;
 use crate::state::{
-    ContainerState, Exit, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile, StopRequest, load,
-    save,
+    ContainerState, Exit, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE,
+    StateFile, StopRequest, load, save,
 };
 
 /// The name of the cgroup that containers' cgroups are made in; the caller may set another.
@@ -63,7 +63,9 @@ pub fn run(dir: &Path) -> ExitCode {
 }
 
 fn shim(dir: &Path) -> Result<(), String> {
-    let dir = dir.canonicalize().map_err(|e| format!("{}: {e}", dir.display()))?;
+    let dir = dir
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", dir.display()))?;
     // The agent's terminal, session and directory are not ours.
     let _ = setsid();
     chdir("/").map_err(|e| e.to_string())?;
@@ -75,19 +77,42 @@ fn shim(dir: &Path) -> Result<(), String> {
         .map_err(|e| format!("cannot open the lock: {e}"))?;
     // Held until this process ends, however it ends. Waits while the agent looks.
     lock.lock().map_err(|e| format!("cannot lock: {e}"))?;
-    if load::<StateFile>(&dir, STATE_FILE).map_err(|e| e.to_string())?.is_some() {
+    if load::<StateFile>(&dir, STATE_FILE)
+        .map_err(|e| e.to_string())?
+        .is_some()
+    {
         return Err("this container has been run, or was given up, already".into());
     }
-    let spec: ContainerSpec =
-        load(&dir, SPEC_FILE).map_err(|e| e.to_string())?.ok_or("there is no container description here")?;
+    let spec: ContainerSpec = load(&dir, SPEC_FILE)
+        .map_err(|e| e.to_string())?
+        .ok_or("there is no container description here")?;
     prctl::set_child_subreaper(true).map_err(|e| format!("cannot adopt orphans: {e}"))?;
 
     let parent = std::env::var(CGROUP_PARENT).unwrap_or_else(|_| DEFAULT_CGROUP_PARENT.into());
-    let (cgroup, notes) = Cgroup::create(&Layout::detect(), &parent, spec.id.as_str(), &spec.limits, &spec.devices);
-    let state =
-        StateFile { format: FORMAT, boot_id: proc::boot_id(), state: ContainerState::Starting, cgroup, notes };
-    let mut record = Record { dir: dir.clone(), state, unsaved: false };
-    let end = match record.save().map_err(|e| e.to_string()).and_then(|()| Supervisor::start(&dir, &spec)) {
+    let (cgroup, notes) = Cgroup::create(
+        &Layout::detect(),
+        &parent,
+        spec.id.as_str(),
+        &spec.limits,
+        &spec.devices,
+    );
+    let state = StateFile {
+        format: FORMAT,
+        boot_id: proc::boot_id(),
+        state: ContainerState::Starting,
+        cgroup,
+        notes,
+    };
+    let mut record = Record {
+        dir: dir.clone(),
+        state,
+        unsaved: false,
+    };
+    let end = match record
+        .save()
+        .map_err(|e| e.to_string())
+        .and_then(|()| Supervisor::start(&dir, &spec))
+    {
         Err(fault) => Exit::start_error(fault, Timestamp::now()),
         Ok(mut supervisor) => supervisor.run(&mut record)?,
     };
@@ -173,14 +198,22 @@ impl Supervisor {
             move |e: Errno| format!("{what}: {e}")
         };
         let mut set = SigSet::empty();
-        for signal in [Signal::SIGCHLD, Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP] {
+        for signal in [
+            Signal::SIGCHLD,
+            Signal::SIGTERM,
+            Signal::SIGINT,
+            Signal::SIGHUP,
+        ] {
             set.add(signal);
         }
         set.thread_block().map_err(told("cannot block signals"))?;
         let signals = SignalFd::with_flags(&set, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
             .map_err(told("cannot receive signals"))?;
-        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK).map_err(told("inotify"))?;
-        changes.add_watch(dir, AddWatchFlags::IN_MOVED_TO).map_err(told("cannot watch the container's directory"))?;
+        let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
+            .map_err(told("inotify"))?;
+        changes
+            .add_watch(dir, AddWatchFlags::IN_MOVED_TO)
+            .map_err(told("cannot watch the container's directory"))?;
         let log = LogWriter::open(spec.log.clone())
             .map_err(|e| format!("cannot open the log {}: {e}", spec.log.path.display()))?;
         let pipe = || io::pipe().map_err(|e| format!("cannot make a pipe: {e}"));
@@ -197,7 +230,12 @@ impl Supervisor {
             .map_err(|e| format!("cannot start a process: {e}"))?;
         let pid = i32::try_from(child.id()).map_err(|e| e.to_string())?;
         let file = |end: io::PipeReader| File::from(std::os::fd::OwnedFd::from(end));
-        let stream = |end, output| Stream { pipe: file(end), output, cutter: Cutter::default(), open: true };
+        let stream = |end, output| Stream {
+            pipe: file(end),
+            output,
+            cutter: Cutter::default(),
+            open: true,
+        };
         Ok(Supervisor {
             dir: dir.to_path_buf(),
             grace: Duration::from_secs(spec.grace_seconds),
@@ -226,7 +264,11 @@ impl Supervisor {
                 match source {
                     Source::Signals => self.on_signals(),
                     Source::Changes => {
-                        while self.changes.read_events().is_ok_and(|events| !events.is_empty()) {}
+                        while self
+                            .changes
+                            .read_events()
+                            .is_ok_and(|events| !events.is_empty())
+                        {}
                         self.read_stop_request();
                     }
                     Source::Report => self.on_report(record),
@@ -252,24 +294,36 @@ impl Supervisor {
             sources.push(Source::Stream(index));
             fds.push(stream.pipe.as_fd());
         }
-        let mut polled: Vec<PollFd> = fds.into_iter().map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
+        let mut polled: Vec<PollFd> = fds
+            .into_iter()
+            .map(|fd| PollFd::new(fd, PollFlags::POLLIN))
+            .collect();
         let now = Instant::now();
         let next = [
             self.kill_at,
             self.drain_until.map(|_| now + RETRY),
             unsaved.then_some(self.save_at),
         ];
-        let timeout = next.into_iter().flatten().min().map_or(PollTimeout::NONE, |at| {
-            // Rounded up, so that the deadline has passed when poll returns.
-            let left = at.saturating_duration_since(now) + Duration::from_millis(1);
-            PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
-        });
+        let timeout = next
+            .into_iter()
+            .flatten()
+            .min()
+            .map_or(PollTimeout::NONE, |at| {
+                // Rounded up, so that the deadline has passed when poll returns.
+                let left = at.saturating_duration_since(now) + Duration::from_millis(1);
+                PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX)
+            });
         match poll(&mut polled, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(e) => return Err(format!("poll: {e}")),
         }
         let ready = |fd: &PollFd| fd.revents().is_some_and(|events| !events.is_empty());
-        Ok(sources.into_iter().zip(&polled).filter(|(_, fd)| ready(fd)).map(|(source, _)| source).collect())
+        Ok(sources
+            .into_iter()
+            .zip(&polled)
+            .filter(|(_, fd)| ready(fd))
+            .map(|(source, _)| source)
+            .collect())
     }
 
     fn on_signals(&mut self) {
@@ -286,7 +340,9 @@ impl Supervisor {
         loop {
             match waitpid(None::<Pid>, Some(WaitPidFlag::WNOHANG)) {
                 Ok(WaitStatus::Exited(pid, code)) => self.on_end(pid, code, None),
-                Ok(WaitStatus::Signaled(pid, signal, _)) => self.on_end(pid, 128 + signal as i32, Some(signal as i32)),
+                Ok(WaitStatus::Signaled(pid, signal, _)) => {
+                    self.on_end(pid, 128 + signal as i32, Some(signal as i32))
+                }
                 Ok(WaitStatus::StillAlive) => return false,
                 Ok(_) | Err(Errno::EINTR) => {}
                 Err(_) => return true,
@@ -327,7 +383,9 @@ impl Supervisor {
     }
 
     fn on_report(&mut self, record: &mut Record) {
-        let Some(report) = &mut self.report else { return };
+        let Some(report) = &mut self.report else {
+            return;
+        };
         let mut buffer = [0; 4096];
         match report.read(&mut buffer) {
             Ok(0) => {}
@@ -345,23 +403,32 @@ impl Supervisor {
         record.state.notes.extend(notes);
         if error.is_none() {
             self.started_at = Timestamp::now();
-            record.state.state = ContainerState::Running { process: self.process, started_at: self.started_at };
+            record.state.state = ContainerState::Running {
+                process: self.process,
+                started_at: self.started_at,
+            };
             self.save_at = Instant::now() + SAVE_RETRY;
             let _ = record.save();
         }
     }
 
     fn on_output(&mut self, index: usize) {
-        let Some(stream) = self.streams.get_mut(index) else { return };
+        let Some(stream) = self.streams.get_mut(index) else {
+            return;
+        };
         let mut buffer = [0; READ_BYTES];
         let (output, log, now) = (stream.output, &mut self.log, Timestamp::now());
         match stream.pipe.read(&mut buffer) {
             Ok(read) if read > 0 => {
-                stream.cutter.push(&buffer[..read], |full, text| log.add(now, output, full, text));
+                stream.cutter.push(&buffer[..read], |full, text| {
+                    log.add(now, output, full, text)
+                });
             }
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             _ => {
-                stream.cutter.finish(|full, text| log.add(now, output, full, text));
+                stream
+                    .cutter
+                    .finish(|full, text| log.add(now, output, full, text));
                 stream.open = false;
             }
         }
@@ -393,13 +460,17 @@ impl Supervisor {
         let (code, signal, finished_at) = self.ended?;
         let gone = self.reap() && record.state.cgroup.processes().is_empty();
         let read = self.streams.is_empty() && self.report.is_none();
-        let late = self.drain_until.is_some_and(|until| until <= Instant::now());
+        let late = self
+            .drain_until
+            .is_some_and(|until| until <= Instant::now());
         if !(gone && read) && !late {
             return None;
         }
         let (now, log) = (Timestamp::now(), &mut self.log);
         for stream in &mut self.streams {
-            stream.cutter.finish(|full, text| log.add(now, stream.output, full, text));
+            stream
+                .cutter
+                .finish(|full, text| log.add(now, stream.output, full, text));
         }
         log.flush();
         if let (_, Some(error)) = read_report(&self.reported) {
@@ -419,7 +490,15 @@ impl Supervisor {
             _ if oom_killed => "the kernel killed it at its memory limit".into(),
             _ => String::new(),
         };
-        Some(Exit { code, signal, oom_killed, reason, message, started_at: Some(self.started_at), finished_at })
+        Some(Exit {
+            code,
+            signal,
+            oom_killed,
+            reason,
+            message,
+            started_at: Some(self.started_at),
+            finished_at,
+        })
     }
 }
 
@@ -436,7 +515,14 @@ fn kill_children() {
 /// The notes and the error in what the starting stage reported.
 fn read_report(bytes: &[u8]) -> (Vec<String>, Option<String>) {
     let text = String::from_utf8_lossy(bytes);
-    let notes = text.lines().filter_map(|line| line.strip_prefix("note ")).map(str::to_string).collect();
-    let error = text.lines().find_map(|line| line.strip_prefix("error ")).map(str::to_string);
+    let notes = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("note "))
+        .map(str::to_string)
+        .collect();
+    let error = text
+        .lines()
+        .find_map(|line| line.strip_prefix("error "))
+        .map(str::to_string);
     (notes, error)
 }

@@ -116,23 +116,13 @@ fn downward(source: &mut Value) {
 
 fn probe(probe: &mut Value) {
     for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
-        fill_number(probe, key, value);
+        json::fill_number(probe, key, value);
     }
     if let Some(get) = json::child(probe, "httpGet") {
         http_get(get);
     }
     if let Some(grpc) = json::child(probe, "grpc") {
         json::fill(grpc, "service", "");
-    }
-}
-
-/// Numbers whose zero means "not given".
-fn fill_number(value: &mut Value, key: &str, with: i64) {
-    if json::int(value, &[key]).unwrap_or(0) == 0
-        && let Some(map) = value.as_object_mut()
-        && map.get(key).is_none_or(|had| had.is_null() || had.as_i64() == Some(0))
-    {
-        map.insert(key.to_owned(), with.into());
     }
 }
 

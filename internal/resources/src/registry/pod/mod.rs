@@ -18,6 +18,7 @@ mod volumes;
 
 pub use printing::status_word;
 pub use resources::{qos_class, resource_list};
+pub(crate) use resources::{is_extended, is_overcommittable, quantity as check_quantity};
 
 pub(super) const KIND: Kind = Kind {
     kind: "Pod",

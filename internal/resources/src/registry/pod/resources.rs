@@ -5,6 +5,7 @@ use serde_json::Value;
 use crate::field::{FieldError, Path};
 use crate::json;
 use crate::quantity::{Quantity, QuantityError};
+use crate::registry::resourcequota::is_standard;
 use crate::syntax;
 
 const NEGATIVE: &str = "must be greater than or equal to 0";
@@ -91,7 +92,9 @@ fn container_name(name: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         errors.extend(faults.into_iter().map(|fault| FieldError::invalid(path, name, fault)));
     } else if !name.contains('/') {
         if !is_container_resource(name) {
-            errors.push(FieldError::invalid(path, name, "must be a standard resource type or fully qualified"));
+            if name != "storage" && !is_standard(name) {
+                errors.push(FieldError::invalid(path, name, "must be a standard resource type or fully qualified"));
+            }
             errors.push(FieldError::invalid(path, name, "must be a standard resource for containers"));
         }
     } else if !is_native(name) && !is_extended(name) {

@@ -1,0 +1,381 @@
+//! A server with or without agents, and its clients.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+use crate::network::NodeNamespace;
+use crate::{eventually, kubectl, muster};
+
+/// How long a start may take on a busy machine.
+const START: Duration = Duration::from_secs(90);
+
+/// What a command printed and answered.
+#[derive(Debug)]
+pub struct Ran {
+    /// Standard output.
+    pub out: String,
+    /// Standard error.
+    pub err: String,
+    /// Exit status; none when a signal ended it.
+    pub code: Option<i32>,
+}
+
+impl Ran {
+    fn of(output: Output) -> Ran {
+        Ran {
+            out: String::from_utf8_lossy(&output.stdout).into_owned(),
+            err: String::from_utf8_lossy(&output.stderr).into_owned(),
+            code: output.status.code(),
+        }
+    }
+
+    /// Standard output, when the command succeeded.
+    #[track_caller]
+    pub fn ok(self) -> String {
+        assert_eq!(
+            self.code,
+            Some(0),
+            "stdout:\n{}\nstderr:\n{}",
+            self.out,
+            self.err
+        );
+        self.out
+    }
+}
+
+/// Runs a command to its end.
+pub fn run(command: &mut Command) -> Ran {
+    let shown = format!("{command:?}");
+    match command.stdin(Stdio::null()).output() {
+        Ok(output) => Ran::of(output),
+        Err(error) => panic!("{shown} did not start: {error}"),
+    }
+}
+
+/// A server (`muster up` or `muster server`) under test.
+pub struct Platform {
+    child: Option<Child>,
+    /// Its data directory.
+    pub data: PathBuf,
+    /// The address it listens on.
+    pub listen: String,
+    arguments: Vec<String>,
+    keep: Option<tempfile::TempDir>,
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
+    listener
+        .local_addr()
+        .expect("a bound socket has an address")
+        .port()
+}
+
+impl Platform {
+    /// `muster up` with these further arguments, in a directory of its own; the node is
+    /// ready when this returns.
+    pub fn up(arguments: &[&str]) -> Platform {
+        let platform = Platform::start("up", arguments, &format!("127.0.0.1:{}", free_port()));
+        platform.await_nodes(1);
+        platform
+    }
+
+    /// `muster server` with these further arguments.
+    pub fn server(arguments: &[&str]) -> Platform {
+        Platform::start("server", arguments, &format!("127.0.0.1:{}", free_port()))
+    }
+
+    /// `muster server` on an address that other network namespaces reach.
+    pub fn server_on(listen: &str, arguments: &[&str]) -> Platform {
+        Platform::start("server", arguments, listen)
+    }
+
+    fn start(command: &str, arguments: &[&str], listen: &str) -> Platform {
+        let keep = tempfile::Builder::new()
+            .prefix("muster-")
+            .tempdir()
+            .expect("a directory");
+        let mut all = vec![
+            command.to_string(),
+            "--listen".to_string(),
+            listen.to_string(),
+        ];
+        all.extend(arguments.iter().map(ToString::to_string));
+        let mut platform = Platform {
+            child: None,
+            data: keep.path().join("data"),
+            listen: listen.to_string(),
+            arguments: all,
+            keep: Some(keep),
+        };
+        platform.restart();
+        platform
+    }
+
+    /// Starts it (again) with the data that is there.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        let log = self.log();
+        let err = log.try_clone().expect("a file can be shared");
+        let child = Command::new(muster())
+            .arg("--data")
+            .arg(&self.data)
+            .args(&self.arguments)
+            .env("MUSTER_LOG", "info")
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(err)
+            .spawn()
+            .expect("the muster binary starts");
+        self.child = Some(child);
+        let up = || {
+            self.cli(&["get", "namespaces"])
+                .code
+                .filter(|code| *code == 0)
+        };
+        let begin = std::time::Instant::now();
+        while up().is_none() {
+            assert!(
+                begin.elapsed() < START,
+                "the server did not start:\n{}",
+                self.logged()
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn log(&self) -> File {
+        let directory = self.data.parent().expect("data lies in a directory");
+        let path = directory.join("server.log");
+        File::options()
+            .create(true)
+            .append(true)
+            .open(path)
+            .expect("the log can be written")
+    }
+
+    /// What the server has logged so far.
+    pub fn logged(&self) -> String {
+        let directory = self.data.parent().expect("data lies in a directory");
+        std::fs::read_to_string(directory.join("server.log")).unwrap_or_default()
+    }
+
+    /// The server's process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    /// Ends the server at once, as a crash would.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Asks the server to stop and waits for it.
+    pub fn stop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            run(Command::new("kill").arg(child.id().to_string()));
+            let _ = child.wait();
+        }
+    }
+
+    /// The administrator's kubeconfig.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.data.join("server/admin.kubeconfig")
+    }
+
+    /// The first administrator's password.
+    pub fn password(&self) -> String {
+        let text = std::fs::read_to_string(self.data.join("server/first-password"));
+        text.expect("the first password is kept").trim().to_string()
+    }
+
+    /// Runs one of the client's commands.
+    pub fn cli<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Ran {
+        run(&mut self.command(&muster(), arguments))
+    }
+
+    /// Runs kubectl.
+    pub fn kubectl<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Ran {
+        run(&mut self.command(&kubectl(), arguments))
+    }
+
+    /// A command whose environment leads to this server.
+    pub fn command<S: AsRef<OsStr>>(&self, program: &Path, arguments: &[S]) -> CommandBox {
+        let mut command = Command::new(program);
+        command
+            .args(arguments)
+            .env("MUSTER_DATA", &self.data)
+            .env("KUBECONFIG", self.kubeconfig())
+            // kubectl caches discovery by host and port, and ports are used again.
+            .env("KUBECACHEDIR", self.data.join("kubectl-cache"))
+            .env("HOME", self.data.parent().unwrap_or(&self.data));
+        CommandBox(command)
+    }
+
+    /// Writes a manifest beside the data and hands back its path.
+    pub fn manifest(&self, name: &str, text: &str) -> PathBuf {
+        let directory = self.data.parent().expect("data lies in a directory");
+        let path = directory.join(name);
+        std::fs::write(&path, text).expect("a manifest can be written");
+        path
+    }
+
+    /// Applies a manifest given as text.
+    #[track_caller]
+    pub fn apply(&self, text: &str) -> String {
+        let file = self.manifest("apply.yaml", text);
+        self.cli(&[OsStr::new("apply"), OsStr::new("-f"), file.as_os_str()])
+            .ok()
+    }
+
+    /// One object as JSON, or null.
+    pub fn get(&self, kind: &str, name: &str) -> serde_json::Value {
+        let ran = self.cli(&["get", kind, name, "-o", "json"]);
+        serde_json::from_str(&ran.out).unwrap_or_default()
+    }
+
+    /// Waits until this many nodes are ready.
+    pub fn await_nodes(&self, count: usize) {
+        eventually("the nodes are ready", START, || {
+            let out = self.cli(&["get", "nodes"]).out;
+            (out.lines().filter(|line| line.contains(" Ready")).count() >= count).then_some(())
+        });
+    }
+
+    /// A token with which agents join.
+    pub fn join_token(&self) -> String {
+        self.cli(&["token", "join"]).ok().trim().to_string()
+    }
+
+    /// Starts `muster agent` with a data directory of its own.
+    pub fn agent(&self, name: &str, inside: Option<&NodeNamespace>, arguments: &[&str]) -> Agent {
+        let directory = self
+            .data
+            .parent()
+            .expect("data lies in a directory")
+            .join(name);
+        let mut agent = Agent {
+            child: None,
+            name: name.to_string(),
+            data: directory,
+            server: format!("https://{}", self.listen),
+            token: self.join_token(),
+            namespace: inside.map(|inside| inside.name.clone()),
+            arguments: arguments.iter().map(ToString::to_string).collect(),
+        };
+        agent.restart();
+        agent
+    }
+}
+
+/// A command that is run once.
+pub struct CommandBox(pub Command);
+
+impl std::ops::Deref for CommandBox {
+    type Target = Command;
+    fn deref(&self) -> &Command {
+        &self.0
+    }
+}
+
+impl std::ops::DerefMut for CommandBox {
+    fn deref_mut(&mut self) -> &mut Command {
+        &mut self.0
+    }
+}
+
+impl Drop for Platform {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the server's log:\n{}", self.logged());
+        }
+        self.kill();
+        end_shims(&self.data);
+        if std::env::var_os("MUSTER_TEST_KEEP").is_some()
+            && let Some(keep) = self.keep.take()
+        {
+            eprintln!("kept {}", keep.keep().display());
+        }
+    }
+}
+
+/// An agent of its own.
+pub struct Agent {
+    child: Option<Child>,
+    /// The node's name.
+    pub name: String,
+    /// Its data directory.
+    pub data: PathBuf,
+    server: String,
+    token: String,
+    namespace: Option<String>,
+    arguments: Vec<String>,
+}
+
+impl Agent {
+    /// Starts it (again) with the data that is there.
+    pub fn restart(&mut self) {
+        assert!(self.child.is_none(), "it runs already");
+        std::fs::create_dir_all(&self.data).expect("a directory can be made");
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.data.join("agent.log"))
+            .expect("the log can be written");
+        let err = log.try_clone().expect("a file can be shared");
+        let mut command = match &self.namespace {
+            Some(namespace) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", namespace]).arg(muster());
+                command
+            }
+            None => Command::new(muster()),
+        };
+        command
+            .arg("--data")
+            .arg(&self.data)
+            .args(["agent", "--server", &self.server, "--token", &self.token])
+            .args(["--node-name", &self.name])
+            .args(&self.arguments)
+            .stdin(Stdio::null())
+            .stdout(log)
+            .stderr(err);
+        self.child = Some(command.spawn().expect("the muster binary starts"));
+    }
+
+    /// Ends the agent's process at once; its pods run on.
+    pub fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// What the agent has logged so far.
+    pub fn logged(&self) -> String {
+        std::fs::read_to_string(self.data.join("agent.log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- agent {}'s log:\n{}", self.name, self.logged());
+        }
+        self.kill();
+        end_shims(&self.data);
+    }
+}
+
+/// Pods outlive their agent; a test's pods must not outlive the test.
+fn end_shims(data: &Path) {
+    let pattern = format!("shim .*{}", data.display());
+    run(Command::new("pkill").args(["-TERM", "-f", &pattern]));
+}

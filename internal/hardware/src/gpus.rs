@@ -1,0 +1,241 @@
+//! GPUs from NVML. A machine without the library has none, and that is no fault; a driver
+//! that is there and does not answer is told in the inventory's warnings. Owns the opened
+//! library.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::device::Device;
+use nvml_wrapper::enum_wrappers::device::TopologyLevel;
+use nvml_wrapper::error::NvmlError;
+
+use crate::inventory::{Gpu, Inventory, Link, LinkKind, Origin};
+use crate::system::numa_of_pci;
+
+/// NVLinks a GPU has at most, in the library's own terms.
+const MAX_LINKS: u32 = 18;
+/// The remote address that a link to a switch reports on machines that hide their switches.
+const HIDDEN_SWITCH: &str = "FFFFFFFF:FF:FF.0";
+
+/// The driver's library, opened when first needed and kept.
+#[derive(Default)]
+pub struct Driver {
+    nvml: Option<Nvml>,
+}
+
+impl Driver {
+    /// Adds the GPUs there are now.
+    pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
+        let driver_is_there = root.join("proc/driver/nvidia/version").exists();
+        if self.nvml.is_none() {
+            match Nvml::init() {
+                Ok(nvml) => self.nvml = Some(nvml),
+                Err(error) => {
+                    inventory
+                        .warnings
+                        .extend(complaint(&error, driver_is_there));
+                    return;
+                }
+            }
+        }
+        let Some(nvml) = &self.nvml else { return };
+        let count = match nvml.device_count() {
+            Ok(count) => count,
+            Err(error) => {
+                inventory.warnings.push(format!(
+                    "the NVIDIA driver does not say how many GPUs there are: {error}"
+                ));
+                // Opened anew the next time: the driver may have been reloaded.
+                self.nvml = None;
+                return;
+            }
+        };
+        let driver = nvml.sys_driver_version().unwrap_or_default();
+        let mut devices = Vec::new();
+        for index in 0..count {
+            match nvml
+                .device_by_index(index)
+                .and_then(|device| describe(&device, index, &driver, root).map(|gpu| (device, gpu)))
+            {
+                Ok((device, gpu)) => {
+                    inventory.gpus.push(gpu);
+                    devices.push(device);
+                }
+                // One dead GPU must not hide the others, nor be forgotten.
+                Err(error) => inventory.warnings.push(format!(
+                    "GPU {index} does not answer: {error}; it is not offered"
+                )),
+            }
+        }
+        link(nvml, &devices, &mut inventory.gpus);
+        if !inventory.gpus.is_empty() {
+            inventory.origin = Origin::Nvml;
+        }
+    }
+}
+
+/// What an opening that failed is worth saying.
+fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
+    match error {
+        NvmlError::LibloadingError(_) if driver_is_there => Some(
+            "the NVIDIA driver is loaded but its library libnvidia-ml.so.1 is not found; install it to use the GPUs".into(),
+        ),
+        NvmlError::LibloadingError(_) => None,
+        NvmlError::DriverNotLoaded if !driver_is_there => None,
+        other => Some(format!("the NVIDIA driver's library does not start: {other}; the GPUs are not offered")),
+    }
+}
+
+fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Result<Gpu, NvmlError> {
+    let pci = address(&device.pci_info()?.bus_id);
+    let capability = device.cuda_compute_capability();
+    // Not every card has every fact; the id it must have.
+    let memory = device.memory_info();
+    let problem = match &memory {
+        Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => error.to_string(),
+        _ => String::new(),
+    };
+    Ok(Gpu {
+        id: device.uuid()?,
+        index,
+        minor: device.minor_number().ok(),
+        model: device.name().unwrap_or_else(|_| "NVIDIA GPU".into()),
+        memory_mib: memory.map_or(0, |memory| memory.total >> 20),
+        compute_capability: capability
+            .map_or_else(|_| String::new(), |c| format!("{}.{}", c.major, c.minor)),
+        driver: driver.to_string(),
+        numa: numa_of_pci(root, &pci),
+        pci,
+        healthy: problem.is_empty(),
+        problem,
+        links: Vec::new(),
+    })
+}
+
+/// NVML writes eight digits of domain in capitals; sysfs four in small letters.
+fn address(bus_id: &str) -> String {
+    let small = bus_id.to_ascii_lowercase();
+    match small.split_once(':') {
+        Some((domain, rest)) if domain.len() > 4 => {
+            format!("{}:{rest}", &domain[domain.len() - 4..])
+        }
+        _ => small,
+    }
+}
+
+/// Fills in the links. `devices` and `gpus` are parallel.
+fn link(nvml: &Nvml, devices: &[Device<'_>], gpus: &mut [Gpu]) {
+    let places: Vec<(String, String)> = gpus
+        .iter()
+        .map(|gpu| (gpu.id.clone(), gpu.pci.clone()))
+        .collect();
+    let nvlinks: Vec<NvLinks> = devices
+        .iter()
+        .map(|device| NvLinks::of(device, &places))
+        .collect();
+    for (from, device) in devices.iter().enumerate() {
+        for to in (0..devices.len()).filter(|to| *to != from) {
+            let direct = nvlinks[from].direct.get(&to).copied().unwrap_or(0);
+            let switched = nvlinks[from].switched.min(nvlinks[to].switched);
+            let (kind, count) = if direct > 0 {
+                (LinkKind::Nvl, direct)
+            } else if switched > 0 {
+                (LinkKind::Nvs, switched)
+            } else {
+                let other = nvml.device_by_index(gpus[to].index);
+                match other.and_then(|other| device.topology_common_ancestor(other)) {
+                    Ok(level) => (kind(level), 0),
+                    Err(_) => continue,
+                }
+            };
+            gpus[from].links.push(Link {
+                to: places[to].0.clone(),
+                kind,
+                count,
+            });
+        }
+    }
+}
+
+/// A GPU's NVLinks that are up.
+#[derive(Default)]
+struct NvLinks {
+    /// How many lead straight to the GPU at that place.
+    direct: BTreeMap<usize, u32>,
+    /// How many lead to a switch.
+    switched: u32,
+}
+
+impl NvLinks {
+    fn of(device: &Device<'_>, places: &[(String, String)]) -> NvLinks {
+        let mut found = NvLinks::default();
+        for number in 0..MAX_LINKS {
+            let nvlink = device.link_wrapper_for(number);
+            if !nvlink.is_active().unwrap_or(false) {
+                continue;
+            }
+            let Ok(remote) = nvlink.remote_pci_info() else {
+                continue;
+            };
+            let place = address(&remote.bus_id);
+            match places.iter().position(|(_, pci)| *pci == place) {
+                Some(other) => *found.direct.entry(other).or_default() += 1,
+                // A CPU can be at the other end too, but then there is no GPU to share it
+                // with; the library's own answer for the type is not to be trusted.
+                None => {
+                    tracing::trace!(
+                        link = number,
+                        hidden = remote.bus_id == HIDDEN_SWITCH,
+                        "link to a switch"
+                    );
+                    found.switched += 1;
+                }
+            }
+        }
+        found
+    }
+}
+
+fn kind(level: TopologyLevel) -> LinkKind {
+    match level {
+        TopologyLevel::Internal | TopologyLevel::Single => LinkKind::Pix,
+        TopologyLevel::Multiple => LinkKind::Pxb,
+        TopologyLevel::HostBridge => LinkKind::Phb,
+        TopologyLevel::Node => LinkKind::Node,
+        TopologyLevel::System => LinkKind::Sys,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_take_the_form_of_sysfs() {
+        assert_eq!(address("00000000:1B:00.0"), "0000:1b:00.0");
+        assert_eq!(address("0001:1b:00.0"), "0001:1b:00.0");
+        assert_eq!(address("rubbish"), "rubbish");
+    }
+
+    #[test]
+    fn silence_without_a_driver_and_a_warning_with_one() {
+        assert_eq!(complaint(&NvmlError::DriverNotLoaded, false), None);
+        assert!(
+            complaint(&NvmlError::DriverNotLoaded, true)
+                .unwrap()
+                .contains("does not start")
+        );
+        assert!(complaint(&NvmlError::Unknown, false).is_some());
+    }
+
+    #[test]
+    fn a_machine_without_the_library_has_no_gpus() {
+        let mut inventory = Inventory::default();
+        let mut driver = Driver::default();
+        driver.look(Path::new("/nowhere"), &mut inventory);
+        if driver.nvml.is_none() {
+            assert_eq!(inventory, Inventory::default());
+        }
+    }
+}

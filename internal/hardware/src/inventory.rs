@@ -1,0 +1,121 @@
+//! The inventory as data. Owns the types; finds out nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// What a machine has.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Inventory {
+    /// Its host name.
+    pub hostname: String,
+    /// Its kernel's release, for instance `6.1.0-31-amd64`.
+    pub kernel: String,
+    /// Its operating system as it names itself, for instance `Debian GNU/Linux 12 (bookworm)`.
+    pub os: String,
+    /// CPUs online (hardware threads).
+    pub cpus: u32,
+    /// Memory, bytes.
+    pub memory_bytes: u64,
+    /// NUMA nodes, by number; one on machines without.
+    pub numa_nodes: Vec<NumaNode>,
+    /// GPUs, by index.
+    pub gpus: Vec<Gpu>,
+    /// Where the GPUs were learned of.
+    pub origin: Origin,
+    /// What could not be found out though it seems to be there; in sentences.
+    pub warnings: Vec<String>,
+}
+
+/// Where GPUs were learned of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Origin {
+    /// There are none.
+    #[default]
+    None,
+    /// The driver's library.
+    Nvml,
+    /// A machine description: they may not exist.
+    Described,
+}
+
+impl Origin {
+    /// In one word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Origin::None => "none",
+            Origin::Nvml => "nvml",
+            Origin::Described => "described",
+        }
+    }
+}
+
+/// A NUMA node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NumaNode {
+    /// Its number.
+    pub id: u32,
+    /// Its CPUs' numbers, ascending.
+    pub cpus: Vec<u32>,
+    /// Its memory, bytes.
+    pub memory_bytes: u64,
+}
+
+/// A GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gpu {
+    /// Its UUID, `GPU-...`: the same as long as the card is.
+    pub id: String,
+    /// Its place in the driver's order now.
+    pub index: u32,
+    /// The number in its device file's name, `/dev/nvidiaN`; absent for described ones.
+    pub minor: Option<u32>,
+    /// Its product name, for instance `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// Its memory, MiB.
+    pub memory_mib: u64,
+    /// Its CUDA compute capability, for instance `9.0`; empty if not known.
+    pub compute_capability: String,
+    /// The driver's version; empty if not known.
+    pub driver: String,
+    /// Its PCI address, `0000:1b:00.0`.
+    pub pci: String,
+    /// The NUMA node of its PCI slot, where the machine says so.
+    pub numa: Option<u32>,
+    /// Whether it answers and needs no recovery.
+    pub healthy: bool,
+    /// Why it is not healthy; empty if it is.
+    pub problem: String,
+    /// Its links to the machine's other GPUs, best kind only.
+    pub links: Vec<Link>,
+}
+
+/// A GPU's path to another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Link {
+    /// The other's id.
+    pub to: String,
+    /// What the path is.
+    pub kind: LinkKind,
+    /// How many NVLinks it has: direct ones, or to the switch; 0 for other kinds.
+    pub count: u32,
+}
+
+/// Kinds of path, best first; the names are those `nvidia-smi topo` uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+pub enum LinkKind {
+    /// NVLinks straight to the other.
+    Nvl,
+    /// NVLinks to a switch that joins both.
+    Nvs,
+    /// One PCIe switch.
+    Pix,
+    /// Several PCIe switches.
+    Pxb,
+    /// The host's PCIe bridge.
+    Phb,
+    /// Several bridges of one NUMA node.
+    Node,
+    /// The link between sockets.
+    Sys,
+}

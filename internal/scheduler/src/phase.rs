@@ -1,0 +1,176 @@
+//! A PodGroup's phase and conditions, as Volcano's users know them: Pending (not let in), Inqueue
+//! (let in, waiting), Running (whole), Unknown (part of it holds room, the rest cannot follow),
+//! Completed. One function from members to phase; a status is said again only when it changed.
+
+use resources::kinds::{PodGroupPhase, PodGroupStatus};
+use resources::report::PlacementReport;
+
+use crate::gang::{Gang, GangKey};
+use crate::plan::{GroupCondition, GroupRef, GroupUpdate};
+use crate::state::Scheduler;
+
+/// The condition of a gang that was placed.
+const SCHEDULED: &str = "Scheduled";
+/// The condition of a gang that could not be.
+const UNSCHEDULABLE: &str = "Unschedulable";
+
+/// A PodGroup's status as it was last said or seen.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Shown {
+    phase: PodGroupPhase,
+    conditions: Vec<GroupCondition>,
+    running: usize,
+    succeeded: usize,
+    failed: usize,
+}
+
+impl Shown {
+    pub(crate) fn read(status: &PodGroupStatus) -> Shown {
+        let count = |n: i32| usize::try_from(n).unwrap_or(0);
+        let conditions = status.conditions.iter().map(|condition| GroupCondition {
+            kind: condition.type_.clone(),
+            status: condition.status == "True",
+            reason: condition.reason.clone().unwrap_or_default(),
+            message: condition.message.clone().unwrap_or_default(),
+        });
+        Shown {
+            phase: status.phase.unwrap_or_default(),
+            conditions: conditions.collect(),
+            running: count(status.running),
+            succeeded: count(status.succeeded),
+            failed: count(status.failed),
+        }
+    }
+
+    fn put(&mut self, kind: &str, status: bool, reason: &str, message: String) {
+        let new = GroupCondition { kind: kind.into(), status, reason: reason.into(), message };
+        match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
+            Some(old) => *old = new,
+            None => self.conditions.push(new),
+        }
+    }
+
+    fn has(&self, kind: &str, status: bool) -> bool {
+        self.conditions.iter().any(|c| c.kind == kind && c.status == status)
+    }
+}
+
+/// Where a gang stands.
+pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
+    let total = &gang.total;
+    let ended = total.succeeded + total.failed;
+    let all_ended = ended > 0 && total.pending == 0 && total.occupying() == 0;
+    if gang.completed || (all_ended && ended >= gang.minimum(key)) {
+        return PodGroupPhase::Completed;
+    }
+    if total.have() > 0 && gang.whole(key) {
+        return PodGroupPhase::Running;
+    }
+    if total.occupying() > 0 {
+        return PodGroupPhase::Unknown;
+    }
+    if gang.admitted { PodGroupPhase::Inqueue } else { PodGroupPhase::Pending }
+}
+
+impl Scheduler {
+    /// What a PodGroup's status should say now, if that is new. `report` is why the gang waits,
+    /// if it does.
+    pub(crate) fn status_update(
+        &mut self,
+        key: &GangKey,
+        report: Option<&PlacementReport>,
+    ) -> Option<GroupUpdate> {
+        let gang = self.gangs.get(key)?;
+        let uid = gang.spec.as_ref()?.uid.clone();
+        let phase = phase(key, gang);
+        if phase == PodGroupPhase::Completed && !gang.completed {
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.completed = true;
+            }
+            self.settle(key);
+        }
+        let gang = self.gangs.get(key)?;
+        let mut now = gang.shown.clone().unwrap_or_default();
+        now.phase = phase;
+        now.running = gang.total.running;
+        now.succeeded = gang.total.succeeded;
+        now.failed = gang.total.failed;
+        match report {
+            _ if phase == PodGroupPhase::Running => {
+                let members = gang.total.have();
+                now.put(SCHEDULED, true, "GangPlaced", format!("the gang is whole: {members} members have a node"));
+                if now.has(UNSCHEDULABLE, true) {
+                    now.put(UNSCHEDULABLE, false, "GangPlaced", String::new());
+                }
+            }
+            Some(report) => {
+                now.put(UNSCHEDULABLE, true, report.verdict.reason(), report.sentence());
+                if now.has(SCHEDULED, true) {
+                    now.put(SCHEDULED, false, report.verdict.reason(), String::new());
+                }
+            }
+            None => {}
+        }
+        if gang.shown.as_ref() == Some(&now) {
+            return None;
+        }
+        let update = GroupUpdate {
+            group: GroupRef::of(key),
+            uid,
+            phase,
+            conditions: now.conditions.clone(),
+            running: now.running,
+            succeeded: now.succeeded,
+            failed: now.failed,
+        };
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.shown = Some(now);
+        }
+        Some(update)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gang::{Counts, Spec};
+    use crate::resource::Demand;
+
+    fn gang(min: usize, total: Counts, admitted: bool) -> Gang {
+        let spec = Spec {
+            uid: String::new(),
+            min_member: min,
+            min_task_member: Default::default(),
+            min_resources: Demand::default(),
+            queue: "default".into(),
+            priority_class: None,
+            created: None,
+        };
+        Gang { spec: Some(spec), total, admitted, ..Gang::default() }
+    }
+
+    #[test]
+    fn a_gang_goes_through_the_phases_that_its_members_say() {
+        let key = GangKey::group("ns".into(), "g");
+        let counts = |pending, bound, running, succeeded, failed| Counts {
+            pending,
+            bound,
+            running,
+            succeeded,
+            failed,
+        };
+        let table = [
+            (counts(0, 0, 0, 0, 0), false, PodGroupPhase::Pending),
+            (counts(3, 0, 0, 0, 0), true, PodGroupPhase::Inqueue),
+            (counts(0, 3, 0, 0, 0), true, PodGroupPhase::Running),
+            (counts(0, 0, 2, 1, 0), true, PodGroupPhase::Running),
+            (counts(1, 0, 2, 0, 0), true, PodGroupPhase::Unknown),
+            (counts(0, 0, 0, 3, 0), true, PodGroupPhase::Completed),
+            (counts(0, 0, 0, 2, 1), true, PodGroupPhase::Completed),
+            (counts(0, 0, 0, 0, 1), true, PodGroupPhase::Inqueue),
+        ];
+        for (total, admitted, want) in table {
+            assert_eq!(phase(&key, &gang(3, total, admitted)), want, "{total:?}");
+        }
+    }
+}

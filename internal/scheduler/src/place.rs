@@ -1,0 +1,405 @@
+//! Placing one gang: whole, or not at all. What was taken on the way to a failure is given back
+//! before anybody sees it; why it failed is told from the moment of failure.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::class::ClassIx;
+use crate::gang::{Gang, GangKey};
+use crate::node::NodeIx;
+use crate::pod::{PodKey, Stage};
+use crate::queue::Bound;
+use crate::report::Obstacle;
+use crate::resource::{CPU, GPU, MEMORY};
+use crate::state::Scheduler;
+
+/// A member and the room found for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub(crate) pod: PodKey,
+    pub(crate) node: NodeIx,
+    pub(crate) devices: Vec<Arc<str>>,
+    class: ClassIx,
+}
+
+/// What came of trying a gang.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// There was nothing to place.
+    Nothing,
+    /// Nothing was placed.
+    Blocked(Obstacle),
+    /// The gang is whole; members beyond the minimum may still wait.
+    Placed(Vec<Placement>, Option<Obstacle>),
+}
+
+/// Waiting members of one class.
+struct Batch {
+    class: ClassIx,
+    pods: Vec<PodKey>,
+}
+
+/// Which members to place: those that the gang's tasks require, then `needed` of the others, then
+/// what fits of the rest.
+struct Wanted {
+    required: Vec<Batch>,
+    others: Vec<Batch>,
+    needed: usize,
+}
+
+/// What ended the placing of a batch early.
+enum Stop {
+    Queue(Bound),
+    Room,
+}
+
+/// One attempt under way.
+struct Run {
+    queue: String,
+    /// Nodes that members of the gang are on: the first to be looked at for the next.
+    own: Vec<NodeIx>,
+    placed: Vec<Placement>,
+    have: usize,
+}
+
+impl Scheduler {
+    /// Tries to place a gang, and takes what it places.
+    pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
+        if let Err(obstacle) = self.let_in(key, now) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else { return Attempt::Nothing };
+        if let Some(obstacle) = self.missing_members(key, gang) {
+            return Attempt::Blocked(obstacle);
+        }
+        if gang.total.pending == 0 {
+            return Attempt::Nothing;
+        }
+        let wanted = self.wanted(key, gang);
+        let mut run = Run {
+            queue: gang.queue.clone(),
+            own: gang.nodes.keys().copied().collect(),
+            placed: Vec::new(),
+            have: gang.total.have(),
+        };
+        match self.place(&wanted, &mut run) {
+            Ok(rest) if run.placed.is_empty() => match rest {
+                Some(obstacle) => Attempt::Blocked(obstacle),
+                None => Attempt::Nothing,
+            },
+            Ok(rest) => {
+                self.assume(key, &run.placed);
+                Attempt::Placed(run.placed, rest)
+            }
+            Err(obstacle) => {
+                self.give_back(&run);
+                Attempt::Blocked(obstacle)
+            }
+        }
+    }
+
+    /// The gates before placement: a failed binding's pause, the queue, what the gang says that it
+    /// needs at least.
+    fn let_in(&mut self, key: &GangKey, now: Timestamp) -> Result<(), Obstacle> {
+        let Some(gang) = self.gangs.get(key) else { return Ok(()) };
+        if let Some(until) = gang.held_until {
+            if now < until {
+                self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                return Err(Obstacle::held());
+            }
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.held_until = None;
+            }
+        }
+        let Some(gang) = self.gangs.get(key) else { return Ok(()) };
+        if gang.spec.is_none() && !key.lone {
+            return Err(Obstacle::no_group(key));
+        }
+        let Some(rules) = self.queues.rules(&gang.queue) else {
+            return Err(Obstacle::no_queue(&gang.queue));
+        };
+        if gang.admitted {
+            return Ok(());
+        }
+        if !rules.open {
+            return Err(Obstacle::closed(&gang.queue));
+        }
+        if let Some(obstacle) = self.too_large(gang, &rules.capability) {
+            return Err(obstacle);
+        }
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.admitted = true;
+        }
+        self.settle(key);
+        Ok(())
+    }
+
+    /// Volcano's gate on `minResources`: a gang is let in while its queue's capability could hold
+    /// it beside those let in before. A full cluster is no reason to keep it out, one that is
+    /// too small is.
+    fn too_large(&self, gang: &Gang, capability: &[(u8, i64)]) -> Option<Obstacle> {
+        let spec = gang.spec.as_ref()?;
+        let queue = self.queues.get(&gang.queue);
+        for (ix, asked) in &spec.min_resources.0 {
+            if *asked > self.total.get(*ix) {
+                return Some(self.beyond_cluster(*ix, *asked));
+            }
+            let Some((_, allowed)) = capability.iter().find(|(at, _)| at == ix) else { continue };
+            let held = queue.map_or(0, |q| q.allocated.get(*ix) + q.expected.get(*ix));
+            if held + asked > *allowed {
+                let bound = Bound::Capability { resource: *ix, allowed: *allowed, held };
+                return Some(self.over_quota(&gang.queue, bound, *asked, 0));
+            }
+        }
+        None
+    }
+
+    fn missing_members(&self, key: &GangKey, gang: &Gang) -> Option<Obstacle> {
+        let minimum = gang.minimum(key);
+        let mut missing = Vec::new();
+        for (task, min) in gang.spec.iter().flat_map(|spec| &spec.min_task_member) {
+            let present = gang.task(task).present();
+            if present < *min {
+                missing.push(format!("{present} of {min} of task {task}"));
+            }
+        }
+        let present = gang.total.present();
+        if missing.is_empty() && present >= minimum {
+            return None;
+        }
+        if missing.is_empty() {
+            missing.push(format!("{present} of {minimum}"));
+        }
+        Some(Obstacle::missing_members(&missing.join(", "), gang.total.have()))
+    }
+
+    fn wanted(&self, key: &GangKey, gang: &Gang) -> Wanted {
+        let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
+        let mut short: BTreeMap<&str, usize> = tasks
+            .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
+            .collect();
+        let mut required: BTreeMap<ClassIx, Vec<PodKey>> = BTreeMap::new();
+        let mut others: BTreeMap<ClassIx, Vec<PodKey>> = BTreeMap::new();
+        let mut needed = gang.minimum(key).saturating_sub(gang.total.have());
+        for (_, name) in &gang.pending {
+            let Some(pod) = self.pods.get(name) else { continue };
+            let into = match short.get_mut(&*pod.task) {
+                Some(n) if *n > 0 => {
+                    *n -= 1;
+                    needed = needed.saturating_sub(1);
+                    &mut required
+                }
+                _ => &mut others,
+            };
+            into.entry(pod.class).or_default().push(name.clone());
+        }
+        if others.len() == 1 && needed > 0 {
+            // Nothing to choose from: the others that are needed are required too.
+            for (class, pods) in &mut others {
+                let rest = pods.split_off(needed.min(pods.len()));
+                let first = std::mem::replace(pods, rest);
+                required.entry(*class).or_default().extend(first);
+            }
+            needed = 0;
+        }
+        Wanted { required: self.batches(required), others: self.batches(others), needed }
+    }
+
+    /// The hardest to place first. Not by the class's number, which is an accident.
+    fn batches(&self, by_class: BTreeMap<ClassIx, Vec<PodKey>>) -> Vec<Batch> {
+        let mut batches: Vec<Batch> = by_class
+            .into_iter()
+            .filter(|(_, pods)| !pods.is_empty())
+            .map(|(class, pods)| Batch { class, pods })
+            .collect();
+        batches.sort_by_cached_key(|batch| {
+            let demand = self.classes.get(batch.class).demand();
+            let size = [GPU, CPU, MEMORY].map(|ix| -demand.get(ix));
+            (size, batch.pods.first().map(PodKey::ranked))
+        });
+        batches
+    }
+
+    /// Places what is wanted. An error says why the minimum cannot be had; what was taken by then
+    /// is still taken. The success says why members beyond the minimum wait, if any do.
+    fn place(&mut self, wanted: &Wanted, run: &mut Run) -> Result<Option<Obstacle>, Obstacle> {
+        self.foresee(wanted, run.have)?;
+        let mut coming: BTreeMap<ClassIx, usize> = BTreeMap::new();
+        for batch in wanted.required.iter().chain(&wanted.others) {
+            *coming.entry(batch.class).or_default() += batch.pods.len();
+        }
+        for batch in &wanted.required {
+            let (placed, stop) = self.place_batch(batch.class, &batch.pods, &mut coming, run);
+            if let Some(stop) = stop {
+                let missing = batch.pods.len() - placed;
+                return Err(self.obstacle(batch.class, &stop, missing, run));
+            }
+        }
+        let mut needed = wanted.needed;
+        let mut later: Vec<(ClassIx, &[PodKey])> = Vec::new();
+        let mut stopped = None;
+        for batch in &wanted.others {
+            let now = needed.min(batch.pods.len());
+            let (placed, stop) =
+                self.place_batch(batch.class, &batch.pods[..now], &mut coming, run);
+            needed -= placed;
+            match stop {
+                Some(stop) => stopped = stopped.or(Some((batch.class, stop))),
+                None => later.push((batch.class, &batch.pods[now..])),
+            }
+        }
+        if needed > 0 {
+            let first = wanted.others.first().map_or(0, |batch| batch.class);
+            let (class, stop) = stopped.unwrap_or((first, Stop::Room));
+            return Err(self.obstacle(class, &stop, needed, run));
+        }
+        let mut rest = stopped.map(|(class, stop)| self.obstacle(class, &stop, 1, run));
+        for (class, pods) in later {
+            let (placed, stop) = self.place_batch(class, pods, &mut coming, run);
+            if let Some(stop) = stop
+                && rest.is_none()
+            {
+                rest = Some(self.obstacle(class, &stop, pods.len() - placed, run));
+            }
+        }
+        Ok(rest)
+    }
+
+    /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
+    /// anything.
+    fn foresee(&mut self, wanted: &Wanted, have: usize) -> Result<(), Obstacle> {
+        for batch in wanted.required.iter().chain(&wanted.others) {
+            if let Some(unmet) = self.classes.get(batch.class).unmet() {
+                return Err(Obstacle::undecided(unmet.words(), have));
+            }
+        }
+        let mut possible = have;
+        let mut worst: Option<(ClassIx, usize)> = None;
+        for batch in &wanted.required {
+            self.refresh(batch.class);
+            let room = self.views.get(&batch.class).map_or(0, |view| view.room);
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
+            possible += room.min(batch.pods.len());
+            if room < batch.pods.len() && worst.is_none() {
+                worst = Some((batch.class, batch.pods.len() - room));
+            }
+        }
+        match worst {
+            Some((class, missing)) => Err(self.no_room(class, missing, possible)),
+            None => Ok(()),
+        }
+    }
+
+    /// Places members of one class, as many as can be; says what ended it if not all could.
+    fn place_batch(
+        &mut self,
+        class: ClassIx,
+        pods: &[PodKey],
+        coming: &mut BTreeMap<ClassIx, usize>,
+        run: &mut Run,
+    ) -> (usize, Option<Stop>) {
+        if pods.is_empty() {
+            return (0, None);
+        }
+        let demand = self.classes.get(class).demand().clone();
+        let gpus = usize::try_from(demand.get(GPU)).unwrap_or(0);
+        self.refresh(class);
+        let mut own: Vec<NodeIx> = match self.views.get(&class) {
+            Some(view) => run.own.iter().copied().filter(|at| view.holds(*at) > 0).collect(),
+            None => Vec::new(),
+        };
+        let mut next = 0;
+        while next < pods.len() {
+            let (allowed, bound) = self.queues.allows(&run.queue, &demand, |ix| self.idle(ix));
+            if let (0, Some(bound)) = (allowed, bound) {
+                return (next, Some(Stop::Queue(bound)));
+            }
+            self.refresh(class);
+            let Some(view) = self.views.get(&class) else { return (next, Some(Stop::Room)) };
+            // Room is sought for all that are still to come, so that they stay together.
+            let ahead = coming.get(&class).copied().unwrap_or(0).max(pods.len() - next);
+            let want = u32::try_from(ahead).unwrap_or(u32::MAX);
+            let Some(at) = view.choose_among(&own, want).or_else(|| view.choose(want)) else {
+                return (next, Some(Stop::Room));
+            };
+            let count = view.holds(at).min(allowed) as usize;
+            let chunk = &pods[next..pods.len().min(next + count)];
+            for pod in chunk {
+                let devices = self.choose_devices(at, gpus);
+                self.occupy(at, &demand, &devices);
+                run.placed.push(Placement { pod: pod.clone(), node: at, devices, class });
+            }
+            self.queues.charge(&run.queue, &demand, chunk.len() as i64);
+            self.touch(at);
+            next += chunk.len();
+            if let Some(n) = coming.get_mut(&class) {
+                *n = n.saturating_sub(chunk.len());
+            }
+            if chunk.len() == count {
+                own.retain(|mine| *mine != at);
+            } else if !own.contains(&at) {
+                own.push(at);
+            }
+            if !run.own.contains(&at) {
+                run.own.push(at);
+            }
+        }
+        (next, None)
+    }
+
+    fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<Arc<str>> {
+        let node = &self.nodes[at];
+        match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
+            Some(devices) if count > 0 => devices.choose(&node.held, count),
+            _ => Vec::new(),
+        }
+    }
+
+    fn obstacle(&mut self, class: ClassIx, stop: &Stop, missing: usize, run: &Run) -> Obstacle {
+        let possible = run.have + run.placed.len();
+        match stop {
+            Stop::Queue(bound) => {
+                let resource = match bound {
+                    Bound::Capability { resource, .. } | Bound::Guarantees { resource, .. } => *resource,
+                };
+                let each = self.classes.get(class).demand().get(resource);
+                let asked = each.saturating_mul(missing as i64);
+                self.over_quota(&run.queue, *bound, asked, possible)
+            }
+            Stop::Room => {
+                self.refresh(class);
+                self.no_room(class, missing, possible)
+            }
+        }
+    }
+
+    /// Undoes an attempt.
+    fn give_back(&mut self, run: &Run) {
+        for placement in &run.placed {
+            let demand = self.classes.get(placement.class).demand().clone();
+            self.vacate(placement.node, &demand, &placement.devices);
+            self.queues.charge(&run.queue, &demand, -1);
+            self.touch(placement.node);
+        }
+    }
+
+    /// Notes what was placed in the members and their gang. Their room and their queue's account
+    /// were taken while placing.
+    fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
+        let Some(gang) = self.gangs.get_mut(key) else { return };
+        for placement in placed {
+            let Some(pod) = self.pods.get_mut(&placement.pod) else { continue };
+            gang.count(&placement.pod, &pod.task, Stage::Pending, false);
+            gang.count(&placement.pod, &pod.task, Stage::Bound, true);
+            gang.count_node(placement.node, true);
+            gang.allocated.add(self.classes.get(placement.class).demand(), 1);
+            pod.stage = Stage::Bound;
+            pod.node = Some(placement.node);
+            pod.devices = placement.devices.clone();
+            pod.assumed = true;
+        }
+        self.settle(key);
+    }
+}

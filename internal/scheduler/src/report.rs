@@ -1,0 +1,270 @@
+//! Why a gang waits, in words and numbers: from what stopped it to the report that people read.
+//! Decides nothing.
+
+use resources::amounts::quantity_of;
+use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
+
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::queue::Bound;
+use crate::resource::{Ix, PODS};
+use crate::state::Scheduler;
+
+/// What stopped a gang.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Obstacle {
+    pub(crate) verdict: Verdict,
+    binding: String,
+    would_fit: String,
+    per_reason: Vec<ReasonCount>,
+    nodes: usize,
+    /// Members that run or would find room.
+    possible: usize,
+}
+
+impl Obstacle {
+    fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
+        Obstacle { verdict, binding, would_fit, ..Obstacle::default() }
+    }
+
+    pub(crate) fn held() -> Obstacle {
+        Obstacle::new(
+            Verdict::Waiting,
+            "room was found, but the API refused a member's binding; it is tried again shortly".into(),
+            "the API accepting the binding: the event on the pod says what it refused".into(),
+        )
+    }
+
+    pub(crate) fn no_group(key: &GangKey) -> Obstacle {
+        let (namespace, name) = (&key.namespace, &key.name);
+        Obstacle::new(
+            Verdict::NotEnoughMembers,
+            format!("PodGroup {namespace}/{name}, which the pods name, does not exist"),
+            format!("create PodGroup {name} in namespace {namespace}"),
+        )
+    }
+
+    pub(crate) fn no_queue(queue: &str) -> Obstacle {
+        Obstacle::new(
+            Verdict::QueueMissing,
+            format!("queue {queue} does not exist"),
+            format!("create queue {queue}, or name another"),
+        )
+    }
+
+    pub(crate) fn closed(queue: &str) -> Obstacle {
+        Obstacle::new(
+            Verdict::QueueClosed,
+            format!("queue {queue} is closed"),
+            format!("open queue {queue}, or name another"),
+        )
+    }
+
+    pub(crate) fn missing_members(missing: &str, have: usize) -> Obstacle {
+        let mut obstacle = Obstacle::new(
+            Verdict::NotEnoughMembers,
+            format!("{missing} members exist"),
+            "create the members that are missing".into(),
+        );
+        obstacle.possible = have;
+        obstacle
+    }
+
+    pub(crate) fn undecided(what: &str, have: usize) -> Obstacle {
+        let mut obstacle = Obstacle::new(
+            Verdict::NoNodeFits,
+            format!("a member has {what}, which this scheduler does not place by"),
+            "leave it out, or make it preferred".into(),
+        );
+        obstacle.possible = have;
+        obstacle
+    }
+}
+
+impl Scheduler {
+    pub(crate) fn beyond_cluster(&self, resource: Ix, asked: i64) -> Obstacle {
+        let name = self.names.name(resource);
+        let (asked, has) = (quantity_of(name, asked), quantity_of(name, self.total.get(resource)));
+        Obstacle::new(
+            Verdict::InsufficientResources,
+            format!("minResources asks for {name}: {asked}, and all nodes together have {has}"),
+            format!("nodes with more {name}, or a smaller minResources"),
+        )
+    }
+
+    pub(crate) fn over_quota(&self, queue: &str, bound: Bound, asked: i64, possible: usize) -> Obstacle {
+        let mut obstacle = match bound {
+            Bound::Capability { resource, allowed, held } => {
+                let name = self.names.name(resource);
+                let short = quantity_of(name, held + asked - allowed);
+                let [held, allowed, asked] = [held, allowed, asked].map(|n| quantity_of(name, n));
+                Obstacle::new(
+                    Verdict::QuotaExceeded,
+                    format!("queue {queue} holds {held} of the {allowed} {name} it may use, and {asked} more are needed"),
+                    format!("{short} {name} given back in queue {queue}, or that much more capability"),
+                )
+            }
+            Bound::Guarantees { resource, idle, kept } => {
+                let name = self.names.name(resource);
+                let short = quantity_of(name, kept + asked - idle);
+                let [idle, kept, asked] = [idle, kept, asked].map(|n| quantity_of(name, n));
+                Obstacle::new(
+                    Verdict::QuotaExceeded,
+                    format!("{idle} {name} are free, {kept} of them kept for other queues' guarantees, and {asked} more are needed"),
+                    format!("{short} {name} becoming free, or smaller guarantees"),
+                )
+            }
+        };
+        obstacle.possible = possible;
+        obstacle
+    }
+
+    /// A class that finds no room for `missing` more members. Its view must be fresh.
+    pub(crate) fn no_room(&self, class: ClassIx, missing: usize, possible: usize) -> Obstacle {
+        let Some(view) = self.views.get(&class) else { return Obstacle::default() };
+        let mut obstacle = Obstacle { possible, nodes: view.tally.nodes, ..Obstacle::default() };
+        for (refusal, nodes) in view.tally.refused() {
+            obstacle.per_reason.push(ReasonCount { reason: refusal.words().to_owned(), nodes });
+        }
+        for (ix, nodes) in view.tally.short() {
+            obstacle.per_reason.push(ReasonCount { reason: self.shortage(ix), nodes });
+        }
+        obstacle
+            .per_reason
+            .sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        if view.tally.nodes == 0 {
+            obstacle.verdict = Verdict::NoNodes;
+            obstacle.binding = "there are no nodes".into();
+            obstacle.would_fit = "join a node".into();
+            return obstacle;
+        }
+        let demand = self.classes.get(class).demand();
+        let scarce = self.scarce(class);
+        if view.empty == 0 {
+            obstacle.verdict = Verdict::NoNodeFits;
+            let refusals = view.tally.refused().map(|(refusal, _)| refusal.remedy().to_owned());
+            let sizes = scarce.iter().map(|ix| {
+                let name = self.names.name(*ix);
+                format!("a node with {name}: {}", quantity_of(name, demand.get(*ix)))
+            });
+            let remedies: Vec<String> = refusals.chain(sizes).collect();
+            obstacle.binding = "no node could hold one member, even when empty".into();
+            obstacle.would_fit = remedies.join("; or ");
+            return obstacle;
+        }
+        obstacle.verdict = Verdict::InsufficientResources;
+        let Some(ix) = scarce.first().copied() else { return obstacle };
+        let name = self.names.name(ix);
+        let each = demand.get(ix);
+        let needed = each.saturating_mul(missing as i64);
+        let idle = self.idle(ix).max(0);
+        let (free, all) = (quantity_of(name, idle), quantity_of(name, self.total.get(ix)));
+        let scattered = if idle >= needed && view.room == 0 {
+            ", in places where no member can use them"
+        } else {
+            ""
+        };
+        obstacle.binding = format!(
+            "{free} of {all} {name} are free{scattered}, and {} more are needed",
+            quantity_of(name, needed)
+        );
+        let members = if missing == 1 { "member" } else { "members" };
+        let wanted: Vec<String> = scarce
+            .iter()
+            .map(|ix| {
+                let name = self.names.name(*ix);
+                format!("{name}: {}", quantity_of(name, demand.get(*ix)))
+            })
+            .collect();
+        obstacle.would_fit =
+            format!("room for {missing} more {members} on matching nodes, each {}", wanted.join(", "));
+        if possible as u64 + missing as u64 > view.empty + self.held_elsewhere(class) {
+            obstacle.would_fit.push_str(&format!(
+                " (matching nodes hold {} such members when empty: add nodes)",
+                view.empty
+            ));
+        }
+        obstacle
+    }
+
+    /// Room that the class's view does not speak of: none while members count once.
+    fn held_elsewhere(&self, _class: ClassIx) -> u64 {
+        0
+    }
+
+    /// What nodes run out of first for the class, the most frequent first, then by name.
+    fn scarce(&self, class: ClassIx) -> Vec<Ix> {
+        let Some(view) = self.views.get(&class) else { return Vec::new() };
+        let mut short: Vec<(Ix, usize)> = view.tally.short().collect();
+        short.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| self.names.name(a.0).cmp(self.names.name(b.0))));
+        short.into_iter().map(|(ix, _)| ix).collect()
+    }
+
+    fn shortage(&self, ix: Ix) -> String {
+        if ix == PODS { "Too many pods".to_owned() } else { format!("Insufficient {}", self.names.name(ix)) }
+    }
+
+    /// The report on a waiting gang, with so many before it in its queue.
+    pub(crate) fn report(&mut self, key: &GangKey, obstacle: &Obstacle, ahead: usize) -> PlacementReport {
+        let Some(gang) = self.gangs.get(key) else { return PlacementReport::default() };
+        let whole = gang.whole(key);
+        let mut binding = obstacle.binding.clone();
+        if gang.overtaken > 0 {
+            let (count, queue) = (gang.overtaken, &gang.queue);
+            let gangs = if count == 1 { "gang" } else { "gangs" };
+            binding.push_str(&format!("; {count} {gangs} behind it in queue {queue} started meanwhile"));
+        }
+        let mut report = PlacementReport {
+            namespace: key.namespace.to_string(),
+            group: key.name.to_string(),
+            queue: gang.queue.clone(),
+            // Members beyond a whole gang's minimum start one by one.
+            members_wanted: if whole { 1 } else { gang.minimum(key) },
+            members_placed_possible: if whole { 0 } else { obstacle.possible },
+            since: self.since(gang),
+            verdict: obstacle.verdict,
+            binding,
+            would_fit: obstacle.would_fit.clone(),
+            nodes: obstacle.nodes,
+            per_reason: obstacle.per_reason.clone(),
+            ahead,
+            tasks: Vec::new(),
+            estimate: None,
+        };
+        report.tasks = self.task_reports(key);
+        report
+    }
+
+    fn task_reports(&mut self, key: &GangKey) -> Vec<TaskReport> {
+        let Some(gang) = self.gangs.get(key) else { return Vec::new() };
+        let single = gang.tasks.len() <= 1;
+        let minimum = gang.minimum(key);
+        let mut tasks = Vec::new();
+        let mut classes = Vec::new();
+        for (task, counts) in &gang.tasks {
+            let first = gang.pending.iter().find_map(|(_, name)| {
+                self.pods.get(name).filter(|pod| pod.task == *task).map(|pod| pod.class)
+            });
+            let min = gang.spec.as_ref().and_then(|spec| spec.min_task_member.get(task).copied());
+            let each = first.map(|class| {
+                let demand = &self.classes.get(class).demand().0;
+                demand.iter().map(|(ix, n)| (self.names.name(*ix).to_owned(), *n)).collect()
+            });
+            tasks.push(TaskReport {
+                name: task.to_string(),
+                wanted: min.unwrap_or(if single { minimum } else { 0 }),
+                present: counts.present(),
+                placeable: counts.have(),
+                each: each.unwrap_or_default(),
+            });
+            classes.push((first, counts.pending));
+        }
+        for (task, (class, pending)) in tasks.iter_mut().zip(classes) {
+            let Some(class) = class else { continue };
+            self.refresh(class);
+            let room = self.views.get(&class).map_or(0, |view| view.room);
+            task.placeable += usize::try_from(room).unwrap_or(usize::MAX).min(pending);
+        }
+        tasks
+    }
+}

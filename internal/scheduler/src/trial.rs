@@ -1,0 +1,115 @@
+//! Trying things out: where would these pods go if they came now? Nothing is kept of a trial.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::PodGroup;
+use resources::names::GROUP_NAME;
+use resources::report::PlacementReport;
+
+use crate::event::Event;
+use crate::gang::GangKey;
+use crate::place::Attempt;
+use crate::plan::Bind;
+use crate::pod::PodKey;
+use crate::state::Scheduler;
+
+/// Goes before the names of what is tried, so that they meet nobody's: no object's name has it.
+const MARK: &str = "trial:";
+
+/// What would come of some pods.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Trial {
+    /// Where they would go.
+    pub binds: Vec<Bind>,
+    /// Why others would wait.
+    pub reports: Vec<PlacementReport>,
+}
+
+impl Scheduler {
+    /// Says where pods would be placed if they were there now, and why not. Those that name
+    /// `group` in their annotation are placed as that gang; each other one stands alone. What is
+    /// tried need not exist; if it does, the trial is of a second one. The state is afterwards
+    /// as it was before.
+    pub fn would_place(&mut self, group: Option<&PodGroup>, pods: &[Pod], now: Timestamp) -> Trial {
+        let before = (self.changed, self.stirred.clone(), self.wake);
+        self.rank_nodes();
+        let mut gone = Vec::new();
+        let mut keys = Vec::new();
+        for pod in pods {
+            let mut pod = pod.clone();
+            mark(&mut pod.metadata.name);
+            if let Some(annotations) = &mut pod.metadata.annotations
+                && let Some(name) = annotations.get_mut(GROUP_NAME)
+            {
+                name.insert_str(0, MARK);
+            }
+            let namespace = pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+            let name = pod.metadata.name.clone().unwrap_or_default();
+            self.apply(Event::PodChanged(Box::new(pod)));
+            if let Some(known) = self.pods.get(&PodKey::new(&namespace, &name)) {
+                keys.push(known.gang.clone());
+            }
+            gone.push(Event::PodGone(namespace, name));
+        }
+        if let Some(group) = group {
+            let mut group = group.clone();
+            mark(&mut group.metadata.name);
+            group.status = None;
+            let namespace = group.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+            let name = group.metadata.name.clone().unwrap_or_default();
+            keys.push(GangKey::group(namespace.as_str().into(), &name));
+            self.apply(Event::PodGroupChanged(Box::new(group)));
+            gone.push(Event::PodGroupGone(namespace, name));
+        }
+        keys.sort_unstable();
+        keys.dedup();
+        let trial = self.try_gangs(&keys, now);
+        for event in gone {
+            self.apply(event);
+        }
+        (self.changed, self.stirred, self.wake) = before;
+        trial
+    }
+
+    fn try_gangs(&mut self, keys: &[GangKey], now: Timestamp) -> Trial {
+        let mut trial = Trial::default();
+        for key in keys {
+            let ahead = self.gangs.get(key).map_or(0, |gang| {
+                let queue = self.queues.get(&gang.queue);
+                let line = queue.into_iter().flat_map(|queue| &queue.line);
+                gang.line.as_ref().map_or(0, |own| line.take_while(|place| *place < own).count())
+            });
+            let obstacle = match self.attempt(key, now) {
+                Attempt::Nothing => None,
+                Attempt::Blocked(obstacle) => Some(obstacle),
+                Attempt::Placed(placed, rest) => {
+                    self.write_binds(key, placed, &mut trial.binds);
+                    rest
+                }
+            };
+            if let Some(obstacle) = obstacle {
+                let mut report = self.report(key, &obstacle, ahead);
+                unmark(&mut report.group);
+                report.binding = report.binding.replace(MARK, "");
+                report.would_fit = report.would_fit.replace(MARK, "");
+                trial.reports.push(report);
+            }
+        }
+        for bind in &mut trial.binds {
+            unmark(&mut bind.pod.name);
+            unmark(&mut bind.group.name);
+        }
+        trial
+    }
+}
+
+fn mark(name: &mut Option<String>) {
+    let own = name.take().unwrap_or_default();
+    *name = Some(format!("{MARK}{own}"));
+}
+
+fn unmark(name: &mut String) {
+    if let Some(own) = name.strip_prefix(MARK) {
+        *name = own.to_owned();
+    }
+}

@@ -1,0 +1,114 @@
+//! The state as plain data, for those who compare, check or show it.
+
+use std::collections::BTreeMap;
+
+use resources::amounts::Amounts;
+
+use crate::pod::Stage;
+use crate::state::Scheduler;
+
+/// The cluster as the scheduler sees it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct ClusterView {
+    /// Nodes by name.
+    pub nodes: BTreeMap<String, NodeView>,
+    /// Pods by namespace and name.
+    pub pods: BTreeMap<(String, String), PodView>,
+    /// Queues by name.
+    pub queues: BTreeMap<String, QueueView>,
+}
+
+/// One node.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct NodeView {
+    /// Is there such a node, or do only pods name it?
+    pub exists: bool,
+    /// What it has for pods.
+    pub allocatable: Amounts,
+    /// What pods take of it.
+    pub used: Amounts,
+    /// Pods that take room.
+    pub pods: usize,
+    /// Ids of devices that pods hold.
+    pub held: Vec<String>,
+}
+
+/// One pod.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PodView {
+    /// The node whose room it takes.
+    pub node: Option<String>,
+    /// Does it wait to be placed?
+    pub pending: bool,
+    /// What it asks for.
+    pub requests: Amounts,
+    /// Its gang: a PodGroup's name, or its own.
+    pub group: String,
+    /// Device ids it holds.
+    pub devices: Vec<String>,
+}
+
+/// One queue.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct QueueView {
+    /// What its gangs hold.
+    pub allocated: Amounts,
+    /// Gangs that wait, in the order of the line: namespace and name.
+    pub line: Vec<(String, String)>,
+    /// Gangs by phase: Pending, Inqueue, Running, Completed, Unknown. Only PodGroups count.
+    pub phases: BTreeMap<&'static str, usize>,
+}
+
+impl Scheduler {
+    /// Everything, as plain data: costs the cluster's size.
+    #[must_use]
+    pub fn view(&self) -> ClusterView {
+        let nodes = self.node_index.values().map(|at| &self.nodes[*at]).map(|node| {
+            let allocatable = node.offer.as_ref().map(|offer| self.names.amounts(&offer.allocatable));
+            let view = NodeView {
+                exists: node.offer.is_some(),
+                allocatable: allocatable.unwrap_or_default(),
+                used: self.names.amounts(&node.used),
+                pods: node.pods,
+                held: node.held.keys().map(|id| id.to_string()).collect(),
+            };
+            (node.name.to_string(), view)
+        });
+        let pods = self.pods.iter().map(|(key, pod)| {
+            let demand = &self.classes.get(pod.class).demand().0;
+            let view = PodView {
+                node: pod.node.map(|at| self.nodes[at].name.to_string()),
+                pending: pod.stage == Stage::Pending,
+                requests: demand.iter().map(|(ix, n)| (self.names.name(*ix).to_owned(), *n)).collect(),
+                group: pod.gang.name.to_string(),
+                devices: pod.devices.iter().map(|id| id.to_string()).collect(),
+            };
+            ((key.namespace.to_string(), key.name.to_string()), view)
+        });
+        ClusterView { nodes: nodes.collect(), pods: pods.collect(), queues: self.queue_views() }
+    }
+
+    /// What each queue holds and who waits in it: costs the number of gangs.
+    #[must_use]
+    pub fn queue_views(&self) -> BTreeMap<String, QueueView> {
+        let mut views: BTreeMap<String, QueueView> = BTreeMap::new();
+        for (name, queue) in self.queues.iter() {
+            let line = queue.line.iter().map(|place| {
+                (place.gang.namespace.to_string(), place.gang.name.to_string())
+            });
+            let view = QueueView {
+                allocated: self.names.amounts(&queue.allocated),
+                line: line.collect(),
+                phases: BTreeMap::new(),
+            };
+            views.insert(name.clone(), view);
+        }
+        for (key, gang) in self.gangs.iter().filter(|(_, gang)| gang.spec.is_some()) {
+            let phase = crate::phase::phase(key, gang).as_str();
+            if let Some(view) = views.get_mut(&gang.queue) {
+                *view.phases.entry(phase).or_insert(0) += 1;
+            }
+        }
+        views
+    }
+}
