@@ -94,11 +94,22 @@ impl Platform {
         Platform::start("server", arguments, listen)
     }
 
+    /// `muster server` with its data on a disk of the test's own.
+    pub fn server_in(disk: &Path, arguments: &[&str]) -> Platform {
+        let listen = format!("127.0.0.1:{}", free_port());
+        Platform::start_in("server", arguments, &listen, Some(disk))
+    }
+
     fn start(command: &str, arguments: &[&str], listen: &str) -> Platform {
+        Platform::start_in(command, arguments, listen, None)
+    }
+
+    fn start_in(command: &str, arguments: &[&str], listen: &str, disk: Option<&Path>) -> Platform {
         let keep = tempfile::Builder::new()
             .prefix("muster-")
             .tempdir()
             .expect("a directory");
+        let root = disk.unwrap_or(keep.path());
         let mut all = vec![
             command.to_string(),
             "--listen".to_string(),
@@ -107,7 +118,7 @@ impl Platform {
         all.extend(arguments.iter().map(ToString::to_string));
         let mut platform = Platform {
             child: None,
-            data: keep.path().join("data"),
+            data: root.join("data"),
             listen: listen.to_string(),
             arguments: all,
             keep: Some(keep),

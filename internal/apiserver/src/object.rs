@@ -92,27 +92,6 @@ fn member(out: &mut Vec<u8>, key: &str, value: &Value) {
     );
 }
 
-/// Stored bytes with another revision in them: a deletion's last state.
-pub fn with_revision(stored: &Bytes, revision: Revision) -> Bytes {
-    let Some(at) = stored
-        .windows(REVISION_KEY.len())
-        .position(|window| window == REVISION_KEY)
-    else {
-        return stored.clone();
-    };
-    let start = at + REVISION_KEY.len();
-    let digits = stored[start..]
-        .iter()
-        .position(|byte| *byte == b'"')
-        .unwrap_or_default();
-    let text = revision.to_string();
-    let mut out = Vec::with_capacity(stored.len() + text.len());
-    out.extend_from_slice(&stored[..start]);
-    out.extend_from_slice(text.as_bytes());
-    out.extend_from_slice(&stored[start + digits..]);
-    Bytes::from(out)
-}
-
 fn entry_meta(kind: &Kind, object: &Value) -> EntryMeta {
     let mut fields = kind.selectable(object);
     if deleting(object) {

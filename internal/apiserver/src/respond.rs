@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::negotiate::View;
-use crate::object;
 use crate::status::Failure;
 use crate::table;
 
@@ -93,9 +92,4 @@ pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
 
 fn read(bytes: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(bytes).map_err(Failure::internal)
-}
-
-/// Puts a resourceVersion into an object that is about to be shown.
-pub(crate) fn set_revision(value: &mut Value, revision: &str) {
-    object::meta_mut(value).insert("resourceVersion".into(), revision.into());
 }

@@ -69,6 +69,7 @@ impl Failure {
     }
 
     /// The HTTP status this failure is answered with.
+    #[cfg(test)]
     pub fn code(&self) -> StatusCode {
         self.0.code
     }
@@ -76,11 +77,6 @@ impl Failure {
     /// The machine-readable reason, such as `NotFound`.
     pub fn reason(&self) -> &'static str {
         self.0.reason
-    }
-
-    /// The sentence a person reads.
-    pub fn message(&self) -> &str {
-        &self.0.message
     }
 
     /// 404 for one object.
@@ -320,16 +316,6 @@ impl Failure {
             "RequestEntityTooLarge",
             format!("Request entity too large: limit is {limit}"),
         )
-    }
-
-    /// 429: nothing wrong, but not now.
-    pub fn too_many_requests(message: impl Into<String>) -> Self {
-        let mut failure = Self::new(StatusCode::TOO_MANY_REQUESTS, "TooManyRequests", message);
-        failure.0.details = Some(Details {
-            retry_after_seconds: 1,
-            ..Details::default()
-        });
-        failure
     }
 
     /// 503: the store takes no writes; the message says what to do.

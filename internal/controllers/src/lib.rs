@@ -8,6 +8,9 @@ pub mod scheduling;
 pub mod upkeep;
 
 use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
 
 /// What every control loop is given.
 #[derive(Clone)]
@@ -28,6 +31,40 @@ pub struct Config {
     /// How long a node may be silent before its pods are declared lost.
     pub node_grace: std::time::Duration,
     /// The first and last port handed out for rendezvous on nodes whose pods share the
-    /// host's network.
+    /// host's network. An empty range says that every pod has a network of its own.
     pub rendezvous_ports: std::ops::RangeInclusive<u16>,
+}
+
+/// The running control loops.
+pub struct Handle {
+    stop: tokio::sync::watch::Sender<bool>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Starts every control loop against this API. Must be called within a tokio runtime.
+#[must_use]
+pub fn start(client: kube::Client, config: Config) -> Handle {
+    let (stop, stopping) = tokio::sync::watch::channel(false);
+    let ctx = Context {
+        client,
+        config: Arc::new(config),
+        stop: stopping,
+    };
+    let tasks = jobs::spawn(ctx);
+    Handle { stop, tasks }
+}
+
+impl Handle {
+    /// Asks the loops to stop and waits for them; those that have not stopped after
+    /// `patience` are cut off, which loses nothing that was acknowledged.
+    pub async fn shutdown(self, patience: Duration) {
+        // A loop that is gone needs no telling.
+        let _ = self.stop.send(true);
+        let deadline = tokio::time::Instant::now() + patience;
+        for mut task in self.tasks {
+            if tokio::time::timeout_at(deadline, &mut task).await.is_err() {
+                task.abort();
+            }
+        }
+    }
 }

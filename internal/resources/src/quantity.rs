@@ -16,8 +16,10 @@ const MAX_UNITS: i128 = 100_000_000_000_000_000_000_000_000_000;
 const MAX: i128 = MAX_UNITS * NANO;
 /// Binary quantities are capped at the largest 64-bit integer.
 const MAX_BINARY: i128 = (i64::MAX as i128) * NANO;
-/// More digits than this in a number cannot matter: they are beyond the cap, or below a billionth.
-const DIGITS_KEPT: usize = 29;
+/// Significant digits that are kept; what lies below rounds up. More would not fit 128 bits, and none needs more.
+const DIGITS_DECIMAL: usize = 37;
+/// As above where the number is multiplied by up to 2^60.
+const DIGITS_BINARY: usize = 20;
 
 /// Why a text is no quantity. The words are Kubernetes'.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -181,7 +183,10 @@ impl FromStr for Quantity {
             return Err(QuantityError::Format);
         }
         let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
-        if fraction.contains('.') || (whole.is_empty() && fraction.is_empty()) {
+        if fraction.contains('.') {
+            return Err(QuantityError::Format);
+        }
+        if whole.is_empty() && fraction.is_empty() {
             return Err(QuantityError::Numeric);
         }
         let (scale, format) = interpret(suffix)?;
@@ -243,62 +248,23 @@ fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
 
 /// The magnitude in billionths, rounded up to one where there is anything, capped.
 fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
-    let power = match scale {
-        Scale::Ten(e) => e,
-        Scale::Two(_) => 0,
+    let (power, digits_kept, unit) = match scale {
+        Scale::Ten(e) => (e, DIGITS_DECIMAL, 1),
+        Scale::Two(bits) => (0, DIGITS_BINARY, 1_i128 << bits),
     };
-    // Digits d0 d1 ... with the point after `point` of them: value = 0.d0d1... * 10^point.
     let digits = || whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
     let leading = digits().take_while(|d| *d == 0).count();
     let total = whole.len() + fraction.len();
     if leading == total {
         return 0;
     }
-    let significant = total - leading;
-    let kept = significant.min(DIGITS_KEPT);
+    let kept = (total - leading).min(digits_kept);
     let mantissa = digits().skip(leading).take(kept).fold(0_i128, |n, d| n * 10 + d);
     let lost = digits().skip(leading + kept).any(|d| d != 0);
-    // value = mantissa * 10^exponent (plus what was lost)
-    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX / 2);
-    let before = i64::try_from(leading + kept).unwrap_or(i64::MAX / 2);
-    let exponent = point - before + i64::from(power) + 9;
-    match scale {
-        Scale::Ten(_) => shift_ten(mantissa, lost, exponent),
-        Scale::Two(bits) => {
-            // Multiply first so that nothing is lost: 29 digits and 60 bits do not fit, so split the mantissa.
-            let unit = 1_i128 << bits;
-            match mantissa.checked_mul(unit) {
-                Some(product) => shift_ten(product, lost, exponent),
-                None if exponent >= -9 => MAX_BINARY,
-                None => {
-                    let divisor = 10_i128.checked_pow(u32::try_from(-exponent).unwrap_or(0)).unwrap_or(i128::MAX);
-                    let (high, low) = (mantissa / divisor, mantissa % divisor);
-                    match high.checked_mul(unit) {
-                        None => MAX_BINARY,
-                        // The low part is below one billionth of `unit`: exact in two steps of 30 bits.
-                        Some(high) => high.saturating_add(scaled_fraction(low, divisor, bits)),
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// `low / divisor * 2^bits`, rounded up, without overflow: one bit at a time from the fraction's top.
-fn scaled_fraction(mut low: i128, divisor: i128, bits: u32) -> i128 {
-    let mut out = 0_i128;
-    for _ in 0..bits {
-        // low < divisor <= 10^38, doubling stays below i128's 1.7 * 10^38 only when divisor is at most half of that.
-        let twice = low.saturating_mul(2);
-        out *= 2;
-        if twice >= divisor {
-            out += 1;
-            low = twice - divisor;
-        } else {
-            low = twice;
-        }
-    }
-    out + i128::from(low > 0)
+    // In billionths the value is mantissa * unit * 10^exponent, and a little more where digits were lost.
+    let point = i64::try_from(whole.len()).unwrap_or(i64::MAX / 4);
+    let before = i64::try_from(leading + kept).unwrap_or(i64::MAX / 4);
+    shift_ten(mantissa * unit, lost, point - before + i64::from(power) + 9)
 }
 
 fn shift_ten(mantissa: i128, lost: bool, exponent: i64) -> i128 {

@@ -178,18 +178,13 @@ impl Scheduler {
             .collect();
         obstacle.would_fit =
             format!("room for {missing} more {members} on matching nodes, each {}", wanted.join(", "));
-        if possible as u64 + missing as u64 > view.empty + self.held_elsewhere(class) {
+        if view.room + missing as u64 > view.empty {
             obstacle.would_fit.push_str(&format!(
                 " (matching nodes hold {} such members when empty: add nodes)",
                 view.empty
             ));
         }
         obstacle
-    }
-
-    /// Room that the class's view does not speak of: none while members count once.
-    fn held_elsewhere(&self, _class: ClassIx) -> u64 {
-        0
     }
 
     /// What nodes run out of first for the class, the most frequent first, then by name.

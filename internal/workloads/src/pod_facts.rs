@@ -15,7 +15,10 @@ pub(crate) enum PodPhase {
 
 impl PodPhase {
     pub(crate) fn of(pod: &Pod) -> PodPhase {
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
         match phase {
             Some("Running") => PodPhase::Running,
             Some("Succeeded") => PodPhase::Succeeded,
@@ -49,26 +52,35 @@ pub(crate) fn is_bound(pod: &Pod) -> bool {
 }
 
 pub(crate) fn is_ready(pod: &Pod) -> bool {
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
     conditions
         .into_iter()
         .any(|condition| condition.type_ == "Ready" && condition.status == "True")
 }
 
 fn containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    pod.status.iter().flat_map(|status| status.container_statuses.iter().flatten())
+    pod.status
+        .iter()
+        .flat_map(|status| status.container_statuses.iter().flatten())
 }
 
 fn init_containers(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
-    pod.status.iter().flat_map(|status| status.init_container_statuses.iter().flatten())
+    pod.status
+        .iter()
+        .flat_map(|status| status.init_container_statuses.iter().flatten())
 }
 
 /// Exit code of a terminated container, by container.
 pub(crate) fn exit_codes(pod: &Pod) -> impl Iterator<Item = (&str, i32)> {
-    init_containers(pod).chain(containers(pod)).filter_map(|container| {
-        let terminated = container.state.as_ref()?.terminated.as_ref()?;
-        Some((container.name.as_str(), terminated.exit_code))
-    })
+    init_containers(pod)
+        .chain(containers(pod))
+        .filter_map(|container| {
+            let terminated = container.state.as_ref()?.terminated.as_ref()?;
+            Some((container.name.as_str(), terminated.exit_code))
+        })
 }
 
 /// The code that says why the pod failed: the main container's, else the first other
@@ -90,13 +102,21 @@ pub(crate) fn restart_count(pod: &Pod) -> u32 {
 
 /// When the pod ended, as well as its status tells.
 pub(crate) fn finished_at(pod: &Pod) -> Option<Timestamp> {
-    let ends = containers(pod).chain(init_containers(pod)).filter_map(|container| {
-        let terminated = container.state.as_ref()?.terminated.as_ref()?;
-        terminated.finished_at.as_ref().map(|time| time.0)
-    });
+    let ends = containers(pod)
+        .chain(init_containers(pod))
+        .filter_map(|container| {
+            let terminated = container.state.as_ref()?.terminated.as_ref()?;
+            terminated.finished_at.as_ref().map(|time| time.0)
+        });
     let changed = || {
-        let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
-        conditions.filter_map(|condition| condition.last_transition_time.as_ref()).map(|time| time.0).max()
+        let conditions = pod
+            .status
+            .iter()
+            .flat_map(|status| status.conditions.iter().flatten());
+        conditions
+            .filter_map(|condition| condition.last_transition_time.as_ref())
+            .map(|time| time.0)
+            .max()
     };
     let created = || pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
     ends.max().or_else(changed).or_else(created)
@@ -110,7 +130,10 @@ pub(crate) fn started_at(pod: &Pod) -> Option<Timestamp> {
 
 /// How the pod's failure is told to people.
 pub(crate) fn failure_story(pod: &Pod, main: &str) -> String {
-    let reason = pod.status.as_ref().and_then(|status| status.reason.as_deref());
+    let reason = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.reason.as_deref());
     match (reason, failure_code(pod, main)) {
         (Some(reason), None) => format!("{} failed: {reason}", name(pod)),
         (Some(reason), Some(code)) => {

@@ -11,3 +11,6 @@ pub use labels::{LabelSelector, Operator, Requirement};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct SelectorError(pub String);
+
+#[cfg(test)]
+mod tests;

@@ -22,7 +22,11 @@ pub(crate) enum Meaning {
 
 /// Judges a failed pod.
 pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
-    let rules = plan.spec.pod_failure_policy.iter().flat_map(|policy| &policy.rules);
+    let rules = plan
+        .spec
+        .pod_failure_policy
+        .iter()
+        .flat_map(|policy| &policy.rules);
     for (nth, rule) in rules.enumerate() {
         let Some(matched) = matches(rule, pod) else {
             continue;
@@ -53,11 +57,18 @@ fn matches(rule: &PodFailurePolicyRule, pod: &Pod) -> Option<String> {
                 format!("Container {container} for %pod failed with exit code {code}")
             });
     }
-    let conditions = pod.status.iter().flat_map(|status| status.conditions.iter().flatten());
+    let conditions = pod
+        .status
+        .iter()
+        .flat_map(|status| status.conditions.iter().flatten());
     let patterns = rule.on_pod_conditions.as_deref().unwrap_or_default();
     let found = conditions.into_iter().find(|condition| {
         patterns.iter().any(|pattern| {
-            let status = if pattern.status.is_empty() { "True" } else { &pattern.status };
+            let status = if pattern.status.is_empty() {
+                "True"
+            } else {
+                &pattern.status
+            };
             pattern.type_ == condition.type_ && status == condition.status
         })
     })?;
@@ -69,7 +80,16 @@ fn code_matches(
     container: &str,
     code: i32,
 ) -> bool {
-    let named = codes.container_name.as_deref().is_none_or(|name| name == container);
+    let named = codes
+        .container_name
+        .as_deref()
+        .is_none_or(|name| name == container);
     let listed = codes.values.contains(&code);
-    named && code != 0 && if codes.operator == "NotIn" { !listed } else { listed }
+    named
+        && code != 0
+        && if codes.operator == "NotIn" {
+            !listed
+        } else {
+            listed
+        }
 }

@@ -45,17 +45,20 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
     let job = observed.job;
     let mut status = job.status.clone().unwrap_or_default();
     let phase = Phase::of(&status);
-    let plan = Plan::of(job).filter(|_| {
-        job.metadata.deletion_timestamp.is_none() && !plan::managed_elsewhere(job)
-    });
+    let plan = Plan::of(job)
+        .filter(|_| job.metadata.deletion_timestamp.is_none() && !plan::managed_elsewhere(job));
     let Some(plan) = plan else {
         return Outcome::keep(status);
     };
     if phase.is_terminal() {
         return finished(&plan, status, now);
     }
-    let pods: Vec<&Pod> =
-        observed.pods.iter().copied().filter(|pod| controlled_by(&pod.metadata, plan.meta)).collect();
+    let pods: Vec<&Pod> = observed
+        .pods
+        .iter()
+        .copied()
+        .filter(|pod| controlled_by(&pod.metadata, plan.meta))
+        .collect();
     let active: Vec<&Pod> = pods.iter().copied().filter(|pod| is_active(pod)).collect();
     let terminating = pods.iter().filter(|pod| is_terminating(pod)).count();
     let tally = Tally::of(&plan, status.completed_indexes.as_deref(), &pods);
@@ -68,11 +71,20 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<JobStatus> 
     let next = phase.clone().next(signals);
     let events = status::moved(&mut status, &phase, &next, now);
     status::count(&plan, &tally, &pods, &mut status);
-    let mut outcome = Outcome { events, ..Outcome::keep(status) };
+    let mut outcome = Outcome {
+        events,
+        ..Outcome::keep(status)
+    };
     let written = tally.write();
-    let known = job.metadata.annotations.as_ref().and_then(|map| map.get(ATTEMPTS));
+    let known = job
+        .metadata
+        .annotations
+        .as_ref()
+        .and_then(|map| map.get(ATTEMPTS));
     if known.map_or("", String::as_str) != written && !written.is_empty() {
-        outcome.annotations.insert(ATTEMPTS.to_owned(), Some(written));
+        outcome
+            .annotations
+            .insert(ATTEMPTS.to_owned(), Some(written));
     }
     match &next {
         Phase::Active => keep_up(&plan, &tally, &pods, active, terminating, &mut outcome, now),
@@ -104,7 +116,10 @@ fn finished(plan: &Plan<'_>, status: JobStatus, now: Timestamp) -> Outcome<JobSt
 
 fn expiry(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
     let seconds = plan.spec.ttl_seconds_after_finished?;
-    Some(verdict::later(status::ended_at(status)?, i64::from(seconds)))
+    Some(verdict::later(
+        status::ended_at(status)?,
+        i64::from(seconds),
+    ))
 }
 
 /// Keeps as many pods at work as the spec asks for.
@@ -135,12 +150,21 @@ fn keep_up(
     if at_work > wanted {
         active.sort_by_key(|pod| expendable_first(pod));
         let surplus = usize::try_from(at_work - wanted).unwrap_or(usize::MAX);
-        outcome.actions.extend(active.into_iter().take(surplus).map(delete));
+        outcome
+            .actions
+            .extend(active.into_iter().take(surplus).map(delete));
         return;
     }
-    let held = if plan.waits_for_stopping() { terminating } else { 0 };
+    let held = if plan.waits_for_stopping() {
+        terminating
+    } else {
+        0
+    };
     let held = u32::try_from(held).unwrap_or(u32::MAX);
-    let missing = wanted.saturating_sub(at_work).saturating_sub(held).min(CREATED_AT_ONCE);
+    let missing = wanted
+        .saturating_sub(at_work)
+        .saturating_sub(held)
+        .min(CREATED_AT_ONCE);
     if missing == 0 {
         return;
     }

@@ -26,7 +26,10 @@ pub(crate) struct Verdict {
 
 impl Verdict {
     pub(crate) fn new(reason: &str, message: impl Into<String>) -> Verdict {
-        Verdict { reason: reason.to_owned(), message: message.into() }
+        Verdict {
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
     }
 }
 
@@ -45,7 +48,8 @@ impl Phase {
     pub(crate) fn of(status: &JobStatus) -> Phase {
         let holding = |type_: &str| {
             let conditions = status.conditions.iter().flatten();
-            let mut holding = conditions.filter(|known| known.type_ == type_ && known.status == "True");
+            let mut holding =
+                conditions.filter(|known| known.type_ == type_ && known.status == "True");
             holding.next().map(|known| Verdict {
                 reason: known.reason.clone().unwrap_or_default(),
                 message: known.message.clone().unwrap_or_default(),

@@ -29,8 +29,11 @@ impl<'a> Plan<'a> {
         let neither = spec.completions.is_none() && spec.parallelism.is_none();
         let completions = count(spec.completions).or((neither || indexed).then_some(1));
         let per_index = count(spec.backoff_limit_per_index).filter(|_| indexed);
-        let default_limit =
-            if per_index.is_some() { u32::MAX } else { DEFAULT_BACKOFF_LIMIT };
+        let default_limit = if per_index.is_some() {
+            u32::MAX
+        } else {
+            DEFAULT_BACKOFF_LIMIT
+        };
         Some(Plan {
             meta: &job.metadata,
             spec,
@@ -67,7 +70,10 @@ impl<'a> Plan<'a> {
 
 /// Another controller was named to run this job.
 pub(crate) fn managed_elsewhere(job: &Job) -> bool {
-    let manager = job.spec.as_ref().and_then(|spec| spec.managed_by.as_deref());
+    let manager = job
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.managed_by.as_deref());
     manager.is_some_and(|manager| manager != MANAGED_BY)
 }
 

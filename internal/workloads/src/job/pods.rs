@@ -43,7 +43,9 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
     let mut annotations = template_meta.annotations.unwrap_or_default();
     annotations.insert(ATTEMPT.to_owned(), attempt.to_string());
     if let Some(queue) = queue(plan) {
-        annotations.entry(names::QUEUE_NAME.to_owned()).or_insert(queue);
+        annotations
+            .entry(names::QUEUE_NAME.to_owned())
+            .or_insert(queue);
     }
     if let Some(index) = index {
         labels.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
@@ -77,12 +79,22 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
 
 /// The pod's attempt, if it is one of ours.
 pub(crate) fn attempt_of(pod: &Pod) -> Option<u32> {
-    pod.metadata.annotations.as_ref()?.get(ATTEMPT)?.parse().ok()
+    pod.metadata
+        .annotations
+        .as_ref()?
+        .get(ATTEMPT)?
+        .parse()
+        .ok()
 }
 
 /// The pod's completion index, if it has one.
 pub(crate) fn index_of(pod: &Pod) -> Option<u32> {
-    pod.metadata.annotations.as_ref()?.get(names::COMPLETION_INDEX)?.parse().ok()
+    pod.metadata
+        .annotations
+        .as_ref()?
+        .get(names::COMPLETION_INDEX)?
+        .parse()
+        .ok()
 }
 
 /// Stopping or ended pods aside, what makes a pod the first to go when there are too many.
@@ -108,7 +120,9 @@ fn pod_name(plan: &Plan<'_>, uid: &str, attempt: u32, index: Option<u32>) -> Str
 }
 
 fn suffix(uid: &str, attempt: u32) -> String {
-    let seed = uid.bytes().fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % SUFFIXES);
+    let seed = uid
+        .bytes()
+        .fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % SUFFIXES);
     let mut number = (u64::from(attempt) * SPREAD + seed) % SUFFIXES;
     let mut text = String::with_capacity(SUFFIX_LENGTH);
     for _ in 0..SUFFIX_LENGTH {
@@ -121,7 +135,10 @@ fn suffix(uid: &str, attempt: u32) -> String {
 
 fn tell_index(container: &mut Container, index: u32) {
     let variables = container.env.get_or_insert_default();
-    if variables.iter().all(|variable| variable.name != INDEX_VARIABLE) {
+    if variables
+        .iter()
+        .all(|variable| variable.name != INDEX_VARIABLE)
+    {
         variables.push(EnvVar {
             name: INDEX_VARIABLE.to_owned(),
             value: Some(index.to_string()),
@@ -132,7 +149,19 @@ fn tell_index(container: &mut Container, index: u32) {
 
 /// The queue that the job's label or annotation names.
 fn queue(plan: &Plan<'_>) -> Option<String> {
-    let labels = plan.meta.labels.as_ref().and_then(|map| map.get(names::QUEUE_NAME));
-    let annotations = || plan.meta.annotations.as_ref().and_then(|map| map.get(names::QUEUE_NAME));
-    labels.or_else(annotations).filter(|queue| !queue.is_empty()).cloned()
+    let labels = plan
+        .meta
+        .labels
+        .as_ref()
+        .and_then(|map| map.get(names::QUEUE_NAME));
+    let annotations = || {
+        plan.meta
+            .annotations
+            .as_ref()
+            .and_then(|map| map.get(names::QUEUE_NAME))
+    };
+    labels
+        .or_else(annotations)
+        .filter(|queue| !queue.is_empty())
+        .cloned()
 }

@@ -14,7 +14,9 @@ use crate::pod_facts::{self, PodPhase};
 
 /// The time as statuses hold it: whole seconds.
 fn stamp(now: Timestamp) -> Timestamp {
-    let whole = jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Floor);
+    let whole = jiff::TimestampRound::new()
+        .smallest(Unit::Second)
+        .mode(jiff::RoundMode::Floor);
     now.round(whole).unwrap_or(now)
 }
 
@@ -33,10 +35,15 @@ pub(crate) fn count(plan: &Plan<'_>, tally: &Tally, pods: &[&Pod], status: &mut 
     let number = |count: usize| i32::try_from(count).unwrap_or(i32::MAX);
     let positive = |count: u32| (count > 0).then(|| i32::try_from(count).unwrap_or(i32::MAX));
     let active = pods.iter().filter(|pod| is_active(pod));
-    let ready = active.clone().filter(|pod| pod_facts::is_ready(pod)).count();
+    let ready = active
+        .clone()
+        .filter(|pod| pod_facts::is_ready(pod))
+        .count();
     status.active = Some(number(active.count())).filter(|count| *count > 0);
     status.ready = Some(number(ready));
-    status.terminating = Some(number(pods.iter().filter(|pod| is_terminating(pod)).count()));
+    status.terminating = Some(number(
+        pods.iter().filter(|pod| is_terminating(pod)).count(),
+    ));
     status.succeeded = positive(tally.successes(plan));
     status.failed = positive(tally.failures());
     if plan.indexed {
@@ -46,15 +53,28 @@ pub(crate) fn count(plan: &Plan<'_>, tally: &Tally, pods: &[&Pod], status: &mut 
             status.failed_indexes = Some(tally.failed_indexes.to_string());
         }
     }
-    status.uncounted_terminated_pods.get_or_insert_with(UncountedTerminatedPods::default);
+    status
+        .uncounted_terminated_pods
+        .get_or_insert_with(UncountedTerminatedPods::default);
 }
 
 /// Tells the change from one phase to the next.
-pub(crate) fn moved(status: &mut JobStatus, from: &Phase, to: &Phase, now: Timestamp) -> Vec<EventNote> {
+pub(crate) fn moved(
+    status: &mut JobStatus,
+    from: &Phase,
+    to: &Phase,
+    now: Timestamp,
+) -> Vec<EventNote> {
     let now = stamp(now);
     let mut events = Vec::new();
     if *from == Phase::Suspended && *to != Phase::Suspended {
-        set(status, "Suspended", false, &Verdict::new("JobResumed", "Job resumed"), now);
+        set(
+            status,
+            "Suspended",
+            false,
+            &Verdict::new("JobResumed", "Job resumed"),
+            now,
+        );
         events.push(EventNote::normal("Resumed", "Job resumed"));
         status.start_time = Some(Time(now));
     }
@@ -67,7 +87,13 @@ pub(crate) fn moved(status: &mut JobStatus, from: &Phase, to: &Phase, now: Times
     match to {
         Phase::Active => {}
         Phase::Suspended => {
-            set(status, "Suspended", true, &Verdict::new("JobSuspended", "Job suspended"), now);
+            set(
+                status,
+                "Suspended",
+                true,
+                &Verdict::new("JobSuspended", "Job suspended"),
+                now,
+            );
             events.push(EventNote::normal("Suspended", "Job suspended"));
         }
         Phase::Succeeding(verdict) => set(status, "SuccessCriteriaMet", true, verdict, now),
@@ -81,7 +107,10 @@ pub(crate) fn moved(status: &mut JobStatus, from: &Phase, to: &Phase, now: Times
         Phase::Failed(verdict) => {
             set(status, "FailureTarget", true, verdict, now);
             set(status, "Failed", true, verdict, now);
-            events.push(EventNote::warning(verdict.reason.clone(), verdict.message.clone()));
+            events.push(EventNote::warning(
+                verdict.reason.clone(),
+                verdict.message.clone(),
+            ));
         }
     }
     events
@@ -91,7 +120,8 @@ pub(crate) fn moved(status: &mut JobStatus, from: &Phase, to: &Phase, now: Times
 pub(crate) fn ended_at(status: &JobStatus) -> Option<Timestamp> {
     let conditions = status.conditions.iter().flatten();
     let mut ends = conditions.filter(|known| matches!(known.type_.as_str(), "Complete" | "Failed"));
-    ends.find_map(|known| known.last_transition_time.as_ref()).map(|time| time.0)
+    ends.find_map(|known| known.last_transition_time.as_ref())
+        .map(|time| time.0)
 }
 
 fn set(status: &mut JobStatus, type_: &str, holds: bool, why: &Verdict, now: Timestamp) {

@@ -63,8 +63,9 @@ impl Tally {
     pub(crate) fn read(plan: &Plan<'_>, completed: Option<&str>) -> Tally {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(ATTEMPTS));
-        let written: Written =
-            text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default();
+        let written: Written = text
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
         let mut completed_indexes = Indexes::default();
         if plan.indexed {
             completed_indexes = Indexes::parse(completed.unwrap_or_default());
@@ -130,7 +131,11 @@ impl Tally {
 
     /// How many successes count towards completion.
     pub(crate) fn successes(&self, plan: &Plan<'_>) -> u32 {
-        if plan.indexed { self.completed_indexes.len() } else { self.succeeded.len() }
+        if plan.indexed {
+            self.completed_indexes.len()
+        } else {
+            self.succeeded.len()
+        }
     }
 
     pub(crate) fn failures(&self) -> u32 {

@@ -34,7 +34,10 @@ impl World {
         let mut whole = json!({"template": {"spec": {
             "restartPolicy": "Never", "containers": [{"name": "main", "command": ["work"]}],
         }}});
-        whole.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        whole
+            .as_object_mut()
+            .unwrap()
+            .extend(spec.as_object().unwrap().clone());
         let job = serde_json::from_value(json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"name": "crunch", "namespace": "team", "uid": "job-uid"}, "spec": whole,
@@ -51,7 +54,13 @@ impl World {
 
     fn ask(&self, now: Timestamp) -> Outcome<JobStatus> {
         let pods: Vec<&Pod> = self.pods.values().collect();
-        reconcile(&Observed { job: &self.job, pods: &pods }, now)
+        reconcile(
+            &Observed {
+                job: &self.job,
+                pods: &pods,
+            },
+            now,
+        )
     }
 
     fn step(&mut self, now: Timestamp) -> Outcome<JobStatus> {
@@ -69,12 +78,17 @@ impl World {
                     self.created += 1;
                     pod.metadata.uid = Some(format!("uid-{}", self.uids));
                     pod.metadata.creation_timestamp = Some(Time(now));
-                    pod.status =
-                        Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
+                    pod.status = Some(PodStatus {
+                        phase: Some("Pending".to_owned()),
+                        ..PodStatus::default()
+                    });
                     self.pods.insert(name, *pod);
                 }
                 Action::DeletePod { name, .. } => {
-                    let pod = self.pods.get_mut(&name).expect("only pods that exist are deleted");
+                    let pod = self
+                        .pods
+                        .get_mut(&name)
+                        .expect("only pods that exist are deleted");
                     if self.slow_deletion {
                         pod.metadata.deletion_timestamp = Some(Time(now));
                     } else {
@@ -106,22 +120,42 @@ impl World {
 
     fn conditions(&self) -> Vec<String> {
         let tell = |known: &k8s_openapi::api::batch::v1::JobCondition| {
-            format!("{}={}({})", known.type_, known.status, known.reason.clone().unwrap_or_default())
+            format!(
+                "{}={}({})",
+                known.type_,
+                known.status,
+                known.reason.clone().unwrap_or_default()
+            )
         };
-        self.status().conditions.iter().flatten().map(tell).collect()
+        self.status()
+            .conditions
+            .iter()
+            .flatten()
+            .map(tell)
+            .collect()
     }
 
     fn holds(&self, type_: &str) -> bool {
-        self.status().conditions.iter().flatten().any(|known| known.type_ == type_ && known.status == "True")
+        self.status()
+            .conditions
+            .iter()
+            .flatten()
+            .any(|known| known.type_ == type_ && known.status == "True")
     }
 
     fn live(&self) -> Vec<String> {
-        let live = self.pods.iter().filter(|(_, pod)| super::status::is_active(pod));
+        let live = self
+            .pods
+            .iter()
+            .filter(|(_, pod)| super::status::is_active(pod));
         live.map(|(name, _)| name.clone()).collect()
     }
 
     fn with_index(&self, index: u32) -> String {
-        let found = self.live().into_iter().find(|name| super::index_of(&self.pods[name]) == Some(index));
+        let found = self
+            .live()
+            .into_iter()
+            .find(|name| super::index_of(&self.pods[name]) == Some(index));
         found.expect("a live pod has the index")
     }
 
@@ -165,47 +199,94 @@ fn a_job_runs_its_pods_in_parallel_until_enough_have_succeeded() {
         world.exit(&name, 0, at(9));
     }
     world.settle(at(9));
-    assert_eq!(world.conditions(), ["SuccessCriteriaMet=True(CompletionsReached)", "Complete=True(CompletionsReached)"]);
+    assert_eq!(
+        world.conditions(),
+        [
+            "SuccessCriteriaMet=True(CompletionsReached)",
+            "Complete=True(CompletionsReached)"
+        ]
+    );
     assert_eq!(world.status().completion_time.as_ref().unwrap().0, at(9));
-    assert_eq!((world.status().active, world.status().succeeded, world.created), (None, Some(3), 3));
+    assert_eq!(
+        (
+            world.status().active,
+            world.status().succeeded,
+            world.created
+        ),
+        (None, Some(3), 3)
+    );
     assert_eq!(world.pods.len(), 3, "finished pods keep their logs");
 }
 
 #[test]
 fn pods_look_like_kubernetes_ones() {
     let mut world = World::new(json!({}));
-    world.job.metadata.labels = Some([("scheduling.volcano.sh/queue-name".to_owned(), "night".to_owned())].into());
+    world.job.metadata.labels = Some(
+        [(
+            "scheduling.volcano.sh/queue-name".to_owned(),
+            "night".to_owned(),
+        )]
+        .into(),
+    );
     world.settle(at(0));
     let name = &world.live()[0];
-    assert!(name.starts_with("crunch-") && name.len() == "crunch-".len() + 5, "{name}");
+    assert!(
+        name.starts_with("crunch-") && name.len() == "crunch-".len() + 5,
+        "{name}"
+    );
     let pod = serde_json::to_value(&world.pods[name]).unwrap();
-    assert_eq!(pod["metadata"]["labels"], json!({
-        "batch.kubernetes.io/job-name": "crunch", "job-name": "crunch",
-        "batch.kubernetes.io/controller-uid": "job-uid", "controller-uid": "job-uid",
-    }));
-    assert_eq!(pod["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"], "night");
+    assert_eq!(
+        pod["metadata"]["labels"],
+        json!({
+            "batch.kubernetes.io/job-name": "crunch", "job-name": "crunch",
+            "batch.kubernetes.io/controller-uid": "job-uid", "controller-uid": "job-uid",
+        })
+    );
+    assert_eq!(
+        pod["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"],
+        "night"
+    );
     assert_eq!(pod["metadata"]["ownerReferences"][0]["kind"], "Job");
-    assert!(pod["metadata"]["annotations"].get("scheduling.k8s.io/group-name").is_none());
+    assert!(
+        pod["metadata"]["annotations"]
+            .get("scheduling.k8s.io/group-name")
+            .is_none()
+    );
 }
 
 #[test]
 fn an_indexed_job_gives_each_pod_its_index() {
-    let mut world = World::new(json!({"completionMode": "Indexed", "parallelism": 3, "completions": 5}));
+    let mut world =
+        World::new(json!({"completionMode": "Indexed", "parallelism": 3, "completions": 5}));
     world.settle(at(0));
     let name = world.with_index(2);
     assert!(name.starts_with("crunch-2-"), "{name}");
     let pod = serde_json::to_value(&world.pods[&name]).unwrap();
     assert_eq!(pod["spec"]["hostname"], "crunch-2");
-    assert_eq!(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"], "2");
-    assert_eq!(pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"], "2");
-    assert_eq!(pod["spec"]["containers"][0]["env"], json!([{"name": "JOB_COMPLETION_INDEX", "value": "2"}]));
+    assert_eq!(
+        pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"],
+        "2"
+    );
+    assert_eq!(
+        pod["metadata"]["annotations"]["batch.kubernetes.io/job-completion-index"],
+        "2"
+    );
+    assert_eq!(
+        pod["spec"]["containers"][0]["env"],
+        json!([{"name": "JOB_COMPLETION_INDEX", "value": "2"}])
+    );
     for index in [0, 2] {
         let name = world.with_index(index);
         world.exit(&name, 0, at(3));
     }
     world.settle(at(3));
     assert_eq!(world.status().completed_indexes.as_deref(), Some("0,2"));
-    assert!(world.live().iter().all(|name| [1, 3, 4].contains(&super::index_of(&world.pods[name]).unwrap())));
+    assert!(
+        world
+            .live()
+            .iter()
+            .all(|name| [1, 3, 4].contains(&super::index_of(&world.pods[name]).unwrap()))
+    );
     // A failed index is tried again after a wait, by another pod.
     let failed = world.with_index(1);
     world.exit(&failed, 1, at(4));
@@ -231,7 +312,11 @@ fn a_work_queue_is_done_when_one_pod_has_succeeded_and_the_rest_have_ended() {
     let names = world.live();
     world.exit(&names[0], 0, at(1));
     world.settle(at(1));
-    assert_eq!(world.live().len(), 2, "nothing new starts, nothing is stopped");
+    assert_eq!(
+        world.live().len(),
+        2,
+        "nothing new starts, nothing is stopped"
+    );
     assert!(!world.holds("Complete"));
     world.exit(&names[1], 0, at(2));
     world.exit(&names[2], 0, at(2));
@@ -251,7 +336,13 @@ fn failures_beyond_the_limit_fail_the_job() {
         now += 1000;
     }
     world.settle(at(now));
-    assert_eq!(world.conditions(), ["FailureTarget=True(BackoffLimitExceeded)", "Failed=True(BackoffLimitExceeded)"]);
+    assert_eq!(
+        world.conditions(),
+        [
+            "FailureTarget=True(BackoffLimitExceeded)",
+            "Failed=True(BackoffLimitExceeded)"
+        ]
+    );
     assert_eq!((world.created, world.status().failed), (2, Some(2)));
     assert!(world.status().completion_time.is_none());
 }
@@ -280,12 +371,19 @@ fn a_failed_job_waits_for_its_other_pods_to_stop() {
     world.run(&names[1]);
     world.exit(&names[0], 1, at(1));
     world.settle(at(1));
-    assert_eq!(world.conditions(), ["FailureTarget=True(BackoffLimitExceeded)"]);
+    assert_eq!(
+        world.conditions(),
+        ["FailureTarget=True(BackoffLimitExceeded)"]
+    );
     assert_eq!(world.status().terminating, Some(1));
     world.exit(&names[1], 143, at(2));
     world.settle(at(2));
     assert!(world.holds("Failed"));
-    assert_eq!(world.status().failed, Some(1), "what was stopped did not fail");
+    assert_eq!(
+        world.status().failed,
+        Some(1),
+        "what was stopped did not fail"
+    );
 }
 
 #[test]
@@ -311,8 +409,17 @@ fn restarts_in_place_count_under_on_failure() {
     let name = world.live()[0].clone();
     for (restarts, failed) in [(1, false), (2, true)] {
         world.run(&name);
-        world.pods.get_mut(&name).unwrap().status.as_mut().unwrap().container_statuses =
-            Some(vec![ContainerStatus { restart_count: restarts, ..ContainerStatus::default() }]);
+        world
+            .pods
+            .get_mut(&name)
+            .unwrap()
+            .status
+            .as_mut()
+            .unwrap()
+            .container_statuses = Some(vec![ContainerStatus {
+            restart_count: restarts,
+            ..ContainerStatus::default()
+        }]);
         world.step(at(1));
         assert_eq!(world.holds("FailureTarget"), failed);
     }
@@ -326,13 +433,20 @@ fn a_job_out_of_time_fails() {
     world.settle(at(0));
     assert_eq!(world.ask(at(1)).requeue_at, Some(at(30)));
     world.settle(at(30));
-    assert_eq!(world.conditions(), ["FailureTarget=True(DeadlineExceeded)", "Failed=True(DeadlineExceeded)"]);
+    assert_eq!(
+        world.conditions(),
+        [
+            "FailureTarget=True(DeadlineExceeded)",
+            "Failed=True(DeadlineExceeded)"
+        ]
+    );
     assert!(world.pods.is_empty());
 }
 
 #[test]
 fn a_held_job_stops_and_resumes_with_a_new_clock() {
-    let mut world = World::new(json!({"parallelism": 2, "completions": 2, "activeDeadlineSeconds": 30}));
+    let mut world =
+        World::new(json!({"parallelism": 2, "completions": 2, "activeDeadlineSeconds": 30}));
     world.settle(at(0));
     world.job.spec.as_mut().unwrap().suspend = Some(true);
     world.settle(at(10));
@@ -389,7 +503,14 @@ fn the_failure_policy_decides_what_a_failed_pod_means() {
     world.settle(at(0));
     let name = world.live()[0].clone();
     world.exit(&name, 137, at(1));
-    world.pods.get_mut(&name).unwrap().status.as_mut().unwrap().conditions = Some(vec![PodCondition {
+    world
+        .pods
+        .get_mut(&name)
+        .unwrap()
+        .status
+        .as_mut()
+        .unwrap()
+        .conditions = Some(vec![PodCondition {
         type_: "DisruptionTarget".to_owned(),
         status: "True".to_owned(),
         ..PodCondition::default()
@@ -400,10 +521,15 @@ fn the_failure_policy_decides_what_a_failed_pod_means() {
     world.exit(&name, 42, at(101));
     world.settle(at(101));
     assert_eq!(world.conditions()[1], "Failed=True(PodFailurePolicy)");
-    let message = world.status().conditions.as_ref().unwrap()[1].message.clone().unwrap();
+    let message = world.status().conditions.as_ref().unwrap()[1]
+        .message
+        .clone()
+        .unwrap();
     assert_eq!(
         message,
-        format!("Container main for pod team/{name} failed with exit code 42 matching FailJob rule at index 0")
+        format!(
+            "Container main for pod team/{name} failed with exit code 42 matching FailJob rule at index 0"
+        )
     );
 }
 
@@ -433,7 +559,13 @@ fn a_success_policy_ends_the_job_early() {
     let leader = world.with_index(0);
     world.exit(&leader, 0, at(1));
     world.settle(at(1));
-    assert_eq!(world.conditions(), ["SuccessCriteriaMet=True(SuccessPolicy)", "Complete=True(SuccessPolicy)"]);
+    assert_eq!(
+        world.conditions(),
+        [
+            "SuccessCriteriaMet=True(SuccessPolicy)",
+            "Complete=True(SuccessPolicy)"
+        ]
+    );
     assert_eq!(world.pods.len(), 1, "the others were stopped");
 }
 

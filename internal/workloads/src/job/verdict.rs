@@ -36,14 +36,18 @@ pub(crate) fn failure(
         return Some(Verdict::new("DeadlineExceeded", message));
     }
     plan.backoff_limit_per_index?;
-    let most = plan.spec.max_failed_indexes.and_then(|most| u32::try_from(most).ok());
+    let most = plan
+        .spec
+        .max_failed_indexes
+        .and_then(|most| u32::try_from(most).ok());
     if most.is_some_and(|most| tally.failed_indexes.len() > most) {
         let message = "Job has exceeded the specified maximal number of failed indexes";
         return Some(Verdict::new("MaxFailedIndexesExceeded", message));
     }
     let completions = plan.completions.unwrap_or_default();
-    let all_ended = (0..completions)
-        .all(|index| tally.completed_indexes.contains(index) || tally.failed_indexes.contains(index));
+    let all_ended = (0..completions).all(|index| {
+        tally.completed_indexes.contains(index) || tally.failed_indexes.contains(index)
+    });
     (!tally.failed_indexes.is_empty() && all_ended)
         .then(|| Verdict::new("FailedIndexes", "Job has failed indexes"))
 }
@@ -60,12 +64,20 @@ pub(crate) fn success(plan: &Plan<'_>, tally: &Tally, live: usize) -> Option<Ver
         None => successes > 0 && live == 0,
     };
     reached.then(|| {
-        Verdict::new("CompletionsReached", "Reached expected number of succeeded pods")
+        Verdict::new(
+            "CompletionsReached",
+            "Reached expected number of succeeded pods",
+        )
     })
 }
 
 fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
-    let rules = &plan.spec.success_policy.as_ref().filter(|_| plan.indexed)?.rules;
+    let rules = &plan
+        .spec
+        .success_policy
+        .as_ref()
+        .filter(|_| plan.indexed)?
+        .rules;
     let nth = rules.iter().position(|rule| {
         let completions = plan.completions.unwrap_or_default();
         let among = match &rule.succeeded_indexes {
@@ -75,12 +87,18 @@ fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
         let wanted = (0..completions).filter(|index| among.contains(*index));
         let (done, missing): (Vec<u32>, Vec<u32>) =
             wanted.partition(|index| tally.completed_indexes.contains(*index));
-        match rule.succeeded_count.and_then(|count| usize::try_from(count).ok()) {
+        match rule
+            .succeeded_count
+            .and_then(|count| usize::try_from(count).ok())
+        {
             Some(count) => done.len() >= count,
             None => missing.is_empty(),
         }
     })?;
-    Some(Verdict::new("SuccessPolicy", format!("Matched rules at index {nth}")))
+    Some(Verdict::new(
+        "SuccessPolicy",
+        format!("Matched rules at index {nth}"),
+    ))
 }
 
 /// When the job runs out of time, if it is held to one. A job that is or was just held is
@@ -98,25 +116,34 @@ fn too_many_restarts(plan: &Plan<'_>, pods: &[&Pod]) -> bool {
         return false;
     }
     let live = pods.iter().filter(|pod| !PodPhase::of(pod).is_finished());
-    let restarts = live.map(|pod| pod_facts::restart_count(pod)).fold(0, u32::saturating_add);
+    let restarts = live
+        .map(|pod| pod_facts::restart_count(pod))
+        .fold(0, u32::saturating_add);
     restarts >= plan.backoff_limit.max(1)
 }
 
 /// The earliest time for a new pod, given the failures since the last success.
 pub(crate) fn earliest_start(pods: &[&Pod]) -> Option<Timestamp> {
     let ends = |phase: PodPhase| {
-        let ended = pods.iter().filter(move |pod| PodPhase::of(pod) == phase && !pod_facts::is_leaving(pod));
+        let ended = pods
+            .iter()
+            .filter(move |pod| PodPhase::of(pod) == phase && !pod_facts::is_leaving(pod));
         ended.filter_map(|pod| pod_facts::finished_at(pod))
     };
     let success = ends(PodPhase::Succeeded).max();
-    let failures: Vec<Timestamp> =
-        ends(PodPhase::Failed).filter(|end| success.is_none_or(|success| *end > success)).collect();
+    let failures: Vec<Timestamp> = ends(PodPhase::Failed)
+        .filter(|end| success.is_none_or(|success| *end > success))
+        .collect();
     let last = failures.iter().max()?;
     let doublings = failures.len().saturating_sub(1).min(16);
-    Some(later(*last, WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX)))
+    Some(later(
+        *last,
+        WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX),
+    ))
 }
 
 /// `seconds` after `from`, or the end of time where that lies beyond it.
 pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
-    from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+    from.checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
 }

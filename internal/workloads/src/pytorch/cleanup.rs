@@ -38,7 +38,11 @@ pub(crate) fn actions(
             actions.push(delete_pod(pod));
         }
     }
-    for service in services.iter().copied().filter(|service| controlled_by(&service.metadata, plan.meta)) {
+    for service in services
+        .iter()
+        .copied()
+        .filter(|service| controlled_by(&service.metadata, plan.meta))
+    {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         if !staying.contains(&name) && service.metadata.deletion_timestamp.is_none() {
             actions.push(delete_service(service));

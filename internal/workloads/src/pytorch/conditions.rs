@@ -27,7 +27,10 @@ pub(crate) fn set(
     }
     let truth = if holds { "True" } else { "False" };
     let reason = format!("{}{word}", super::KIND);
-    let known = status.conditions.iter().find(|condition| condition.type_ == type_);
+    let known = status
+        .conditions
+        .iter()
+        .find(|condition| condition.type_ == type_);
     let same_truth = known.filter(|known| known.status == truth);
     if same_truth.is_some_and(|known| known.reason.as_deref() == Some(reason.as_str())) {
         return false;

@@ -14,7 +14,10 @@ pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -
     let policy = elastic.policy;
     let host = policy.rdzv_host.clone().filter(|host| !host.is_empty());
     let host = host.unwrap_or_else(|| plan.pod_name(Role::Worker, 0));
-    let backend = policy.rdzv_backend.as_deref().filter(|backend| !backend.is_empty());
+    let backend = policy
+        .rdzv_backend
+        .as_deref()
+        .filter(|backend| !backend.is_empty());
     let mut variables = vec![
         variable("PET_RDZV_ENDPOINT", format!("{host}:{}", ports.elastic)),
         variable("PET_RDZV_BACKEND", backend.unwrap_or(DEFAULT_BACKEND)),
@@ -26,7 +29,11 @@ pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -
     if let Some(id) = &policy.rdzv_id {
         variables.push(variable("PET_RDZV_ID", id));
     }
-    if let Some(settings) = policy.rdzv_conf.as_ref().filter(|settings| !settings.is_empty()) {
+    if let Some(settings) = policy
+        .rdzv_conf
+        .as_ref()
+        .filter(|settings| !settings.is_empty())
+    {
         let pairs: Vec<String> = settings
             .iter()
             .map(|setting| format!("{}={}", setting.key, setting.value))
@@ -42,7 +49,9 @@ pub(crate) fn variables(plan: &Plan<'_>, elastic: &Elastic<'_>, ports: &Ports) -
 /// `min:max`, or the plain number of workers where the policy bounds nothing.
 fn nodes(plan: &Plan<'_>, elastic: &Elastic<'_>) -> String {
     if elastic.policy.min_replicas.is_none() && elastic.policy.max_replicas.is_none() {
-        let workers = plan.replicas_of(Role::Worker).map_or(0, |workers| workers.count);
+        let workers = plan
+            .replicas_of(Role::Worker)
+            .map_or(0, |workers| workers.count);
         return workers.to_string();
     }
     format!("{}:{}", elastic.min, elastic.max)

@@ -82,7 +82,8 @@ impl Ledger {
     pub(crate) fn read(plan: &Plan<'_>) -> Ledger {
         let annotations = plan.meta.annotations.as_ref();
         let text = annotations.and_then(|annotations| annotations.get(names::RESTARTS));
-        text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+        text.and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default()
     }
 
     /// Takes in what the pods have used up since.
@@ -117,9 +118,16 @@ impl Ledger {
             if replicas.restart == RestartPolicy::Never {
                 continue;
             }
-            for used in self.0.get(replicas.role.lower()).into_iter().flat_map(BTreeMap::values) {
-                spent.restarts =
-                    spent.restarts.saturating_add(used.restarts).saturating_add(used.pod_restarts);
+            for used in self
+                .0
+                .get(replicas.role.lower())
+                .into_iter()
+                .flat_map(BTreeMap::values)
+            {
+                spent.restarts = spent
+                    .restarts
+                    .saturating_add(used.restarts)
+                    .saturating_add(used.pod_restarts);
                 spent.failures = spent
                     .failures
                     .saturating_add(used.failures)
@@ -132,7 +140,9 @@ impl Ledger {
     /// How many of this replica's pods have failed, the present one included.
     pub(crate) fn failures_of(&self, role: Role, index: u32) -> u32 {
         let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
-        used.map_or(0, |used| used.failures.saturating_add(u32::from(used.pod_failed)))
+        used.map_or(0, |used| {
+            used.failures.saturating_add(u32::from(used.pod_failed))
+        })
     }
 
     fn get_mut(&mut self, role: Role, index: u32) -> Option<&mut Used> {
@@ -144,7 +154,6 @@ impl Spent {
     /// Whether the job has used up more than its limit allows: as many restarts in place
     /// as the limit says (at zero, any), or one failure more than could be answered.
     pub(crate) fn exceeds(self, limit: u32) -> bool {
-        self.restarts >= limit.max(1)
-            || self.restarts.saturating_add(self.failures) > limit
+        self.restarts >= limit.max(1) || self.restarts.saturating_add(self.failures) > limit
     }
 }

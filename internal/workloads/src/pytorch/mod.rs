@@ -72,7 +72,10 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobS
         Err(refusal) => {
             let name = job.metadata.name.as_deref().unwrap_or_default();
             let (status, events) = status::refused(name, status, &refusal, now);
-            return Outcome { events, ..Outcome::keep(status) };
+            return Outcome {
+                events,
+                ..Outcome::keep(status)
+            };
         }
     };
     let roster = Roster::of(&plan, observed.pods);
@@ -85,7 +88,9 @@ pub fn reconcile(observed: &Observed<'_>, now: Timestamp) -> Outcome<PyTorchJobS
 /// Whether the job has ended, well or not; nothing of it starts again.
 #[must_use]
 pub fn is_finished(job: &PyTorchJob) -> bool {
-    job.status.as_ref().is_some_and(|status| Phase::of(status).is_terminal())
+    job.status
+        .as_ref()
+        .is_some_and(|status| Phase::of(status).is_terminal())
 }
 
 /// A job that has ended: what its policy leaves goes, and the job itself in its time.
@@ -96,10 +101,18 @@ fn finished(
     status: PyTorchJobStatus,
     now: Timestamp,
 ) -> Outcome<PyTorchJobStatus> {
-    let expiry = status.completion_time.as_ref().and_then(|time| plan.expiry(time.0));
+    let expiry = status
+        .completion_time
+        .as_ref()
+        .and_then(|time| plan.expiry(time.0));
     let mut outcome = Outcome::keep(status);
-    outcome.actions =
-        cleanup::actions(plan, roster, observed.services, observed.pod_group, Why::Ended);
+    outcome.actions = cleanup::actions(
+        plan,
+        roster,
+        observed.services,
+        observed.pod_group,
+        Why::Ended,
+    );
     match expiry {
         Some(at) if at <= now => outcome.actions.push(Action::DeleteJob {
             name: plan.name().to_owned(),
@@ -124,7 +137,11 @@ fn proceed(
     let known = ledger.clone();
     ledger.observe(roster);
     let answer = restart::answer(plan, roster, &ledger, now);
-    let started = status.start_time.as_ref().map(|time| time.0).filter(|_| phase != Phase::Suspended);
+    let started = status
+        .start_time
+        .as_ref()
+        .map(|time| time.0)
+        .filter(|_| phase != Phase::Suspended);
     let limit = limit_reached(plan, &ledger, started, now);
     let signals = Signals {
         suspend: plan.suspended(),
@@ -143,9 +160,14 @@ fn proceed(
     events.extend(status::moved(plan, &mut status, phase, next, why, now));
     status.replica_statuses = status::count(plan, roster);
     let started = status.start_time.as_ref().map(|time| time.0);
-    let mut outcome = Outcome { events, ..Outcome::keep(status) };
+    let mut outcome = Outcome {
+        events,
+        ..Outcome::keep(status)
+    };
     if ledger != known {
-        outcome.annotations.insert(names::RESTARTS.to_owned(), Some(ledger.write()));
+        outcome
+            .annotations
+            .insert(names::RESTARTS.to_owned(), Some(ledger.write()));
     }
     let clear = |why| cleanup::actions(plan, roster, observed.services, observed.pod_group, why);
     match next {
@@ -158,8 +180,11 @@ fn proceed(
             status::settle(&mut outcome.status, true);
         }
         Phase::Failed => {
-            outcome.actions =
-                clear(if limit.is_some() { Why::LimitReached } else { Why::Ended });
+            outcome.actions = clear(if limit.is_some() {
+                Why::LimitReached
+            } else {
+                Why::Ended
+            });
         }
         Phase::Created | Phase::Running | Phase::Restarting => {
             keep_up(plan, observed, roster, &answer, &mut outcome, now);
@@ -190,7 +215,9 @@ fn keep_up(
         outcome.actions.push(Action::ApplyPodGroup(Box::new(group)));
     }
     outcome.actions.extend(surplus(plan, observed, roster));
-    outcome.actions.extend(answer.replace.iter().map(|pod| cleanup::delete_pod(pod)));
+    outcome
+        .actions
+        .extend(answer.replace.iter().map(|pod| cleanup::delete_pod(pod)));
     if let Some(at) = answer.next_at {
         outcome.requeue(at);
     }
@@ -209,7 +236,9 @@ fn keep_up(
         && rendezvous::annotated_port(plan.meta.annotations.as_ref()) != Some(port)
     {
         let port = Some(port.to_string());
-        outcome.annotations.insert(names::RENDEZVOUS_PORT.to_owned(), port);
+        outcome
+            .annotations
+            .insert(names::RENDEZVOUS_PORT.to_owned(), port);
     }
     let present: BTreeSet<&str> = observed
         .services
@@ -221,7 +250,9 @@ fn keep_up(
         for slot in roster.of_role(replicas.role) {
             if !present.contains(plan.pod_name(slot.role, slot.index).as_str()) {
                 let service = services::service(plan, replicas, slot.index, &ports);
-                outcome.actions.push(Action::CreateService(Box::new(service)));
+                outcome
+                    .actions
+                    .push(Action::CreateService(Box::new(service)));
             }
             if slot.standing(replicas) == Standing::Vacant {
                 let pod = pods::pod(plan, replicas, slot.index, &ports);
@@ -233,16 +264,24 @@ fn keep_up(
 
 /// Pods and services beyond the replicas wanted go, the highest index first.
 fn surplus(plan: &Plan<'_>, observed: &Observed<'_>, roster: &Roster<'_>) -> Vec<Action> {
-    let wanted: BTreeSet<String> =
-        roster.slots.iter().map(|slot| plan.pod_name(slot.role, slot.index)).collect();
-    let pods = roster.surplus.iter().filter(|pod| !crate::pod_facts::is_leaving(pod));
+    let wanted: BTreeSet<String> = roster
+        .slots
+        .iter()
+        .map(|slot| plan.pod_name(slot.role, slot.index))
+        .collect();
+    let pods = roster
+        .surplus
+        .iter()
+        .filter(|pod| !crate::pod_facts::is_leaving(pod));
     let services = observed.services.iter().copied().filter(|service| {
         let name = service.metadata.name.as_deref().unwrap_or_default();
         controlled_by(&service.metadata, plan.meta)
             && service.metadata.deletion_timestamp.is_none()
             && !wanted.contains(name)
     });
-    pods.map(|pod| cleanup::delete_pod(pod)).chain(services.map(cleanup::delete_service)).collect()
+    pods.map(|pod| cleanup::delete_pod(pod))
+        .chain(services.map(cleanup::delete_service))
+        .collect()
 }
 
 /// Why the job may not go on though its pods could, if so.
@@ -253,7 +292,10 @@ fn limit_reached(
     now: Timestamp,
 ) -> Option<String> {
     let name = plan.name();
-    if plan.backoff_limit().is_some_and(|limit| ledger.spent(plan).exceeds(limit)) {
+    if plan
+        .backoff_limit()
+        .is_some_and(|limit| ledger.spent(plan).exceeds(limit))
+    {
         return Some(format!(
             "Job {name} has failed because it has reached the specified backoff limit"
         ));
@@ -267,11 +309,17 @@ fn limit_reached(
 /// The master's success is the job's. Without a master all workers have to succeed, or
 /// any of them where the job is elastic.
 fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
-    let role = if plan.has_master() { Role::Master } else { Role::Worker };
+    let role = if plan.has_master() {
+        Role::Master
+    } else {
+        Role::Worker
+    };
     let Some(replicas) = plan.replicas_of(role) else {
         return false;
     };
-    let mut done = roster.of_role(role).map(|slot| slot.standing(replicas) == Standing::Succeeded);
+    let mut done = roster
+        .of_role(role)
+        .map(|slot| slot.standing(replicas) == Standing::Succeeded);
     if role == Role::Worker && plan.elastic.is_some() {
         done.any(|done| done)
     } else {
@@ -281,9 +329,15 @@ fn has_succeeded(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
 
 /// The master runs, or without a master any worker.
 fn is_running(plan: &Plan<'_>, roster: &Roster<'_>) -> bool {
-    let role = if plan.has_master() { Role::Master } else { Role::Worker };
+    let role = if plan.has_master() {
+        Role::Master
+    } else {
+        Role::Worker
+    };
     plan.replicas_of(role).is_some_and(|replicas| {
-        roster.of_role(role).any(|slot| slot.standing(replicas) == Standing::Running)
+        roster
+            .of_role(role)
+            .any(|slot| slot.standing(replicas) == Standing::Running)
     })
 }
 

@@ -68,7 +68,10 @@ pub(crate) struct Replicas<'a> {
 
 impl<'a> Replicas<'a> {
     fn containers(&self) -> &'a [Container] {
-        self.template.spec.as_ref().map_or(&[], |spec| spec.containers.as_slice())
+        self.template
+            .spec
+            .as_ref()
+            .map_or(&[], |spec| spec.containers.as_slice())
     }
 
     /// The container that the training runs in: the one named `pytorch`, else the first.
@@ -81,13 +84,17 @@ impl<'a> Replicas<'a> {
     }
 
     pub(crate) fn main_container_name(&self) -> &'a str {
-        self.main_container().map_or(MAIN_CONTAINER, |container| container.name.as_str())
+        self.main_container()
+            .map_or(MAIN_CONTAINER, |container| container.name.as_str())
     }
 
     /// The port that a container names `pytorchjob-port`: the user's own choice.
     pub(crate) fn named_port(&self) -> Option<u16> {
         let main = self.main_container();
-        let ports = main.into_iter().chain(self.containers()).flat_map(|container| container.ports.iter().flatten());
+        let ports = main
+            .into_iter()
+            .chain(self.containers())
+            .flat_map(|container| container.ports.iter().flatten());
         ports
             .filter(|port| port.name.as_deref() == Some(names::PYTORCH_PORT_NAME))
             .find_map(|port| u16::try_from(port.container_port).ok())
@@ -168,7 +175,10 @@ impl<'a> Plan<'a> {
     }
 
     pub(crate) fn total(&self) -> u32 {
-        self.replicas.iter().map(|replicas| replicas.count).fold(0, u32::saturating_add)
+        self.replicas
+            .iter()
+            .map(|replicas| replicas.count)
+            .fold(0, u32::saturating_add)
     }
 
     /// The pod (and service) of a replica.
@@ -178,7 +188,10 @@ impl<'a> Plan<'a> {
 
     /// `nprocPerNode` as it is handed to torchrun: a number, `auto`, `cpu` or `gpu`.
     pub(crate) fn processes(&self) -> String {
-        let elastic = self.elastic.as_ref().and_then(|elastic| elastic.policy.n_proc_per_node);
+        let elastic = self
+            .elastic
+            .as_ref()
+            .and_then(|elastic| elastic.policy.n_proc_per_node);
         match (elastic, &self.job.spec.nproc_per_node) {
             (Some(number), _) => number.to_string(),
             (None, Some(IntOrString::Int(number))) => number.to_string(),
@@ -197,7 +210,11 @@ impl<'a> Plan<'a> {
     }
 
     pub(crate) fn clean_pods(&self) -> CleanPodPolicy {
-        self.job.spec.run_policy.clean_pod_policy.unwrap_or_default()
+        self.job
+            .spec
+            .run_policy
+            .clean_pod_policy
+            .unwrap_or_default()
     }
 
     pub(crate) fn backoff_limit(&self) -> Option<u32> {
@@ -230,7 +247,8 @@ pub(crate) fn managed_elsewhere(job: &PyTorchJob) -> bool {
 
 /// `seconds` after `from`, or the end of time where that lies beyond it.
 pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
-    from.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX)
+    from.checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
 }
 
 fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_>, Refusal> {
@@ -246,7 +264,9 @@ fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_
     let asked = asked.and_then(|count| u32::try_from(count).ok());
     let min = bound("minReplicas", policy.min_replicas)?;
     let max = bound("maxReplicas", policy.max_replicas)?;
-    let min = min.or(asked.map(|count| max.map_or(count, |max| count.min(max)))).unwrap_or(1);
+    let min = min
+        .or(asked.map(|count| max.map_or(count, |max| count.min(max))))
+        .unwrap_or(1);
     let max = max.unwrap_or_else(|| asked.unwrap_or(min).max(min));
     if min > max {
         return Err(Refusal(format!(
@@ -276,7 +296,9 @@ fn read_replicas<'a>(
         _ => asked.unwrap_or(1),
     };
     if role == Role::Master && count != 1 {
-        return Err(Refusal(format!("{field}.replicas: there is one master; must be 1, not {count}")));
+        return Err(Refusal(format!(
+            "{field}.replicas: there is one master; must be 1, not {count}"
+        )));
     }
     let replicas = Replicas {
         role,

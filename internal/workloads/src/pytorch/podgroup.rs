@@ -64,11 +64,18 @@ fn wanted_spec(plan: &Plan<'_>) -> PodGroupSpec {
         min_task_member: Some(
             tasks
                 .into_iter()
-                .map(|(role, count)| (role.lower().to_owned(), i32::try_from(count).unwrap_or(i32::MAX)))
+                .map(|(role, count)| {
+                    (
+                        role.lower().to_owned(),
+                        i32::try_from(count).unwrap_or(i32::MAX),
+                    )
+                })
                 .collect(),
         ),
         queue: Some(queue(plan)),
-        priority_class_name: priority.filter(|class| !class.is_empty()).or_else(|| template_priority(plan)),
+        priority_class_name: priority
+            .filter(|class| !class.is_empty())
+            .or_else(|| template_priority(plan)),
         ..PodGroupSpec::default()
     }
 }
@@ -79,7 +86,10 @@ fn smallest_gang(plan: &Plan<'_>) -> u32 {
         (Role::Worker, Some(elastic)) => count.min(elastic.min),
         _ => count,
     };
-    plan.replicas.iter().map(|replicas| count(replicas.role, replicas.count)).fold(0, u32::saturating_add)
+    plan.replicas
+        .iter()
+        .map(|replicas| count(replicas.role, replicas.count))
+        .fold(0, u32::saturating_add)
 }
 
 /// The gang's members by task: the master first, since nothing goes without it.
@@ -99,7 +109,9 @@ fn members_by_task(plan: &Plan<'_>, members: u32) -> Vec<(Role, u32)> {
 fn resources_of(plan: &Plan<'_>, tasks: &[(Role, u32)]) -> BTreeMap<String, K8sQuantity> {
     let mut sum = Amounts::new();
     for (role, count) in tasks {
-        let template = plan.replicas_of(*role).and_then(|replicas| replicas.template.spec.as_ref());
+        let template = plan
+            .replicas_of(*role)
+            .and_then(|replicas| replicas.template.spec.as_ref());
         if let Some(spec) = template {
             sum.add(&amounts::pod_requests(spec).times(i64::from(*count)));
         }
@@ -112,7 +124,9 @@ fn resources_of(plan: &Plan<'_>, tasks: &[(Role, u32)]) -> BTreeMap<String, K8sQ
 fn queue(plan: &Plan<'_>) -> String {
     let policy = plan.scheduling().and_then(|policy| policy.queue.as_ref());
     let named = |map: &Option<BTreeMap<String, String>>| {
-        map.as_ref().and_then(|map| map.get(names::QUEUE_NAME)).cloned()
+        map.as_ref()
+            .and_then(|map| map.get(names::QUEUE_NAME))
+            .cloned()
     };
     policy
         .cloned()

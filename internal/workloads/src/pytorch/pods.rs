@@ -31,7 +31,12 @@ pub(crate) fn pod(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &
     if spec.hostname.is_none() && name.len() <= HOSTNAME_MAX {
         spec.hostname = Some(name.clone());
     }
-    if spec.scheduler_name.as_deref().unwrap_or_default().is_empty() {
+    if spec
+        .scheduler_name
+        .as_deref()
+        .unwrap_or_default()
+        .is_empty()
+    {
         spec.scheduler_name = Some(SCHEDULER.to_owned());
     }
     spec.restart_policy = Some(pod_restart_policy(replicas.restart).to_owned());
@@ -40,7 +45,10 @@ pub(crate) fn pod(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &
     labels.extend(replica_labels(plan, replicas.role, index));
     let mut annotations = template_meta.annotations.unwrap_or_default();
     annotations.insert(names::GROUP_NAME.to_owned(), plan.name().to_owned());
-    annotations.insert(names::TASK_SPEC.to_owned(), replicas.role.lower().to_owned());
+    annotations.insert(
+        names::TASK_SPEC.to_owned(),
+        replicas.role.lower().to_owned(),
+    );
     Pod {
         metadata: ObjectMeta {
             name: Some(name),

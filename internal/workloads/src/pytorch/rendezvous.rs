@@ -42,14 +42,20 @@ pub(crate) fn ports(
     taken: &BTreeSet<u16>,
     renew: bool,
 ) -> Result<Ports, Exhausted> {
-    let named = |role: Role| plan.replicas_of(role).and_then(|replicas| replicas.named_port());
+    let named = |role: Role| {
+        plan.replicas_of(role)
+            .and_then(|replicas| replicas.named_port())
+    };
     let master = named(Role::Master);
     let elastic = plan.elastic.as_ref().and_then(|elastic| {
-        let given = elastic.policy.rdzv_port.and_then(|port| u16::try_from(port).ok());
+        let given = elastic
+            .policy
+            .rdzv_port
+            .and_then(|port| u16::try_from(port).ok());
         given.or_else(|| named(Role::Worker))
     });
-    let needed = (plan.has_master() && master.is_none())
-        || (plan.elastic.is_some() && elastic.is_none());
+    let needed =
+        (plan.has_master() && master.is_none()) || (plan.elastic.is_some() && elastic.is_none());
     let handed_out = match network {
         Network::HostShared { ports } if needed => Some(hand_out(plan, ports, taken, renew)?),
         _ => None,
@@ -63,7 +69,9 @@ pub(crate) fn ports(
 }
 
 /// The port in the job's annotation, if it has one.
-pub fn annotated_port(annotations: Option<&std::collections::BTreeMap<String, String>>) -> Option<u16> {
+pub fn annotated_port(
+    annotations: Option<&std::collections::BTreeMap<String, String>>,
+) -> Option<u16> {
     annotations?.get(names::RENDEZVOUS_PORT)?.parse().ok()
 }
 
@@ -80,8 +88,12 @@ fn hand_out(
         return Ok(port);
     }
     let free = |port: &u16| !taken.contains(port) && Some(*port) != own;
-    let after = own.and_then(|port| port.checked_add(1)).unwrap_or(*range.start());
+    let after = own
+        .and_then(|port| port.checked_add(1))
+        .unwrap_or(*range.start());
     let wrapped = (after..=*range.end()).chain(*range.start()..after);
-    let next = wrapped.into_iter().find(|port| range.contains(port) && free(port));
+    let next = wrapped
+        .into_iter()
+        .find(|port| range.contains(port) && free(port));
     next.or(good).ok_or(Exhausted)
 }

@@ -117,7 +117,10 @@ fn restarting_message(plan: &Plan<'_>, failed: &[&Slot<'_>]) -> String {
         .replicas
         .iter()
         .filter_map(|replicas| {
-            let count = failed.iter().filter(|slot| slot.role == replicas.role).count();
+            let count = failed
+                .iter()
+                .filter(|slot| slot.role == replicas.role)
+                .count();
             (count > 0).then(|| format!("{count} {} replica(s)", replicas.role.key()))
         })
         .collect();
@@ -140,5 +143,8 @@ fn due_at(slot: &Slot<'_>, pod: &Pod, ledger: &Ledger, now: Timestamp) -> Timest
         return finished;
     }
     let doublings = failures.saturating_sub(2).min(16);
-    later(finished, WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX))
+    later(
+        finished,
+        WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX),
+    )
 }

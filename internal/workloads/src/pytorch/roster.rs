@@ -68,7 +68,8 @@ impl<'a> Roster<'a> {
             }
         }
         let wanted = |role: Role, index: u32| {
-            plan.replicas_of(role).is_some_and(|replicas| index < replicas.count)
+            plan.replicas_of(role)
+                .is_some_and(|replicas| index < replicas.count)
         };
         let surplus = members
             .iter()
@@ -81,7 +82,10 @@ impl<'a> Roster<'a> {
 
     /// Every pod of the job.
     pub(crate) fn pods(&self) -> impl Iterator<Item = &'a Pod> {
-        self.slots.iter().filter_map(|slot| slot.pod).chain(self.surplus.iter().copied())
+        self.slots
+            .iter()
+            .filter_map(|slot| slot.pod)
+            .chain(self.surplus.iter().copied())
     }
 
     pub(crate) fn of_role(&self, role: Role) -> impl Iterator<Item = &Slot<'a>> {

@@ -12,7 +12,12 @@ use super::{API_VERSION, KIND};
 use crate::ownership::controller_reference;
 
 /// The service of one replica; it bears the pod's name.
-pub(crate) fn service(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &Ports) -> Service {
+pub(crate) fn service(
+    plan: &Plan<'_>,
+    replicas: &Replicas<'_>,
+    index: u32,
+    ports: &Ports,
+) -> Service {
     let labels = replica_labels(plan, replicas.role, index);
     let mut selector = labels.clone();
     selector.remove(names::JOB_ROLE);
@@ -38,19 +43,28 @@ pub(crate) fn service(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, port
 
 /// The main container's ports, and the rendezvous port where it is not among them.
 fn service_ports(replicas: &Replicas<'_>, ports: &Ports) -> Vec<ServicePort> {
-    let declared = replicas.main_container().and_then(|container| container.ports.as_deref());
+    let declared = replicas
+        .main_container()
+        .and_then(|container| container.ports.as_deref());
     let mut list: Vec<ServicePort> = declared
         .unwrap_or_default()
         .iter()
         .map(|port| ServicePort {
-            name: Some(port.name.clone().unwrap_or_else(|| format!("port-{}", port.container_port))),
+            name: Some(
+                port.name
+                    .clone()
+                    .unwrap_or_else(|| format!("port-{}", port.container_port)),
+            ),
             port: port.container_port,
             target_port: Some(IntOrString::Int(port.container_port)),
             protocol: port.protocol.clone(),
             ..ServicePort::default()
         })
         .collect();
-    if list.iter().all(|port| port.name.as_deref() != Some(names::PYTORCH_PORT_NAME)) {
+    if list
+        .iter()
+        .all(|port| port.name.as_deref() != Some(names::PYTORCH_PORT_NAME))
+    {
         let number = match replicas.role {
             Role::Master => ports.master,
             Role::Worker => ports.elastic,

@@ -17,7 +17,11 @@ use crate::pod_facts::{self, PodPhase};
 
 /// The time as statuses hold it: whole seconds.
 pub(crate) fn stamp(now: Timestamp) -> Timestamp {
-    let whole = now.round(jiff::TimestampRound::new().smallest(Unit::Second).mode(jiff::RoundMode::Floor));
+    let whole = now.round(
+        jiff::TimestampRound::new()
+            .smallest(Unit::Second)
+            .mode(jiff::RoundMode::Floor),
+    );
     whole.unwrap_or(now)
 }
 
@@ -39,13 +43,17 @@ pub(crate) fn count(plan: &Plan<'_>, roster: &Roster<'_>) -> BTreeMap<String, Re
         counts
     };
     let replicas = plan.replicas.iter();
-    replicas.map(|replicas| (replicas.role.key().to_owned(), of_role(replicas.role))).collect()
+    replicas
+        .map(|replicas| (replicas.role.key().to_owned(), of_role(replicas.role)))
+        .collect()
 }
 
 /// The label selector of one replica type's pods, as text.
 fn selector(job: &str, role: Role) -> String {
-    let pairs: Vec<String> =
-        role_labels(job, role).into_iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let pairs: Vec<String> = role_labels(job, role)
+        .into_iter()
+        .map(|(key, value)| format!("{key}={value}"))
+        .collect();
     pairs.join(",")
 }
 
@@ -60,8 +68,16 @@ pub(crate) fn settle(status: &mut PyTorchJobStatus, succeeded: bool) {
 }
 
 /// The first sight of a job.
-pub(crate) fn created(plan: &Plan<'_>, status: &mut PyTorchJobStatus, now: Timestamp) -> Vec<EventNote> {
-    if status.conditions.iter().any(|known| known.type_ == JobConditionType::Created) {
+pub(crate) fn created(
+    plan: &Plan<'_>,
+    status: &mut PyTorchJobStatus,
+    now: Timestamp,
+) -> Vec<EventNote> {
+    if status
+        .conditions
+        .iter()
+        .any(|known| known.type_ == JobConditionType::Created)
+    {
         return Vec::new();
     }
     let message = format!("PyTorchJob {} is created.", plan.name());
@@ -82,7 +98,14 @@ pub(crate) fn moved(
     let mut events = Vec::new();
     if from == Phase::Suspended && to != Phase::Suspended {
         let message = format!("PyTorchJob {name} is resumed.");
-        conditions::set(status, JobConditionType::Suspended, false, "Resumed", &message, now);
+        conditions::set(
+            status,
+            JobConditionType::Suspended,
+            false,
+            "Resumed",
+            &message,
+            now,
+        );
         events.push(EventNote::normal("PyTorchJobResumed", message));
         status.start_time = Some(Time(now));
     }
@@ -91,17 +114,21 @@ pub(crate) fn moved(
     }
     let (type_, word, message) = match to {
         Phase::Created => return events,
-        Phase::Running => {
-            (JobConditionType::Running, "Running", format!("PyTorchJob {name} is running."))
-        }
+        Phase::Running => (
+            JobConditionType::Running,
+            "Running",
+            format!("PyTorchJob {name} is running."),
+        ),
         Phase::Restarting => (
             JobConditionType::Restarting,
             "Restarting",
             why.unwrap_or_else(|| format!("PyTorchJob {name} is restarting.")),
         ),
-        Phase::Suspended => {
-            (JobConditionType::Suspended, "Suspended", format!("PyTorchJob {name} is suspended."))
-        }
+        Phase::Suspended => (
+            JobConditionType::Suspended,
+            "Suspended",
+            format!("PyTorchJob {name} is suspended."),
+        ),
         Phase::Succeeded => (
             JobConditionType::Succeeded,
             "Succeeded",
@@ -114,7 +141,14 @@ pub(crate) fn moved(
         ),
     };
     if to == Phase::Suspended && conditions::is_true(status, JobConditionType::Running) {
-        conditions::set(status, JobConditionType::Running, false, word, &message, now);
+        conditions::set(
+            status,
+            JobConditionType::Running,
+            false,
+            word,
+            &message,
+            now,
+        );
     }
     events.extend(tell(status, type_, word, message, now));
     if to.is_terminal() && status.completion_time.is_none() {
@@ -131,7 +165,13 @@ pub(crate) fn refused(
     now: Timestamp,
 ) -> (PyTorchJobStatus, Vec<EventNote>) {
     let message = format!("PyTorchJob {name} cannot be run: {refusal}");
-    let events = tell(&mut status, JobConditionType::Failed, "FailedValidation", message, now);
+    let events = tell(
+        &mut status,
+        JobConditionType::Failed,
+        "FailedValidation",
+        message,
+        now,
+    );
     if status.completion_time.is_none() {
         status.completion_time = Some(Time(stamp(now)));
     }

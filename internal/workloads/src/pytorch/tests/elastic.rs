@@ -19,19 +19,31 @@ fn elastic(min: u32, max: u32, workers: u32, master: bool) -> World {
 }
 
 fn scale(world: &mut World, workers: i32) {
-    let spec = world.job.spec.pytorch_replica_specs.get_mut("Worker").unwrap();
+    let spec = world
+        .job
+        .spec
+        .pytorch_replica_specs
+        .get_mut("Worker")
+        .unwrap();
     spec.replicas = Some(workers);
 }
 
 fn workers(world: &World) -> usize {
-    world.pods.keys().filter(|name| name.contains("-worker-")).count()
+    world
+        .pods
+        .keys()
+        .filter(|name| name.contains("-worker-"))
+        .count()
 }
 
 #[test]
 fn the_gang_is_the_least_the_job_can_do_with() {
     for (min, count, master, expected) in [(2, 4, false, 2), (2, 4, true, 3), (4, 4, true, 5)] {
         let world = elastic(min, 8, count, master);
-        assert_eq!(world.group.as_ref().unwrap().spec.min_member, Some(expected));
+        assert_eq!(
+            world.group.as_ref().unwrap().spec.min_member,
+            Some(expected)
+        );
     }
 }
 
@@ -71,7 +83,17 @@ fn workers_stay_within_the_bounds() {
 #[test]
 fn shrinking_to_the_least_lets_the_gang_follow() {
     let mut world = elastic(2, 4, 4, true);
-    assert_eq!(world.group.as_ref().unwrap().spec.min_task_member.as_ref().unwrap()["worker"], 2);
+    assert_eq!(
+        world
+            .group
+            .as_ref()
+            .unwrap()
+            .spec
+            .min_task_member
+            .as_ref()
+            .unwrap()["worker"],
+        2
+    );
     world.job.spec.elastic_policy.as_mut().unwrap().min_replicas = Some(3);
     world.settle(at(1));
     assert_eq!(world.group.as_ref().unwrap().spec.min_member, Some(4));

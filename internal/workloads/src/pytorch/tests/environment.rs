@@ -6,7 +6,11 @@ use super::world::{World, at, master_and_workers, replica};
 use crate::pytorch::Network;
 
 fn told(world: &World, pod: &str) -> Vec<String> {
-    world.environment(pod).into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    world
+        .environment(pod)
+        .into_iter()
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect()
 }
 
 #[test]
@@ -34,15 +38,26 @@ fn master_and_workers_are_told_of_the_master_and_their_ranks() {
 
 #[test]
 fn processes_per_node_multiply_the_world() {
-    for (given, told_processes, world_size) in
-        [(json!(4), "4", "12"), (json!("8"), "8", "24"), (json!("gpu"), "gpu", "3"), (json!("auto"), "auto", "3")]
-    {
+    for (given, told_processes, world_size) in [
+        (json!(4), "4", "12"),
+        (json!("8"), "8", "24"),
+        (json!("gpu"), "gpu", "3"),
+        (json!("auto"), "auto", "3"),
+    ] {
         let mut spec = master_and_workers(2, "OnFailure");
         spec["nprocPerNode"] = given;
         let mut world = World::new(spec);
         world.step(at(0));
-        assert_eq!(world.variable("demo-worker-1", "PET_NPROC_PER_NODE").as_deref(), Some(told_processes));
-        assert_eq!(world.variable("demo-worker-1", "WORLD_SIZE").as_deref(), Some(world_size));
+        assert_eq!(
+            world
+                .variable("demo-worker-1", "PET_NPROC_PER_NODE")
+                .as_deref(),
+            Some(told_processes)
+        );
+        assert_eq!(
+            world.variable("demo-worker-1", "WORLD_SIZE").as_deref(),
+            Some(world_size)
+        );
     }
 }
 
@@ -52,7 +67,11 @@ fn without_a_master_no_ranks_are_told() {
     world.step(at(0));
     assert_eq!(
         told(&world, "demo-worker-2"),
-        ["PYTHONUNBUFFERED=1", "PET_NPROC_PER_NODE=auto", "PET_NNODES=3"]
+        [
+            "PYTHONUNBUFFERED=1",
+            "PET_NPROC_PER_NODE=auto",
+            "PET_NNODES=3"
+        ]
     );
 }
 
@@ -90,8 +109,16 @@ fn an_elastic_job_may_name_its_rendezvous_host_and_port() {
         "pytorchReplicaSpecs": {"Worker": replica(2, "OnFailure")},
     }));
     world.step(at(0));
-    assert_eq!(world.variable("demo-worker-0", "PET_RDZV_ENDPOINT").as_deref(), Some("etcd.infra:2379"));
-    assert_eq!(world.variable("demo-worker-0", "PET_NNODES").as_deref(), Some("2"));
+    assert_eq!(
+        world
+            .variable("demo-worker-0", "PET_RDZV_ENDPOINT")
+            .as_deref(),
+        Some("etcd.infra:2379")
+    );
+    assert_eq!(
+        world.variable("demo-worker-0", "PET_NNODES").as_deref(),
+        Some("2")
+    );
 }
 
 #[test]
@@ -104,9 +131,20 @@ fn a_value_that_the_user_set_stays_and_may_use_ours() {
     let mut world = World::new(spec);
     world.step(at(0));
     let told = told(&world, "demo-master-0");
-    assert_eq!(told.iter().filter(|line| line.starts_with("MASTER_PORT=")).collect::<Vec<_>>(), ["MASTER_PORT=29500"]);
-    let ours = told.iter().position(|line| line.starts_with("MASTER_ADDR=")).unwrap();
-    let users = told.iter().position(|line| line.starts_with("ENDPOINT=")).unwrap();
+    assert_eq!(
+        told.iter()
+            .filter(|line| line.starts_with("MASTER_PORT="))
+            .collect::<Vec<_>>(),
+        ["MASTER_PORT=29500"]
+    );
+    let ours = told
+        .iter()
+        .position(|line| line.starts_with("MASTER_ADDR="))
+        .unwrap();
+    let users = told
+        .iter()
+        .position(|line| line.starts_with("ENDPOINT="))
+        .unwrap();
     assert!(ours < users, "only what comes before can be referred to");
 }
 
@@ -117,45 +155,95 @@ fn every_container_is_told() {
         json!([{"name": "pytorch"}, {"name": "sidecar"}]);
     let mut world = World::new(spec);
     world.step(at(0));
-    let containers = &world.pods["demo-master-0"].spec.as_ref().unwrap().containers;
+    let containers = &world.pods["demo-master-0"]
+        .spec
+        .as_ref()
+        .unwrap()
+        .containers;
     for container in containers {
-        assert!(container.env.iter().flatten().any(|variable| variable.name == "RANK"), "{}", container.name);
+        assert!(
+            container
+                .env
+                .iter()
+                .flatten()
+                .any(|variable| variable.name == "RANK"),
+            "{}",
+            container.name
+        );
     }
 }
 
 #[test]
 fn a_port_that_a_container_names_is_the_rendezvous_port() {
-    for network in [Network::PerPod, Network::HostShared { ports: 20_000..=20_009 }] {
+    for network in [
+        Network::PerPod,
+        Network::HostShared {
+            ports: 20_000..=20_009,
+        },
+    ] {
         let mut spec = master_and_workers(1, "OnFailure");
-        spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["ports"] =
-            json!([{"name": "metrics", "containerPort": 9090}, {"name": "pytorchjob-port", "containerPort": 4567}]);
+        spec["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0]["ports"] = json!([{"name": "metrics", "containerPort": 9090}, {"name": "pytorchjob-port", "containerPort": 4567}]);
         let mut world = World::new(spec);
         world.network = network;
         world.step(at(0));
-        assert_eq!(world.variable("demo-worker-0", "MASTER_PORT").as_deref(), Some("4567"));
-        assert!(!world.job.metadata.annotations.iter().flatten().any(|(key, _)| key == "muster.io/rendezvous-port"));
-        let ports = world.services["demo-master-0"].spec.as_ref().unwrap().ports.clone().unwrap();
-        assert_eq!(ports.iter().map(|port| port.port).collect::<Vec<_>>(), [9090, 4567]);
+        assert_eq!(
+            world.variable("demo-worker-0", "MASTER_PORT").as_deref(),
+            Some("4567")
+        );
+        assert!(
+            !world
+                .job
+                .metadata
+                .annotations
+                .iter()
+                .flatten()
+                .any(|(key, _)| key == "muster.io/rendezvous-port")
+        );
+        let ports = world.services["demo-master-0"]
+            .spec
+            .as_ref()
+            .unwrap()
+            .ports
+            .clone()
+            .unwrap();
+        assert_eq!(
+            ports.iter().map(|port| port.port).collect::<Vec<_>>(),
+            [9090, 4567]
+        );
     }
 }
 
 #[test]
 fn on_shared_networks_each_job_has_a_port_of_its_own() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
-    world.network = Network::HostShared { ports: 20_000..=20_009 };
+    world.network = Network::HostShared {
+        ports: 20_000..=20_009,
+    };
     world.taken.extend([20_000, 20_001]);
     world.settle(at(0));
-    assert_eq!(world.variable("demo-worker-0", "MASTER_PORT").as_deref(), Some("20002"));
-    assert_eq!(world.job.metadata.annotations.as_ref().unwrap()["muster.io/rendezvous-port"], "20002");
+    assert_eq!(
+        world.variable("demo-worker-0", "MASTER_PORT").as_deref(),
+        Some("20002")
+    );
+    assert_eq!(
+        world.job.metadata.annotations.as_ref().unwrap()["muster.io/rendezvous-port"],
+        "20002"
+    );
     world.pods.remove("demo-worker-0");
     world.settle(at(1));
-    assert_eq!(world.variable("demo-worker-0", "MASTER_PORT").as_deref(), Some("20002"), "a new pod joins the others");
+    assert_eq!(
+        world.variable("demo-worker-0", "MASTER_PORT").as_deref(),
+        Some("20002"),
+        "a new pod joins the others"
+    );
 }
 
 #[test]
 fn a_job_waits_while_every_port_is_held() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
-    world.network = Network::HostShared { ports: 20_000..=20_001 };
+    world.network = Network::HostShared {
+        ports: 20_000..=20_001,
+    };
     world.taken.extend([20_000, 20_001]);
     let outcome = world.step(at(0));
     assert!(world.pods.is_empty());
@@ -163,5 +251,8 @@ fn a_job_waits_while_every_port_is_held() {
     assert_eq!(outcome.events.last().unwrap().reason, "NoRendezvousPort");
     world.taken.remove(&20_001);
     world.settle(at(30));
-    assert_eq!(world.variable("demo-master-0", "MASTER_PORT").as_deref(), Some("20001"));
+    assert_eq!(
+        world.variable("demo-master-0", "MASTER_PORT").as_deref(),
+        Some("20001")
+    );
 }

@@ -13,38 +13,60 @@ fn a_job_gets_its_pods_services_and_gang() {
     assert_eq!(world.services.keys().collect::<Vec<_>>(), names);
 
     let pod = serde_json::to_value(&world.pods["demo-worker-1"]).unwrap();
-    assert_eq!(pod["metadata"]["labels"], json!({
-        "training.kubeflow.org/job-name": "demo",
-        "training.kubeflow.org/operator-name": "pytorchjob-controller",
-        "training.kubeflow.org/replica-type": "worker",
-        "training.kubeflow.org/replica-index": "1",
-    }));
-    assert_eq!(pod["metadata"]["annotations"], json!({
-        "scheduling.k8s.io/group-name": "demo",
-        "volcano.sh/task-spec": "worker",
-    }));
-    assert_eq!(pod["metadata"]["ownerReferences"], json!([{
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "demo", "uid": "job-uid",
-        "controller": true, "blockOwnerDeletion": true,
-    }]));
+    assert_eq!(
+        pod["metadata"]["labels"],
+        json!({
+            "training.kubeflow.org/job-name": "demo",
+            "training.kubeflow.org/operator-name": "pytorchjob-controller",
+            "training.kubeflow.org/replica-type": "worker",
+            "training.kubeflow.org/replica-index": "1",
+        })
+    );
+    assert_eq!(
+        pod["metadata"]["annotations"],
+        json!({
+            "scheduling.k8s.io/group-name": "demo",
+            "volcano.sh/task-spec": "worker",
+        })
+    );
+    assert_eq!(
+        pod["metadata"]["ownerReferences"],
+        json!([{
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "demo", "uid": "job-uid",
+            "controller": true, "blockOwnerDeletion": true,
+        }])
+    );
     assert_eq!(pod["spec"]["hostname"], "demo-worker-1");
     assert_eq!(pod["spec"]["restartPolicy"], "OnFailure");
     assert_eq!(pod["spec"]["schedulerName"], "muster");
-    let master = &world.pods["demo-master-0"].metadata.labels.as_ref().unwrap();
+    let master = &world.pods["demo-master-0"]
+        .metadata
+        .labels
+        .as_ref()
+        .unwrap();
     assert_eq!(master["training.kubeflow.org/job-role"], "master");
 
     let service = serde_json::to_value(&world.services["demo-worker-1"].spec).unwrap();
     assert_eq!(service["clusterIP"], "None");
-    assert_eq!(service["selector"]["training.kubeflow.org/replica-index"], "1");
-    assert_eq!(service["ports"], json!([{"name": "pytorchjob-port", "port": 23456, "targetPort": 23456}]));
+    assert_eq!(
+        service["selector"]["training.kubeflow.org/replica-index"],
+        "1"
+    );
+    assert_eq!(
+        service["ports"],
+        json!([{"name": "pytorchjob-port", "port": 23456, "targetPort": 23456}])
+    );
 
     let group = serde_json::to_value(&world.group.as_ref().unwrap().spec).unwrap();
-    assert_eq!(group, json!({
-        "minMember": 3,
-        "minTaskMember": {"master": 1, "worker": 2},
-        "minResources": {"cpu": "1500m", "nvidia.com/gpu": "3"},
-        "queue": "default",
-    }));
+    assert_eq!(
+        group,
+        json!({
+            "minMember": 3,
+            "minTaskMember": {"master": 1, "worker": 2},
+            "minResources": {"cpu": "1500m", "nvidia.com/gpu": "3"},
+            "queue": "default",
+        })
+    );
 }
 
 #[test]
@@ -56,34 +78,48 @@ fn the_scheduling_policy_shapes_the_gang() {
     let mut world = World::new(spec);
     world.settle(at(0));
     let group = serde_json::to_value(&world.group.as_ref().unwrap().spec).unwrap();
-    assert_eq!(group, json!({
-        "minMember": 3,
-        "minTaskMember": {"master": 1, "worker": 2},
-        "minResources": {"cpu": "7"},
-        "queue": "research",
-        "priorityClassName": "high",
-    }));
+    assert_eq!(
+        group,
+        json!({
+            "minMember": 3,
+            "minTaskMember": {"master": 1, "worker": 2},
+            "minResources": {"cpu": "7"},
+            "queue": "research",
+            "priorityClassName": "high",
+        })
+    );
 }
 
 #[test]
 fn the_queue_may_be_named_by_label_or_annotation() {
     for place in ["labels", "annotations"] {
         let mut world = World::new(master_and_workers(1, "OnFailure"));
-        let map = [("scheduling.volcano.sh/queue-name".to_owned(), "night".to_owned())].into();
+        let map = [(
+            "scheduling.volcano.sh/queue-name".to_owned(),
+            "night".to_owned(),
+        )]
+        .into();
         match place {
             "labels" => world.job.metadata.labels = Some(map),
             _ => world.job.metadata.annotations = Some(map),
         }
         world.settle(at(0));
-        assert_eq!(world.group.as_ref().unwrap().spec.queue.as_deref(), Some("night"), "{place}");
+        assert_eq!(
+            world.group.as_ref().unwrap().spec.queue.as_deref(),
+            Some("night"),
+            "{place}"
+        );
     }
 }
 
 #[test]
 fn exit_code_leaves_judging_to_the_controller_and_the_rest_passes_through() {
-    for (policy, pods) in
-        [("Always", "Always"), ("OnFailure", "OnFailure"), ("Never", "Never"), ("ExitCode", "Never")]
-    {
+    for (policy, pods) in [
+        ("Always", "Always"),
+        ("OnFailure", "OnFailure"),
+        ("Never", "Never"),
+        ("ExitCode", "Never"),
+    ] {
         let mut world = World::new(master_and_workers(0, policy));
         world.settle(at(0));
         let spec = world.pods["demo-master-0"].spec.as_ref().unwrap();
@@ -94,10 +130,13 @@ fn exit_code_leaves_judging_to_the_controller_and_the_rest_passes_through() {
 #[test]
 fn a_group_that_somebody_else_made_is_left_alone() {
     let mut world = World::new(master_and_workers(1, "OnFailure"));
-    world.group = Some(serde_json::from_value(json!({
-        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
-        "metadata": {"name": "demo", "uid": "other"}, "spec": {"minMember": 9},
-    })).unwrap());
+    world.group = Some(
+        serde_json::from_value(json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+            "metadata": {"name": "demo", "uid": "other"}, "spec": {"minMember": 9},
+        }))
+        .unwrap(),
+    );
     let before = world.group.clone();
     world.settle(at(0));
     world.job.spec.run_policy.suspend = Some(true);
@@ -119,10 +158,22 @@ fn pods_of_another_owner_are_left_alone() {
 #[test]
 fn a_job_that_makes_no_sense_fails_with_the_field() {
     let cases = [
-        (json!({"pytorchReplicaSpecs": {}}), "spec.pytorchReplicaSpecs: give a Master"),
-        (json!({"pytorchReplicaSpecs": {"Chief": replica(1, "Never")}}), "\"Chief\" is no replica type"),
-        (json!({"pytorchReplicaSpecs": {"Master": replica(2, "Never")}}), "spec.pytorchReplicaSpecs.Master.replicas"),
-        (json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}), "Worker.template.spec.containers"),
+        (
+            json!({"pytorchReplicaSpecs": {}}),
+            "spec.pytorchReplicaSpecs: give a Master",
+        ),
+        (
+            json!({"pytorchReplicaSpecs": {"Chief": replica(1, "Never")}}),
+            "\"Chief\" is no replica type",
+        ),
+        (
+            json!({"pytorchReplicaSpecs": {"Master": replica(2, "Never")}}),
+            "spec.pytorchReplicaSpecs.Master.replicas",
+        ),
+        (
+            json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1}}}),
+            "Worker.template.spec.containers",
+        ),
         (
             json!({"elasticPolicy": {"minReplicas": 4, "maxReplicas": 2}, "pytorchReplicaSpecs": {"Worker": replica(2, "Never")}}),
             "spec.elasticPolicy.minReplicas: 4 must not exceed maxReplicas",
@@ -131,8 +182,13 @@ fn a_job_that_makes_no_sense_fails_with_the_field() {
     for (spec, expected) in cases {
         let mut world = World::new(spec);
         world.settle(at(0));
-        assert_eq!(world.conditions(), ["Failed=True(PyTorchJobFailedValidation)"]);
-        let message = world.message(resources::kinds::JobConditionType::Failed).to_owned();
+        assert_eq!(
+            world.conditions(),
+            ["Failed=True(PyTorchJobFailedValidation)"]
+        );
+        let message = world
+            .message(resources::kinds::JobConditionType::Failed)
+            .to_owned();
         assert!(message.contains(expected), "{message}");
         assert!(world.pods.is_empty());
     }

@@ -20,7 +20,13 @@ fn a_job_is_created_runs_and_succeeds_with_its_master() {
 
     world.run_all();
     world.settle(at(10));
-    assert_eq!(world.conditions(), ["Created=True(PyTorchJobCreated)", "Running=True(PyTorchJobRunning)"]);
+    assert_eq!(
+        world.conditions(),
+        [
+            "Created=True(PyTorchJobCreated)",
+            "Running=True(PyTorchJobRunning)"
+        ]
+    );
     let replicas = serde_json::to_value(&world.status().replica_statuses).unwrap();
     assert_eq!(replicas["Worker"]["active"], 2);
     assert_eq!(
@@ -39,10 +45,16 @@ fn a_job_is_created_runs_and_succeeds_with_its_master() {
             "Succeeded=True(PyTorchJobSucceeded)"
         ]
     );
-    assert_eq!(world.message(Succeeded), "PyTorchJob demo is successfully completed.");
+    assert_eq!(
+        world.message(Succeeded),
+        "PyTorchJob demo is successfully completed."
+    );
     assert_eq!(world.status().completion_time.as_ref().unwrap().0, at(21));
     let replicas = serde_json::to_value(&world.status().replica_statuses).unwrap();
-    assert_eq!(replicas["Worker"]["succeeded"], 2, "who was active counts as done");
+    assert_eq!(
+        replicas["Worker"]["succeeded"], 2,
+        "who was active counts as done"
+    );
     assert!(world.group.is_none(), "the gang has no more use");
     assert_eq!(world.pods.len(), 3, "cleanPodPolicy None keeps pods");
 }
@@ -94,7 +106,10 @@ fn an_end_is_final() {
 fn the_clean_pod_policy_decides_which_pods_go() {
     // The master ends well; a worker runs, another waits on its node, a third for a node.
     for (policy, left) in [
-        ("None", vec!["demo-master-0", "demo-worker-0", "demo-worker-1"]),
+        (
+            "None",
+            vec!["demo-master-0", "demo-worker-0", "demo-worker-1"],
+        ),
         ("Running", vec!["demo-master-0"]),
         ("All", vec![]),
     ] {
@@ -107,7 +122,11 @@ fn the_clean_pod_policy_decides_which_pods_go() {
         world.exit("demo-master-0", 0, at(3));
         world.settle(at(4));
         assert_eq!(world.pod_names(), left, "{policy}");
-        assert_eq!(world.services.keys().collect::<Vec<_>>(), left, "services go with their pods");
+        assert_eq!(
+            world.services.keys().collect::<Vec<_>>(),
+            left,
+            "services go with their pods"
+        );
     }
 }
 
@@ -122,8 +141,15 @@ fn a_job_out_of_time_fails_and_stops_whatever_the_policy() {
     world.settle(at(59));
     assert!(!world.holds(Failed));
     world.settle(at(60));
-    assert_eq!(world.message(Failed), "Job demo has failed because it was active longer than specified deadline");
-    assert_eq!(world.pod_names(), ["demo-worker-0"], "what had ended keeps its logs");
+    assert_eq!(
+        world.message(Failed),
+        "Job demo has failed because it was active longer than specified deadline"
+    );
+    assert_eq!(
+        world.pod_names(),
+        ["demo-worker-0"],
+        "what had ended keeps its logs"
+    );
     assert_eq!(world.status().completion_time.as_ref().unwrap().0, at(60));
 }
 
@@ -174,16 +200,25 @@ fn a_held_job_gives_everything_back_and_a_resumed_one_starts_its_clock_anew() {
     );
     assert_eq!(world.message(Suspended), "PyTorchJob demo is suspended.");
     world.settle(at(500));
-    assert!(!world.holds(Failed), "no deadline runs while the job is held");
+    assert!(
+        !world.holds(Failed),
+        "no deadline runs while the job is held"
+    );
 
     world.job.spec.run_policy.suspend = Some(false);
     world.settle(at(1000));
     assert_eq!(world.pods.len(), 3);
     assert_eq!(world.status().start_time.as_ref().unwrap().0, at(1000));
-    assert_eq!(world.conditions().last().unwrap(), "Suspended=False(PyTorchJobResumed)");
+    assert_eq!(
+        world.conditions().last().unwrap(),
+        "Suspended=False(PyTorchJobResumed)"
+    );
     world.run_all();
     world.settle(at(1001));
-    assert_eq!(world.conditions().last().unwrap(), "Running=True(PyTorchJobRunning)");
+    assert_eq!(
+        world.conditions().last().unwrap(),
+        "Running=True(PyTorchJobRunning)"
+    );
 }
 
 #[test]
@@ -209,7 +244,11 @@ fn pods_that_are_still_stopping_are_waited_for() {
     world.settle(at(2));
     world.job.spec.run_policy.suspend = Some(false);
     world.settle(at(3));
-    assert_eq!(world.created.len(), 3, "no second pod beside a stopping one");
+    assert_eq!(
+        world.created.len(),
+        3,
+        "no second pod beside a stopping one"
+    );
     // Stopped by a signal: not the program's failure.
     world.exit("demo-worker-0", 143, at(4));
     world.settle(at(4));

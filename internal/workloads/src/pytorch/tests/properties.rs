@@ -45,11 +45,24 @@ struct Setup {
 }
 
 fn setup() -> impl Strategy<Value = Setup> {
-    let policy = prop_oneof![Just("Always"), Just("OnFailure"), Just("Never"), Just("ExitCode")];
+    let policy = prop_oneof![
+        Just("Always"),
+        Just("OnFailure"),
+        Just("Never"),
+        Just("ExitCode")
+    ];
     let clean = prop_oneof![Just("None"), Just("Running"), Just("All")];
     let limit = prop_oneof![Just(None), (0..4i32).prop_map(Some)];
-    (policy, clean, limit, 0..3u8, any::<bool>(), any::<bool>(), proptest::option::of(1..900i64)).prop_map(
-        |(policy, clean, limit, shape, shared, slow, deadline)| {
+    (
+        policy,
+        clean,
+        limit,
+        0..3u8,
+        any::<bool>(),
+        any::<bool>(),
+        proptest::option::of(1..900i64),
+    )
+        .prop_map(|(policy, clean, limit, shape, shared, slow, deadline)| {
             let mut spec = match shape {
                 0 => master_and_workers(2, policy),
                 1 => json!({"pytorchReplicaSpecs": {"Worker": replica(3, policy)}}),
@@ -65,9 +78,13 @@ fn setup() -> impl Strategy<Value = Setup> {
             if let Some(deadline) = deadline {
                 spec["runPolicy"]["activeDeadlineSeconds"] = json!(deadline);
             }
-            Setup { spec, shared, slow, limit }
-        },
-    )
+            Setup {
+                spec,
+                shared,
+                slow,
+                limit,
+            }
+        })
 }
 
 fn pick(world: &World, at: usize) -> Option<String> {
@@ -75,7 +92,10 @@ fn pick(world: &World, at: usize) -> Option<String> {
 }
 
 fn live(world: &World, pod: &str) -> bool {
-    let phase = world.pods[pod].status.as_ref().and_then(|status| status.phase.as_deref());
+    let phase = world.pods[pod]
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Pending" | "Running"))
 }
 
@@ -95,7 +115,10 @@ fn happen(world: &mut World, happening: &Happening, now: &mut i64) {
         Happening::Restart(nth) => {
             if let Some(pod) = target(world, nth) {
                 let status = world.pods[&pod].status.as_ref().unwrap();
-                let known = status.container_statuses.as_ref().map_or(0, |list| list[0].restart_count);
+                let known = status
+                    .container_statuses
+                    .as_ref()
+                    .map_or(0, |list| list[0].restart_count);
                 world.restarted(&pod, known + 1);
             }
         }
@@ -124,7 +147,9 @@ fn wanted_at_most(world: &World) -> usize {
     let specs = &world.job.spec.pytorch_replica_specs;
     let count = |role: &str| specs.get(role).map_or(0, |spec| spec.replicas.unwrap_or(1));
     let workers = match &world.job.spec.elastic_policy {
-        Some(policy) => count("Worker").clamp(policy.min_replicas.unwrap(), policy.max_replicas.unwrap()),
+        Some(policy) => {
+            count("Worker").clamp(policy.min_replicas.unwrap(), policy.max_replicas.unwrap())
+        }
         None => count("Worker"),
     };
     usize::try_from(count("Master") + workers).unwrap()

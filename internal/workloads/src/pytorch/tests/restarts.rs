@@ -46,7 +46,11 @@ fn a_programs_own_exit_code_fails_the_job_at_once() {
         world.exit("demo-worker-1", code, at(2));
         world.settle(at(2));
         assert!(world.holds(Failed), "{code}");
-        assert!(world.message(Failed).contains(&format!("demo-worker-1 exited with code {code}")));
+        assert!(
+            world
+                .message(Failed)
+                .contains(&format!("demo-worker-1 exited with code {code}"))
+        );
     }
 }
 
@@ -66,13 +70,28 @@ fn a_lost_nodes_replicas_come_back_under_every_policy_that_restarts() {
         let mut world = running(policy, Some(5));
         world.lose("demo-worker-0");
         world.settle(at(2));
-        assert_eq!(world.created.iter().filter(|name| *name == "demo-worker-0").count(), 2, "{policy}");
-        assert!(world.job.metadata.annotations.as_ref().unwrap()["muster.io/restarts"].contains("failures"));
+        assert_eq!(
+            world
+                .created
+                .iter()
+                .filter(|name| *name == "demo-worker-0")
+                .count(),
+            2,
+            "{policy}"
+        );
+        assert!(
+            world.job.metadata.annotations.as_ref().unwrap()["muster.io/restarts"]
+                .contains("failures")
+        );
     }
     let mut world = running("Never", None);
     world.lose("demo-worker-0");
     world.settle(at(2));
-    assert!(world.message(Failed).contains("demo-worker-0 failed: NodeLost"));
+    assert!(
+        world
+            .message(Failed)
+            .contains("demo-worker-0 failed: NodeLost")
+    );
 }
 
 #[test]
@@ -84,7 +103,10 @@ fn restarts_in_place_count_against_the_limit() {
     assert!(!world.holds(Failed));
     world.restarted("demo-worker-1", 2);
     world.settle(at(3));
-    assert_eq!(world.message(Failed), "Job demo has failed because it has reached the specified backoff limit");
+    assert_eq!(
+        world.message(Failed),
+        "Job demo has failed because it has reached the specified backoff limit"
+    );
     assert!(world.pods.is_empty(), "what still ran was stopped");
 }
 
@@ -161,7 +183,10 @@ fn replicas_that_keep_failing_wait_longer_each_time() {
         if wait > 0 {
             world.settle(at(now + wait - 1));
             assert_eq!(world.created.len(), before, "not before {wait} s");
-            assert_eq!(world.ask(at(now + wait - 1)).requeue_at, Some(at(now + wait)));
+            assert_eq!(
+                world.ask(at(now + wait - 1)).requeue_at,
+                Some(at(now + wait))
+            );
         }
         world.settle(at(now + wait));
         assert_eq!(world.created.len(), before + 1, "after {wait} s");
@@ -172,10 +197,15 @@ fn replicas_that_keep_failing_wait_longer_each_time() {
 #[test]
 fn a_gang_that_died_whole_comes_back_whole_with_another_port() {
     let mut world = World::new(master_and_workers(2, "OnFailure"));
-    world.network = Network::HostShared { ports: 20_000..=20_009 };
+    world.network = Network::HostShared {
+        ports: 20_000..=20_009,
+    };
     world.taken.insert(20_001);
     world.settle(at(0));
-    assert_eq!(world.variable("demo-master-0", "MASTER_PORT").as_deref(), Some("20000"));
+    assert_eq!(
+        world.variable("demo-master-0", "MASTER_PORT").as_deref(),
+        Some("20000")
+    );
     world.run_all();
     world.settle(at(1));
     for pod in ["demo-master-0", "demo-worker-0", "demo-worker-1"] {
@@ -183,7 +213,11 @@ fn a_gang_that_died_whole_comes_back_whole_with_another_port() {
     }
     world.settle(at(2));
     for pod in ["demo-master-0", "demo-worker-0", "demo-worker-1"] {
-        assert_eq!(world.variable(pod, "MASTER_PORT").as_deref(), Some("20002"), "{pod}");
+        assert_eq!(
+            world.variable(pod, "MASTER_PORT").as_deref(),
+            Some("20002"),
+            "{pod}"
+        );
     }
     assert_eq!(world.created.len(), 6);
 }
@@ -200,7 +234,12 @@ fn a_master_that_is_done_outweighs_a_worker_that_failed() {
 #[test]
 fn an_annotation_that_cannot_be_read_counts_as_none() {
     let mut world = running("ExitCode", Some(1));
-    world.job.metadata.annotations.get_or_insert_default().insert("muster.io/restarts".to_owned(), "{broken".to_owned());
+    world
+        .job
+        .metadata
+        .annotations
+        .get_or_insert_default()
+        .insert("muster.io/restarts".to_owned(), "{broken".to_owned());
     world.exit("demo-worker-1", 137, at(2));
     world.settle(at(2));
     assert!(!world.holds(Failed));

@@ -140,12 +140,18 @@ impl World {
                     return;
                 }
                 self.born(&mut pod.metadata, now);
-                pod.status = Some(PodStatus { phase: Some("Pending".to_owned()), ..PodStatus::default() });
+                pod.status = Some(PodStatus {
+                    phase: Some("Pending".to_owned()),
+                    ..PodStatus::default()
+                });
                 self.created.push(name.clone());
                 self.pods.insert(name, *pod);
             }
             Action::DeletePod { name, uid, .. } => {
-                let pod = self.pods.get_mut(&name).expect("only pods that exist are deleted");
+                let pod = self
+                    .pods
+                    .get_mut(&name)
+                    .expect("only pods that exist are deleted");
                 assert_eq!(pod.metadata.uid.as_deref(), Some(uid.as_str()));
                 if self.slow_deletion {
                     pod.metadata.deletion_timestamp = Some(Time(now));
@@ -175,7 +181,8 @@ impl World {
     }
 
     pub fn finish_deletions(&mut self) {
-        self.pods.retain(|_, pod| pod.metadata.deletion_timestamp.is_none());
+        self.pods
+            .retain(|_, pod| pod.metadata.deletion_timestamp.is_none());
     }
 
     pub fn phase(&mut self, pod: &str, phase: &str) {
@@ -195,8 +202,10 @@ impl World {
     pub fn exit(&mut self, pod: &str, code: i32, now: Timestamp) {
         self.phase(pod, if code == 0 { "Succeeded" } else { "Failed" });
         let status = self.pods.get_mut(pod).unwrap().status.as_mut().unwrap();
-        let restart_count =
-            status.container_statuses.as_ref().map_or(0, |list| list[0].restart_count);
+        let restart_count = status
+            .container_statuses
+            .as_ref()
+            .map_or(0, |list| list[0].restart_count);
         status.container_statuses = Some(vec![ContainerStatus {
             name: "pytorch".to_owned(),
             restart_count,
@@ -244,12 +253,21 @@ impl World {
     }
 
     pub fn holds(&self, type_: JobConditionType) -> bool {
-        self.status().conditions.iter().any(|known| known.type_ == type_ && known.status == "True")
+        self.status()
+            .conditions
+            .iter()
+            .any(|known| known.type_ == type_ && known.status == "True")
     }
 
     pub fn message(&self, type_: JobConditionType) -> &str {
-        let found = self.status().conditions.iter().find(|known| known.type_ == type_);
-        found.and_then(|known| known.message.as_deref()).expect("the condition has a message")
+        let found = self
+            .status()
+            .conditions
+            .iter()
+            .find(|known| known.type_ == type_);
+        found
+            .and_then(|known| known.message.as_deref())
+            .expect("the condition has a message")
     }
 
     pub fn pod_names(&self) -> Vec<&str> {
@@ -260,10 +278,15 @@ impl World {
     pub fn environment(&self, pod: &str) -> Vec<(String, String)> {
         let containers = &self.pods[pod].spec.as_ref().unwrap().containers;
         let variables = containers[0].env.iter().flatten();
-        variables.map(|v| (v.name.clone(), v.value.clone().unwrap_or_default())).collect()
+        variables
+            .map(|v| (v.name.clone(), v.value.clone().unwrap_or_default()))
+            .collect()
     }
 
     pub fn variable(&self, pod: &str, name: &str) -> Option<String> {
-        self.environment(pod).into_iter().find(|(key, _)| key == name).map(|(_, value)| value)
+        self.environment(pod)
+            .into_iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
     }
 }

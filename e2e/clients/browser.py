@@ -1,0 +1,174 @@
+"""Drives the web UI in a real Chromium: sign in, submit, watch to success, read a log,
+cancel another; then looks at every page in both themes and at a phone's width.
+
+usage: browser.py URL PASSWORD SCREENSHOT_DIRECTORY
+"""
+import os
+import sys
+import tempfile
+
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import Select, WebDriverWait
+
+WAIT = 90  # seconds; the machine may be busy
+
+
+def browser(profile):
+    options = Options()
+    options.binary_location = "/usr/bin/chromium"
+    for flag in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run",
+        "disable-background-networking", "disable-component-update", "disable-sync",
+        "disable-dev-shm-usage", f"user-data-dir={profile}", "window-size=1280,1100",
+    ):
+        options.add_argument(f"--{flag}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    return webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+
+
+class Walk:
+    def __init__(self, driver, url, shots):
+        self.driver, self.url, self.shots = driver, url.rstrip("/"), shots
+
+    def find(self, selector):
+        return self.driver.find_element(By.CSS_SELECTOR, selector)
+
+    def until(self, what, look):
+        return WebDriverWait(self.driver, WAIT, 0.2).until(lambda _: look(), message=what)
+
+    def text(self, selector="main"):
+        # The page is replaced piece by piece while it is read.
+        return self.driver.execute_script(
+            "const e = document.querySelector(arguments[0]); return e ? e.innerText : ''", selector)
+
+    def shot(self, name):
+        self.driver.save_screenshot(os.path.join(self.shots, name + ".png"))
+
+    def sign_in(self, password):
+        self.driver.get(self.url + "/ui/jobs")
+        assert "/ui/sign-in?next=" in self.driver.current_url, self.driver.current_url
+        self.find("input[name=user]").send_keys("admin")
+        self.find("input[name=password]").send_keys("wrong password", Keys.ENTER)
+        self.until("a wrong password is refused", lambda: "wrong" in self.text("[role=alert]"))
+        self.find("input[name=password]").send_keys(password, Keys.ENTER)
+        self.until("signed in, and led back", lambda: self.driver.current_url.endswith("/ui/jobs"))
+
+    def write_job(self, name, command, replicas):
+        self.driver.get(self.url + "/ui/submit")
+        self.find("input[name=name]").send_keys(name)
+        self.find("textarea[name=command]").send_keys(command)
+        count = self.find("input[name=replicas]")
+        count.clear()
+        count.send_keys(str(replicas))
+        cpus = self.find("input[name=cpus]")
+        cpus.clear()
+        cpus.send_keys("100m")
+        memory = self.find("input[name=memory]")
+        memory.clear()
+        memory.send_keys("64Mi")
+        self.find("form[action='/ui/submit/form'] button").click()
+        self.until("the form wrote YAML",
+                   lambda: "kind: PyTorchJob" in self.find("textarea[name=yaml]").get_attribute("value"))
+
+    def submit(self, name):
+        self.find("button[value=submit]").click()
+        self.until("on the job's page", lambda: self.driver.current_url.endswith("/pytorchjobs/" + name))
+
+    def state(self):
+        return self.text("h1 .state")
+
+    def errors(self):
+        # A refused sign-in is answered 401, which the browser logs as an error.
+        return [entry for entry in self.driver.get_log("browser")
+                if entry["level"] == "SEVERE" and "401" not in entry["message"]]
+
+
+def main(url, password, shots):
+    with tempfile.TemporaryDirectory() as profile:
+        driver = browser(profile)
+        try:
+            walk = Walk(driver, url, shots)
+            walk.sign_in(password)
+
+            walk.write_job("from-browser", "for i in 1 2 3; do echo step $i; sleep 1; done", 2)
+            walk.find("button[value=check]").click()
+            walk.until("the check says where it would go", lambda: "would start now" in walk.text())
+            assert "from-browser-worker-0 on " in walk.text(), walk.text()
+            walk.shot("submit")
+            walk.submit("from-browser")
+            driver.execute_script("window.sameDocument = true")
+            walk.until("it runs", lambda: walk.state() in ("Running", "Succeeded"))
+            walk.shot("job-running")
+            walk.until("its log is live", lambda: "step 2" in walk.text("#log-text"))
+            walk.until("it succeeds", lambda: walk.state() == "Succeeded")
+            assert driver.execute_script("return window.sameDocument === true"), "the page was reloaded"
+            walk.until("the whole log is there", lambda: "step 3" in walk.text("#log-text"))
+            assert "Created" in walk.text(".timeline") and "Succeeded" in walk.text(".timeline")
+            walk.until("events are shown", lambda: "Scheduled" in walk.text())
+            walk.shot("job-succeeded")
+            driver.find_element(By.PARTIAL_LINK_TEXT, "rank 1").click()
+            walk.until("another rank's log", lambda: "step 3" in walk.text("#log-text") and "rank=1" in driver.current_url)
+
+            walk.write_job("to-cancel", "sleep 600", 1)
+            walk.submit("to-cancel")
+            walk.until("it runs", lambda: walk.state() == "Running")
+            walk.find("form[action$='/cancel'] button").click()
+            driver.switch_to.alert.accept()
+            walk.until("back at the list", lambda: driver.current_url.endswith("/ui/jobs"))
+            walk.until("it is gone from the list", lambda: "to-cancel" not in walk.text("table"))
+            assert "from-browser" in walk.text("table")
+
+            driver.get(url.rstrip("/") + "/ui/jobs")
+            Select(walk.find("select[name=state]")).select_by_visible_text("Succeeded")
+            walk.find(".filters button").click()
+            walk.until("filtered", lambda: "state=Succeeded" in driver.current_url)
+            assert "from-browser" in walk.text("table")
+
+            walk.driver.get(url.rstrip("/") + "/ui/submit")
+            walk.find("textarea[name=yaml]").send_keys("kind: Nonsense")
+            walk.find("button[value=check]").click()
+            walk.until("bad input is named", lambda: "apiVersion: Required value" in walk.text("[role=alert]"))
+
+            look(walk)
+            assert not walk.errors(), walk.errors()
+        finally:
+            driver.quit()
+
+
+PAGES = {
+    "overview": "/ui/", "jobs": "/ui/jobs", "job": "/ui/jobs/default/pytorchjobs/from-browser",
+    "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
+}
+
+
+def look(walk):
+    """Every page in both themes and two widths: nothing overflows, all is reachable by keyboard."""
+    driver = walk.driver
+    for theme in ("light", "dark"):
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                               {"features": [{"name": "prefers-color-scheme", "value": theme}]})
+        for width, size in (("desktop", 1280), ("phone", 390)):
+            driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
+                                   {"width": size, "height": 900, "deviceScaleFactor": 1, "mobile": size < 600})
+            for name, path in PAGES.items():
+                driver.get(walk.url + path)
+                walk.until(name + " is there", lambda: walk.text("h1"))
+                wide = driver.execute_script("return document.documentElement.scrollWidth - window.innerWidth")
+                assert wide <= 0, f"{name} at {width} is {wide} px too wide"
+                walk.shot(f"{name}-{theme}-{width}")
+    driver.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    driver.get(walk.url + "/ui/")
+    seen = set()
+    for _ in range(40):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        seen.add(driver.switch_to.active_element.text.strip())
+    for word in ("Overview", "Jobs", "Nodes", "Queues", "Submit", "Sign out"):
+        assert word in seen, f"{word} can't be reached with the keyboard: {seen}"
+
+
+main(*sys.argv[1:])
+print("browser walk done")

@@ -1,0 +1,153 @@
+//! What survives: agents and servers that are killed, and what they had promised.
+
+use std::time::Duration;
+
+use e2e::{Platform, eventually, run};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// A pod that counts, and ends well when its file is there.
+fn counting(name: &str, flag: &str) -> String {
+    format!(
+        r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: {name}
+spec:
+  restartPolicy: Never
+  containers:
+    - name: c
+      command: [/bin/sh, -c, "i=0; while [ ! -e {flag} ]; do i=$((i+1)); echo count $i; sleep 0.2; done; echo end"]
+      resources:
+        requests: {{cpu: 50m, memory: 16Mi}}
+"#
+    )
+}
+
+fn phase(platform: &Platform, pod: &str) -> String {
+    platform.get("pod", pod)["status"]["phase"]
+        .as_str()
+        .unwrap_or("")
+        .to_string()
+}
+
+fn started_at(platform: &Platform, pod: &str) -> String {
+    let status = platform.get("pod", pod);
+    let running = &status["status"]["containerStatuses"][0]["state"]["running"];
+    running["startedAt"].as_str().unwrap_or("").to_string()
+}
+
+#[test]
+fn a_pod_runs_on_while_its_agent_is_dead_and_is_found_again() {
+    let platform = Platform::server(&[]);
+    let mut agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
+    let flag = platform.data.with_file_name("go");
+    platform.apply(&counting("steady", &flag.display().to_string()));
+    eventually("it runs", SOON, || {
+        (phase(&platform, "steady") == "Running").then_some(())
+    });
+    let before = started_at(&platform, "steady");
+    let lines = || platform.cli(&["logs", "steady"]).out.lines().count();
+
+    agent.kill();
+    let alive = run(std::process::Command::new("pgrep").args(["-f", "count \\$i; sleep 0.2"]));
+    assert!(!alive.out.is_empty(), "the pod died with its agent");
+    agent.restart();
+    let then = eventually("its log is read again", SOON, || {
+        Some(lines()).filter(|count| *count > 0)
+    });
+    eventually("it counts on", SOON, || (lines() > then).then_some(()));
+    assert_eq!(
+        started_at(&platform, "steady"),
+        before,
+        "the container was started again"
+    );
+    let status = platform.get("pod", "steady");
+    assert_eq!(status["status"]["containerStatuses"][0]["restartCount"], 0);
+
+    // What ends while the agent is dead is reported when it is back.
+    agent.kill();
+    std::fs::write(&flag, "").unwrap();
+    eventually("the process ended", SOON, || {
+        let alive = run(std::process::Command::new("pgrep").args(["-f", "count \\$i; sleep 0.2"]));
+        alive.out.is_empty().then_some(())
+    });
+    agent.restart();
+    eventually("it succeeded", SOON, || {
+        (phase(&platform, "steady") == "Succeeded").then_some(())
+    });
+    let log = platform.cli(&["logs", "steady", "--tail", "1"]).ok();
+    assert_eq!(log, "end\n");
+}
+
+#[test]
+fn work_goes_on_while_the_server_is_dead_and_nothing_is_lost() {
+    let mut platform = Platform::server(&[]);
+    let _agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
+    let flag = platform.data.with_file_name("go");
+    platform.apply(&counting("steady", &flag.display().to_string()));
+    eventually("it runs", SOON, || {
+        (phase(&platform, "steady") == "Running").then_some(())
+    });
+    let before = started_at(&platform, "steady");
+
+    platform.kill();
+    std::fs::write(&flag, "").unwrap();
+    platform.restart();
+    eventually("it succeeded", SOON, || {
+        (phase(&platform, "steady") == "Succeeded").then_some(())
+    });
+    let pod = platform.get("pod", "steady");
+    let ended = &pod["status"]["containerStatuses"][0]["state"]["terminated"];
+    assert_eq!(ended["startedAt"].as_str().unwrap(), before);
+    assert_eq!(ended["exitCode"], 0);
+}
+
+#[test]
+fn a_backup_taken_while_the_server_runs_fills_another_one() {
+    let mut platform = Platform::server(&[]);
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    let file = platform.data.with_file_name("backup");
+    platform.cli(&["backup", &file.display().to_string()]).ok();
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: later}\ndata: {a: b}\n");
+    platform.stop();
+    std::fs::remove_dir_all(platform.data.join("store")).unwrap();
+    platform.cli(&["restore", &file.display().to_string()]).ok();
+    platform.restart();
+    assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
+    assert!(platform.get("configmap", "later").is_null());
+}
+
+#[test]
+fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
+    e2e::require_root();
+    let mount = tempfile::tempdir().unwrap();
+    let path = mount.path().display().to_string();
+    let tmpfs = ["-t", "tmpfs", "-o", "size=160m", "tmpfs", &path];
+    run(std::process::Command::new("mount").args(tmpfs)).ok();
+    let platform = Platform::server_in(mount.path(), &[]);
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    let filler = mount.path().join("filler");
+    run(std::process::Command::new("dd").args([
+        "if=/dev/zero",
+        &format!("of={}", filler.display()),
+        "bs=1M",
+    ]));
+    let file = platform.manifest(
+        "x.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\n",
+    );
+    let refused = platform.kubectl(&["create", "-f", &file.display().to_string()]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.err.contains("free"), "{}", refused.err);
+    assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
+    std::fs::remove_file(&filler).unwrap();
+    eventually("writes are taken again", SOON, || {
+        let taken = platform.kubectl(&["create", "-f", &file.display().to_string()]);
+        (taken.code == Some(0)).then_some(())
+    });
+    drop(platform);
+    run(std::process::Command::new("umount").arg(mount.path()));
+}

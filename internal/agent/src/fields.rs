@@ -1,0 +1,230 @@
+//! What a pod can learn about itself: fieldRef and resourceFieldRef, in variables and in files.
+//! Pure.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Container, DownwardAPIVolumeFile, ObjectFieldSelector, Pod, ResourceFieldSelector,
+};
+use resources::quantity::Quantity;
+
+/// What of the node shows in its pods.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// The node's name.
+    pub name: String,
+    /// Its address, which its pods share.
+    pub ip: String,
+    /// Its CPUs: what a container without a limit may use.
+    pub cpus: u32,
+    /// Its memory in bytes.
+    pub memory_bytes: u64,
+}
+
+/// The value of a fieldRef, or what is wrong with it.
+pub fn field(pod: &Pod, node: &NodeFacts, selector: &ObjectFieldSelector) -> Result<String, String> {
+    let path = selector.field_path.as_str();
+    let metadata = &pod.metadata;
+    let spec = pod.spec.as_ref();
+    let keyed = |map: &Option<BTreeMap<String, String>>, key: &str| {
+        map.as_ref()
+            .and_then(|map| map.get(key))
+            .cloned()
+            .unwrap_or_default()
+    };
+    if let Some(key) = subscript(path, "metadata.labels") {
+        return Ok(keyed(&metadata.labels, key));
+    }
+    if let Some(key) = subscript(path, "metadata.annotations") {
+        return Ok(keyed(&metadata.annotations, key));
+    }
+    match path {
+        "metadata.name" => Ok(metadata.name.clone().unwrap_or_default()),
+        "metadata.namespace" => Ok(metadata.namespace.clone().unwrap_or_default()),
+        "metadata.uid" => Ok(metadata.uid.clone().unwrap_or_default()),
+        "metadata.labels" => Ok(lines(&metadata.labels)),
+        "metadata.annotations" => Ok(lines(&metadata.annotations)),
+        "spec.nodeName" => Ok(node.name.clone()),
+        "spec.serviceAccountName" => Ok(spec
+            .and_then(|spec| spec.service_account_name.clone())
+            .unwrap_or_else(|| "default".to_owned())),
+        "status.hostIP" | "status.hostIPs" | "status.podIP" | "status.podIPs" => {
+            Ok(node.ip.clone())
+        }
+        other => Err(format!("unsupported fieldPath: {other}")),
+    }
+}
+
+/// `prefix['key']`: the key.
+fn subscript<'a>(path: &'a str, prefix: &str) -> Option<&'a str> {
+    let rest = path.strip_prefix(prefix)?.strip_prefix('[')?;
+    let quoted = rest.strip_suffix(']')?;
+    quoted
+        .strip_prefix('\'')?
+        .strip_suffix('\'')
+        .or_else(|| quoted.strip_prefix('"')?.strip_suffix('"'))
+}
+
+/// A map as the downward API writes it: `key="value"`, one a line, sorted.
+fn lines(map: &Option<BTreeMap<String, String>>) -> String {
+    map.iter()
+        .flatten()
+        .map(|(key, value)| format!("{key}={value:?}"))
+        .collect::<Vec<_>>()
+        .join("\n")
+}
+
+/// The value of a resourceFieldRef for a container of the pod, or what is wrong with it.
+pub fn resource(
+    pod: &Pod,
+    container: Option<&Container>,
+    node: &NodeFacts,
+    selector: &ResourceFieldSelector,
+) -> Result<String, String> {
+    let named = selector.container_name.as_deref().filter(|n| !n.is_empty());
+    let container = match named {
+        Some(name) => pod.spec.as_ref().and_then(|spec| {
+            let init = spec.init_containers.iter().flatten();
+            init.chain(&spec.containers).find(|c| c.name == name)
+        }),
+        None => container,
+    };
+    let container = container.ok_or_else(|| {
+        format!(
+            "resourceFieldRef names container {:?}, which the pod does not have",
+            named.unwrap_or_default()
+        )
+    })?;
+    let unsupported = || format!("unsupported container resource: {}", selector.resource);
+    let (kind, name) = selector.resource.split_once('.').ok_or_else(unsupported)?;
+    let declared = |limits: bool| {
+        let resources = container.resources.as_ref()?;
+        let map = if limits {
+            resources.limits.as_ref()
+        } else {
+            resources.requests.as_ref()
+        };
+        map?.get(name)?.0.parse::<Quantity>().ok()
+    };
+    let value = match kind {
+        "limits" => declared(true).or_else(|| whole_node(node, name)),
+        "requests" => declared(false).or_else(|| declared(true)),
+        _ => return Err(unsupported()),
+    };
+    let value = value.unwrap_or(Quantity::from_value(0));
+    let divisor = selector
+        .divisor
+        .as_ref()
+        .and_then(|divisor| divisor.0.parse::<Quantity>().ok())
+        .filter(|divisor| !divisor.is_zero())
+        .unwrap_or(Quantity::from_value(1));
+    // Rounded up, as Kubernetes does; CPU in thousandths so that a divisor of 1m works.
+    let (value, divisor) = if name == "cpu" {
+        (value.milli(), divisor.milli())
+    } else {
+        (value.value(), divisor.value())
+    };
+    let divisor = divisor.max(1);
+    Ok(value.div_euclid(divisor).saturating_add(i64::from(value.rem_euclid(divisor) > 0)).to_string())
+}
+
+fn whole_node(node: &NodeFacts, name: &str) -> Option<Quantity> {
+    match name {
+        "cpu" => Some(Quantity::from_value(i64::from(node.cpus))),
+        "memory" => i64::try_from(node.memory_bytes).ok().map(Quantity::from_value),
+        _ => None,
+    }
+}
+
+/// The content of one file of a downward API volume.
+pub fn file(pod: &Pod, node: &NodeFacts, item: &DownwardAPIVolumeFile) -> Result<String, String> {
+    if let Some(selector) = &item.field_ref {
+        field(pod, node, selector)
+    } else if let Some(selector) = &item.resource_field_ref {
+        resource(pod, None, node, selector)
+    } else {
+        Err(format!(
+            "the downward API file {:?} names neither fieldRef nor resourceFieldRef",
+            item.path
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod() -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u",
+                "labels": {"a.b/c": "x", "z": "say \"hi\""}},
+            "spec": {"containers": [{"name": "main", "resources": {
+                "requests": {"cpu": "250m"}, "limits": {"memory": "1Gi"}}}]},
+        }))
+        .unwrap()
+    }
+
+    fn node() -> NodeFacts {
+        NodeFacts {
+            name: "n".to_owned(),
+            ip: "10.0.0.1".to_owned(),
+            cpus: 8,
+            memory_bytes: 16 << 30,
+        }
+    }
+
+    #[test]
+    fn fields_of_the_pod_and_its_node_are_found() {
+        for (path, expected) in [
+            ("metadata.name", "p"),
+            ("metadata.namespace", "ns"),
+            ("metadata.uid", "u"),
+            ("metadata.labels['a.b/c']", "x"),
+            ("metadata.labels['none']", ""),
+            ("metadata.annotations['none']", ""),
+            ("metadata.labels", "a.b/c=\"x\"\nz=\"say \\\"hi\\\"\""),
+            ("spec.nodeName", "n"),
+            ("spec.serviceAccountName", "default"),
+            ("status.podIP", "10.0.0.1"),
+            ("status.hostIP", "10.0.0.1"),
+        ] {
+            let selector = ObjectFieldSelector {
+                field_path: path.to_owned(),
+                ..ObjectFieldSelector::default()
+            };
+            assert_eq!(field(&pod(), &node(), &selector).unwrap(), expected, "{path}");
+        }
+        let selector = ObjectFieldSelector {
+            field_path: "spec.secret".to_owned(),
+            ..ObjectFieldSelector::default()
+        };
+        assert!(field(&pod(), &node(), &selector).unwrap_err().contains("spec.secret"));
+    }
+
+    #[test]
+    fn resources_are_divided_and_rounded_up_and_fall_back_to_the_node() {
+        for (name, divisor, expected) in [
+            ("requests.cpu", "1", "1"),
+            ("requests.cpu", "1m", "250"),
+            ("limits.cpu", "1", "8"),
+            ("limits.memory", "1Mi", "1024"),
+            ("limits.memory", "0", "1073741824"),
+            ("requests.memory", "1Gi", "1"),
+            ("limits.ephemeral-storage", "1", "0"),
+        ] {
+            let selector: ResourceFieldSelector = serde_json::from_value(json!({
+                "containerName": "main", "resource": name, "divisor": divisor}))
+            .unwrap();
+            assert_eq!(
+                resource(&pod(), None, &node(), &selector).unwrap(),
+                expected,
+                "{name} / {divisor}"
+            );
+        }
+        let selector: ResourceFieldSelector =
+            serde_json::from_value(json!({"containerName": "none", "resource": "limits.cpu"}))
+                .unwrap();
+        assert!(resource(&pod(), None, &node(), &selector).is_err());
+    }
+}

@@ -1,0 +1,20 @@
+//! The resource API as its clients see it, in process: one file for each verb or theme.
+
+mod harness;
+
+mod admission;
+mod applying;
+mod binding;
+mod creating;
+mod deleting;
+mod discovery;
+mod eviction;
+mod listing;
+mod logs;
+mod patching;
+mod quotas;
+mod scaling;
+mod tables;
+mod through_kube;
+mod updating;
+mod watching;

@@ -1,0 +1,357 @@
+//! Owns the carrying out of what was decided about one job: its annotations first, then
+//! the actions, then its status. Doing it twice does no harm.
+
+use futures::stream::{self, StreamExt as _};
+use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use resources::kinds::PodGroup;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use workloads::{Action, EventNote, NoteKind, Outcome};
+
+use super::difference::merge_patch;
+use super::runner::Workload;
+use super::{Object, api};
+use crate::notes::{Kind, Notes};
+
+/// How many objects of one job are written at once.
+const AT_ONCE: usize = 16;
+/// Up to this many pods are told of one by one, more in one event.
+const TOLD_SINGLY: usize = 16;
+
+/// What is to be done about one job.
+pub(crate) struct Work {
+    annotations: Option<Value>,
+    actions: Vec<Action>,
+    status: Option<Value>,
+    events: Vec<EventNote>,
+}
+
+/// How it went.
+pub(crate) struct Applied<K> {
+    /// The job as last written.
+    pub(crate) written: Option<K>,
+    /// What could not be done; it is to be tried again.
+    pub(crate) trouble: Option<String>,
+    /// Something was in the way that may go away by itself.
+    pub(crate) recheck: bool,
+}
+
+impl<K> Applied<K> {
+    fn nothing() -> Applied<K> {
+        Applied {
+            written: None,
+            trouble: None,
+            recheck: false,
+        }
+    }
+}
+
+impl Work {
+    /// The writes that lead from the job as it is to what was decided.
+    pub(crate) fn new<W: Workload>(job: &W::Kind, outcome: Outcome<W::Status>) -> Work {
+        let status = serde_json::to_value(&outcome.status).unwrap_or_default();
+        let mut known = W::status_of(job);
+        if known.is_null() {
+            known = json!({});
+        }
+        Work {
+            annotations: (!outcome.annotations.is_empty()).then(|| json!(outcome.annotations)),
+            actions: outcome.actions,
+            status: merge_patch(&known, &status),
+            events: outcome.events,
+        }
+    }
+
+    pub(crate) fn is_nothing(&self) -> bool {
+        self.annotations.is_none()
+            && self.actions.is_empty()
+            && self.status.is_none()
+            && self.events.is_empty()
+    }
+}
+
+/// Carries the work out.
+pub(crate) async fn apply<W: Workload>(
+    client: &Client,
+    notes: &Notes,
+    job: Arc<W::Kind>,
+    work: Work,
+) -> Applied<W::Kind> {
+    let mut applied = Applied::nothing();
+    let namespace = job.namespace().unwrap_or_default();
+    let name = job.name_any();
+    let jobs: Api<W::Kind> = api(client, &namespace);
+    let about = reference(job.as_ref());
+    // A job of the same name that came since is another job: the uid says which is meant.
+    let uid = job.uid();
+
+    if let Some(annotations) = work.annotations {
+        let patch = json!({"metadata": {"uid": uid, "annotations": annotations}});
+        match jobs
+            .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
+            Ok(written) => applied.written = Some(written),
+            Err(error) if is_gone(&error) => {
+                applied.recheck = true;
+                return applied;
+            }
+            Err(error) => {
+                applied.trouble = Some(format!("writing the job's annotations: {error}"));
+                return applied;
+            }
+        }
+    }
+
+    let (first, rest): (Vec<Action>, Vec<Action>) = work
+        .actions
+        .into_iter()
+        .partition(|action| matches!(action, Action::ApplyPodGroup(_)));
+    let hands = Hands {
+        client: client.clone(),
+        namespace: namespace.clone(),
+    };
+    let mut done = hands.carry_out::<W::Kind>(first).await;
+    done.extend(hands.carry_out::<W::Kind>(rest).await);
+    let deleting_failed = done.iter().any(|did| did.deletes && did.result.is_err());
+    tell_of_pods::<W>(notes, &about, &done);
+    for did in done {
+        match did.result {
+            Ok(Effect::InTheWay) => applied.recheck = true,
+            Ok(_) => {}
+            Err(error) => {
+                applied
+                    .trouble
+                    .get_or_insert(format!("{}: {error}", did.what));
+            }
+        }
+    }
+
+    // A job must not be called ended while what should be gone is not.
+    if deleting_failed {
+        return applied;
+    }
+    if let Some(status) = work.status {
+        let patch = json!({"metadata": {"uid": uid}, "status": status});
+        match jobs
+            .patch_status(&name, &PatchParams::default(), &Patch::Merge(patch))
+            .await
+        {
+            Ok(written) => applied.written = Some(written),
+            Err(error) if is_gone(&error) => {
+                applied.recheck = true;
+                return applied;
+            }
+            Err(error) => {
+                applied
+                    .trouble
+                    .get_or_insert(format!("writing the job's status: {error}"));
+                return applied;
+            }
+        }
+    }
+    for event in work.events {
+        let kind = match event.kind {
+            NoteKind::Normal => Kind::Normal,
+            NoteKind::Warning => Kind::Warning,
+        };
+        notes.note(&about, kind, &event.reason, &event.message);
+    }
+    applied
+}
+
+/// What an action came to.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Effect {
+    Created,
+    Deleted,
+    Changed,
+    /// It was so already.
+    Already,
+    /// Another object bears the name.
+    InTheWay,
+}
+
+/// One action, carried out or not.
+struct Did {
+    what: String,
+    pod: Option<String>,
+    deletes: bool,
+    result: Result<Effect, kube::Error>,
+}
+
+struct Hands {
+    client: Client,
+    namespace: String,
+}
+
+impl Hands {
+    async fn carry_out<K: Object>(&self, actions: Vec<Action>) -> Vec<Did> {
+        stream::iter(actions.into_iter().map(|action| self.act::<K>(action)))
+            .buffered(AT_ONCE)
+            .collect()
+            .await
+    }
+
+    async fn act<K: Object>(&self, action: Action) -> Did {
+        let (client, namespace) = (&self.client, self.namespace.as_str());
+        let did = |what: String, deletes: bool, result| Did {
+            what,
+            pod: None,
+            deletes,
+            result,
+        };
+        match action {
+            Action::CreatePod(pod) => {
+                let name = pod.name_any();
+                let result = create(&api::<Pod>(client, namespace), &pod).await;
+                Did {
+                    pod: Some(name.clone()),
+                    ..did(format!("creating pod {name}"), false, result)
+                }
+            }
+            Action::DeletePod { name, uid, grace } => {
+                let params = DeleteParams {
+                    grace_period_seconds: grace,
+                    ..DeleteParams::default()
+                };
+                let result = delete(&api::<Pod>(client, namespace), &name, uid, params).await;
+                Did {
+                    pod: Some(name.clone()),
+                    ..did(format!("deleting pod {name}"), true, result)
+                }
+            }
+            Action::CreateService(service) => {
+                let what = format!("creating service {}", service.name_any());
+                did(
+                    what,
+                    false,
+                    create(&api::<Service>(client, namespace), &service).await,
+                )
+            }
+            Action::DeleteService { name, uid } => {
+                let services = api::<Service>(client, namespace);
+                let result = delete(&services, &name, uid, DeleteParams::default()).await;
+                did(format!("deleting service {name}"), true, result)
+            }
+            Action::ApplyPodGroup(group) => {
+                let what = format!("writing pod group {}", group.name_any());
+                did(
+                    what,
+                    false,
+                    put_group(&api::<PodGroup>(client, namespace), &group).await,
+                )
+            }
+            Action::DeletePodGroup { name, uid } => {
+                let groups = api::<PodGroup>(client, namespace);
+                let result = delete(&groups, &name, uid, DeleteParams::default()).await;
+                did(format!("deleting pod group {name}"), true, result)
+            }
+            Action::DeleteJob { name, uid } => {
+                let jobs = api::<K>(client, namespace);
+                let result = delete(&jobs, &name, uid, DeleteParams::background()).await;
+                did(format!("deleting job {name}"), true, result)
+            }
+        }
+    }
+}
+
+async fn create<K: Object>(objects: &Api<K>, object: &K) -> Result<Effect, kube::Error> {
+    match objects.create(&PostParams::default(), object).await {
+        Ok(_) => Ok(Effect::Created),
+        // Most often it is ours and the watch has not shown it yet. It may also be what an
+        // earlier job of the name left behind, so the job is looked at again soon.
+        Err(kube::Error::Api(status)) if status.reason == "AlreadyExists" => Ok(Effect::InTheWay),
+        Err(error) => Err(error),
+    }
+}
+
+async fn delete<K: Object>(
+    objects: &Api<K>,
+    name: &str,
+    uid: String,
+    params: DeleteParams,
+) -> Result<Effect, kube::Error> {
+    let only = Preconditions {
+        uid: Some(uid),
+        resource_version: None,
+    };
+    match objects.delete(name, &params.preconditions(only)).await {
+        Ok(_) => Ok(Effect::Deleted),
+        // Gone, or another object of the name by now.
+        Err(error) if is_gone(&error) => Ok(Effect::Already),
+        Err(error) => Err(error),
+    }
+}
+
+async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<Effect, kube::Error> {
+    if group.metadata.resource_version.is_none() {
+        return create(groups, group).await;
+    }
+    let name = group.name_any();
+    groups
+        .replace(&name, &PostParams::default(), group)
+        .await
+        .map(|_| Effect::Changed)
+}
+
+/// The object is not there any more, or not the one that was meant.
+fn is_gone(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 404 || status.code == 409,
+        _ => false,
+    }
+}
+
+/// Tells of the pods created and deleted, and of those that could not be created.
+fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did]) {
+    let pods = |effect: Effect| -> Vec<&str> {
+        let did = done
+            .iter()
+            .filter(|did| matches!(did.result, Ok(known) if known == effect));
+        did.filter_map(|did| did.pod.as_deref()).collect()
+    };
+    for (effect, verb) in [(Effect::Created, "Created"), (Effect::Deleted, "Deleted")] {
+        let names = pods(effect);
+        let reason = W::pod_event(effect == Effect::Created);
+        if names.len() > TOLD_SINGLY {
+            let message = format!(
+                "{verb} {} pods: {} to {}",
+                names.len(),
+                names[0],
+                names[names.len() - 1]
+            );
+            notes.note(about, Kind::Normal, reason, &message);
+        } else {
+            for name in names {
+                notes.note(about, Kind::Normal, reason, &format!("{verb} pod: {name}"));
+            }
+        }
+    }
+    let failed = done.iter().filter(|did| did.pod.is_some() && !did.deletes);
+    if let Some(error) = failed.filter_map(|did| did.result.as_ref().err()).next() {
+        let message = match error {
+            kube::Error::Api(status) => status.message.clone(),
+            other => other.to_string(),
+        };
+        notes.note(
+            about,
+            Kind::Warning,
+            "FailedCreate",
+            &format!("Error creating: {message}"),
+        );
+    }
+}
+
+fn reference<K: Object>(job: &K) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(K::api_version(&()).into_owned()),
+        kind: Some(K::kind(&()).into_owned()),
+        namespace: job.namespace(),
+        name: Some(job.name_any()),
+        uid: job.uid(),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,252 @@
+//! Owns the picture that a watch paints: the objects of one kind, as last seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kube::runtime::watcher::Event;
+
+use super::{Key, Object, key_of};
+
+/// The objects of one kind, by namespace and name.
+pub(crate) struct Mirror<K> {
+    objects: BTreeMap<Key, Arc<K>>,
+    /// While a listing comes in, what it has shown so far.
+    listing: Option<BTreeSet<Key>>,
+    complete: bool,
+}
+
+/// One object as it was and as it is.
+pub(crate) struct Change<K> {
+    pub(crate) key: Key,
+    pub(crate) before: Option<Arc<K>>,
+    pub(crate) after: Option<Arc<K>>,
+}
+
+impl<K: Object> Mirror<K> {
+    pub(crate) fn new() -> Mirror<K> {
+        Mirror {
+            objects: BTreeMap::new(),
+            listing: None,
+            complete: false,
+        }
+    }
+
+    /// Whether a whole listing was seen.
+    pub(crate) fn is_complete(&self) -> bool {
+        self.complete
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.objects.get(key)
+    }
+
+    /// Takes in one event; objects that `keep` turns down are treated as not there.
+    pub(crate) fn take(&mut self, event: Event<K>, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
+        match event {
+            Event::Init => {
+                self.listing = Some(BTreeSet::new());
+                Vec::new()
+            }
+            Event::InitApply(object) => {
+                if keep(&object)
+                    && let Some(listing) = &mut self.listing
+                {
+                    listing.insert(key_of(&object));
+                }
+                self.put(object, keep)
+            }
+            Event::InitDone => {
+                self.complete = true;
+                let listed = self.listing.take().unwrap_or_default();
+                let gone: Vec<Key> = self
+                    .objects
+                    .keys()
+                    .filter(|key| !listed.contains(*key))
+                    .cloned()
+                    .collect();
+                gone.into_iter().map(|key| self.remove(key)).collect()
+            }
+            Event::Apply(object) => self.put(object, keep),
+            Event::Delete(object) => {
+                let key = key_of(&object);
+                if self.objects.contains_key(&key) {
+                    vec![self.remove(key)]
+                } else {
+                    Vec::new()
+                }
+            }
+        }
+    }
+
+    fn put(&mut self, mut object: K, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
+        let key = key_of(&object);
+        if !keep(&object) {
+            return if self.objects.contains_key(&key) {
+                vec![self.remove(key)]
+            } else {
+                Vec::new()
+            };
+        }
+        // Nothing here reads them, and they are half of many an object's size.
+        object.meta_mut().managed_fields = None;
+        let after = Arc::new(object);
+        let before = self.objects.insert(key.clone(), after.clone());
+        vec![Change {
+            key,
+            before,
+            after: Some(after),
+        }]
+    }
+
+    fn remove(&mut self, key: Key) -> Change<K> {
+        let before = self.objects.remove(&key);
+        Change {
+            key,
+            before,
+            after: None,
+        }
+    }
+}
+
+/// The objects of one kind that jobs own, found by their owner's uid.
+pub(crate) struct Owned<K> {
+    mirror: Mirror<K>,
+    by_owner: BTreeMap<String, BTreeMap<Key, Arc<K>>>,
+}
+
+impl<K: Object> Owned<K> {
+    pub(crate) fn new() -> Owned<K> {
+        Owned {
+            mirror: Mirror::new(),
+            by_owner: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn is_complete(&self) -> bool {
+        self.mirror.is_complete()
+    }
+
+    pub(crate) fn of(&self, owner: &str) -> Vec<&K> {
+        self.by_owner
+            .get(owner)
+            .into_iter()
+            .flat_map(BTreeMap::values)
+            .map(Arc::as_ref)
+            .collect()
+    }
+
+    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<K>> {
+        self.mirror.get(key)
+    }
+
+    /// Takes in one event; answers the jobs of this kind that it concerns.
+    pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<Key> {
+        let mut concerned = Vec::new();
+        for change in self
+            .mirror
+            .take(event, |object| owner(object, owner_kind).is_some())
+        {
+            if let Some(before) = &change.before
+                && let Some((uid, job)) = owner(before.as_ref(), owner_kind)
+            {
+                if let Some(objects) = self.by_owner.get_mut(&uid) {
+                    objects.remove(&change.key);
+                    if objects.is_empty() {
+                        self.by_owner.remove(&uid);
+                    }
+                }
+                concerned.push((change.key.0.clone(), job));
+            }
+            if let Some(after) = change.after
+                && let Some((uid, job)) = owner(after.as_ref(), owner_kind)
+            {
+                concerned.push((change.key.0.clone(), job));
+                self.by_owner
+                    .entry(uid)
+                    .or_default()
+                    .insert(change.key, after);
+            }
+        }
+        concerned.dedup();
+        concerned
+    }
+}
+
+/// The uid and name of the object's controller, if it is of this kind.
+fn owner<K: Object>(object: &K, kind: &str) -> Option<(String, String)> {
+    let references = object.meta().owner_references.as_deref()?;
+    let controller = references
+        .iter()
+        .find(|reference| reference.controller == Some(true))?;
+    (controller.kind == kind).then(|| (controller.uid.clone(), controller.name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Pod;
+    use serde_json::json;
+
+    use super::*;
+
+    fn pod(name: &str, owner: Option<&str>) -> Pod {
+        let owners = owner.map(|uid| {
+            json!([{"apiVersion": "batch/v1", "kind": "Job", "name": "j", "uid": uid, "controller": true}])
+        });
+        serde_json::from_value(json!({"metadata": {
+            "name": name, "namespace": "team", "ownerReferences": owners.unwrap_or(json!([])),
+        }}))
+        .unwrap()
+    }
+
+    fn names(owned: &Owned<Pod>, owner: &str) -> Vec<String> {
+        owned
+            .of(owner)
+            .iter()
+            .map(|pod| pod.metadata.name.clone().unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn a_new_listing_forgets_what_it_does_not_show() {
+        let mut owned = Owned::new();
+        owned.take(Event::Init, "Job");
+        owned.take(Event::InitApply(pod("a", Some("u1"))), "Job");
+        owned.take(Event::InitApply(pod("b", Some("u1"))), "Job");
+        assert!(!owned.is_complete());
+        owned.take(Event::InitDone, "Job");
+        assert!(owned.is_complete());
+        owned.take(Event::Init, "Job");
+        owned.take(Event::InitApply(pod("b", Some("u1"))), "Job");
+        assert_eq!(
+            names(&owned, "u1"),
+            ["a", "b"],
+            "until the listing is whole, nothing is forgotten"
+        );
+        let concerned = owned.take(Event::InitDone, "Job");
+        assert_eq!(concerned, [("team".to_owned(), "j".to_owned())]);
+        assert_eq!(names(&owned, "u1"), ["b"]);
+    }
+
+    #[test]
+    fn pods_of_other_owners_are_not_kept() {
+        let mut owned = Owned::new();
+        assert!(owned.take(Event::Apply(pod("a", None)), "Job").is_empty());
+        assert!(
+            owned
+                .take(Event::Apply(pod("b", Some("u1"))), "PyTorchJob")
+                .is_empty()
+        );
+        assert!(owned.get(&("team".to_owned(), "a".to_owned())).is_none());
+    }
+
+    #[test]
+    fn a_pod_that_changes_hands_concerns_both_jobs() {
+        let mut owned = Owned::new();
+        owned.take(Event::Apply(pod("a", Some("u1"))), "Job");
+        owned.take(Event::Apply(pod("a", Some("u2"))), "Job");
+        assert!(names(&owned, "u1").is_empty());
+        assert_eq!(names(&owned, "u2"), ["a"]);
+        owned.take(Event::Apply(pod("a", None)), "Job");
+        assert!(names(&owned, "u2").is_empty());
+    }
+}

@@ -1,0 +1,81 @@
+//! Owns which job holds which rendezvous port. The jobs' annotations are the record; this
+//! is what is known of them, and what was handed out and is not yet seen there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+use super::Key;
+
+/// The book of ports.
+pub(crate) struct Book {
+    pub(crate) range: RangeInclusive<u16>,
+    held: BTreeMap<Key, u16>,
+    taken: BTreeSet<u16>,
+}
+
+impl Book {
+    pub(crate) fn new(range: RangeInclusive<u16>) -> Book {
+        Book {
+            range,
+            held: BTreeMap::new(),
+            taken: BTreeSet::new(),
+        }
+    }
+
+    /// A job's annotation says that it holds a port. The first to say so holds it; what
+    /// was handed out since outweighs an annotation that may be older.
+    pub(crate) fn seen(&mut self, key: &Key, port: u16) {
+        if !self.held.contains_key(key) && !self.taken.contains(&port) {
+            self.hold(key, port);
+        }
+    }
+
+    /// The job holds this port now, and no other.
+    pub(crate) fn hold(&mut self, key: &Key, port: u16) {
+        self.release(key);
+        self.held.insert(key.clone(), port);
+        self.taken.insert(port);
+    }
+
+    /// The job needs its port no more.
+    pub(crate) fn release(&mut self, key: &Key) {
+        if let Some(port) = self.held.remove(key) {
+            self.taken.remove(&port);
+        }
+    }
+
+    /// Asks with the ports that jobs other than this one hold.
+    pub(crate) fn with_others<T>(&mut self, key: &Key, ask: impl FnOnce(&BTreeSet<u16>) -> T) -> T {
+        let own = self.held.get(key).copied();
+        if let Some(own) = own {
+            self.taken.remove(&own);
+        }
+        let answer = ask(&self.taken);
+        self.taken.extend(own);
+        answer
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("team".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn a_port_is_held_by_one_job_at_a_time() {
+        let mut book = Book::new(20_000..=20_009);
+        book.seen(&key("a"), 20_000);
+        book.seen(&key("copy-of-a"), 20_000);
+        let others = |book: &mut Book, name| book.with_others(&key(name), Clone::clone);
+        assert!(others(&mut book, "a").is_empty());
+        assert!(others(&mut book, "copy-of-a").contains(&20_000));
+        book.hold(&key("a"), 20_003);
+        book.seen(&key("a"), 20_000);
+        assert_eq!(others(&mut book, "b"), [20_003].into());
+        book.release(&key("a"));
+        assert!(others(&mut book, "b").is_empty());
+    }
+}

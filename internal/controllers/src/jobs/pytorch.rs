@@ -1,0 +1,90 @@
+//! PyTorchJob for the runner.
+
+use jiff::Timestamp;
+use resources::kinds::{PyTorchJob, PyTorchJobStatus};
+use resources::names;
+use serde_json::Value;
+use workloads::Outcome;
+use workloads::pytorch::{Network, Observed, annotated_port, is_finished, reconcile};
+
+use super::Key;
+use super::ports::Book;
+use super::runner::{Seen, Workload};
+
+/// The PyTorchJob controller.
+pub(crate) struct PyTorch {
+    ports: Book,
+    network: Network,
+}
+
+impl PyTorch {
+    pub(crate) fn new(ports: Book) -> PyTorch {
+        let network = if ports.range.is_empty() {
+            Network::PerPod
+        } else {
+            Network::HostShared {
+                ports: ports.range.clone(),
+            }
+        };
+        PyTorch { ports, network }
+    }
+}
+
+impl Workload for PyTorch {
+    type Kind = PyTorchJob;
+    type Status = PyTorchJobStatus;
+
+    const COMPONENT: &'static str = "pytorchjob-controller";
+    const HAS_GANG: bool = true;
+
+    fn noticed(&mut self, key: &Key, job: Option<&PyTorchJob>) {
+        match job.filter(|job| !is_finished(job)) {
+            None => self.ports.release(key),
+            Some(job) => {
+                if let Some(port) = annotated_port(job.metadata.annotations.as_ref()) {
+                    self.ports.seen(key, port);
+                }
+            }
+        }
+    }
+
+    fn decide(
+        &mut self,
+        key: &Key,
+        seen: &Seen<'_, PyTorchJob>,
+        now: Timestamp,
+    ) -> Outcome<PyTorchJobStatus> {
+        let network = &self.network;
+        let outcome = self.ports.with_others(key, |taken_ports| {
+            let observed = Observed {
+                job: seen.job,
+                pods: &seen.pods,
+                pod_group: seen.pod_group,
+                services: &seen.services,
+                taken_ports,
+                network,
+            };
+            reconcile(&observed, now)
+        });
+        let written = outcome
+            .annotations
+            .get(names::RENDEZVOUS_PORT)
+            .and_then(Option::as_ref);
+        if let Some(port) = written.and_then(|port| port.parse().ok()) {
+            self.ports.hold(key, port);
+        }
+        outcome
+    }
+
+    fn status_of(job: &PyTorchJob) -> Value {
+        serde_json::to_value(&job.status).unwrap_or_default()
+    }
+
+    fn pod_event(created: bool) -> &'static str {
+        if created {
+            "SuccessfulCreatePod"
+        } else {
+            "SuccessfulDeletePod"
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! Owns which job is looked at when: each at most once at a time, soon after something
+//! changed, at the time it asked for, and after a failure with growing patience.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use super::Key;
+
+/// Changes that come this close together are looked at together.
+const GATHER: Duration = Duration::from_millis(10);
+/// The wait after the first failure; it doubles with each more in a row.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+/// The longest wait after a failure.
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// The queue of jobs. Holds each key at most once.
+#[derive(Default)]
+pub(crate) struct Queue {
+    due: BTreeSet<(Instant, Key)>,
+    at: BTreeMap<Key, Instant>,
+    /// Keys that are being looked at, and when to look again if something came up.
+    busy: BTreeMap<Key, Option<Instant>>,
+    failures: BTreeMap<Key, u32>,
+}
+
+impl Queue {
+    /// Something about the job changed.
+    pub(crate) fn changed(&mut self, key: &Key, now: Instant) {
+        self.wake(key, now + GATHER);
+    }
+
+    /// The job is to be looked at by this time.
+    pub(crate) fn wake(&mut self, key: &Key, at: Instant) {
+        if let Some(again) = self.busy.get_mut(key) {
+            *again = Some(again.map_or(at, |known| known.min(at)));
+            return;
+        }
+        match self.at.get(key) {
+            Some(known) if *known <= at => return,
+            Some(known) => {
+                self.due.remove(&(*known, key.clone()));
+            }
+            None => {}
+        }
+        self.at.insert(key.clone(), at);
+        self.due.insert((at, key.clone()));
+    }
+
+    /// The next job that is due; it stays busy until `done` or `failed`.
+    pub(crate) fn take(&mut self, now: Instant) -> Option<Key> {
+        let first = self.due.first().filter(|(at, _)| *at <= now)?.clone();
+        self.due.remove(&first);
+        self.at.remove(&first.1);
+        self.busy.insert(first.1.clone(), None);
+        Some(first.1)
+    }
+
+    /// When the next job is due.
+    pub(crate) fn next(&self) -> Option<Instant> {
+        self.due.first().map(|(at, _)| *at)
+    }
+
+    /// The job was looked at; it may have asked to be looked at again.
+    pub(crate) fn done(&mut self, key: &Key, again: Option<Instant>) {
+        self.failures.remove(key);
+        self.release(key, again);
+    }
+
+    /// Looking at the job failed; it is looked at again after a while, and no earlier.
+    pub(crate) fn failed(&mut self, key: &Key, now: Instant) {
+        let failures = self.failures.entry(key.clone()).or_default();
+        let wait = RETRY_FIRST
+            .saturating_mul(1 << (*failures).min(16))
+            .min(RETRY_MAX);
+        *failures = failures.saturating_add(1);
+        self.busy.insert(key.clone(), None);
+        self.release(key, Some(now + wait));
+    }
+
+    fn release(&mut self, key: &Key, again: Option<Instant>) {
+        let came_up = self.busy.remove(key).flatten();
+        if let Some(at) = came_up.into_iter().chain(again).min() {
+            self.wake(key, at);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> Key {
+        ("team".to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn changes_close_together_are_taken_once() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.changed(&key("a"), start);
+        queue.changed(&key("a"), start + Duration::from_millis(1));
+        assert_eq!(queue.take(start), None);
+        assert_eq!(queue.take(start + GATHER), Some(key("a")));
+        assert_eq!(queue.take(start + GATHER), None);
+    }
+
+    #[test]
+    fn a_change_during_a_look_asks_for_another() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.wake(&key("a"), start);
+        queue.take(start);
+        queue.changed(&key("a"), start);
+        assert_eq!(queue.take(start + GATHER), None, "never twice at a time");
+        queue.done(&key("a"), Some(start + Duration::from_secs(9)));
+        assert_eq!(queue.take(start + GATHER), Some(key("a")));
+    }
+
+    #[test]
+    fn the_earlier_of_two_times_counts() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        queue.wake(&key("a"), start + Duration::from_secs(5));
+        queue.wake(&key("a"), start + Duration::from_secs(2));
+        queue.wake(&key("a"), start + Duration::from_secs(7));
+        assert_eq!(queue.next(), Some(start + Duration::from_secs(2)));
+        queue.take(start + Duration::from_secs(2));
+        queue.done(&key("a"), None);
+        assert_eq!(queue.next(), None);
+    }
+
+    #[test]
+    fn failures_in_a_row_wait_longer_each_time_up_to_a_bound() {
+        let (mut queue, mut now) = (Queue::default(), Instant::now());
+        queue.wake(&key("a"), now);
+        let mut waits = Vec::new();
+        for _ in 0..12 {
+            queue.take(now).unwrap();
+            queue.changed(&key("a"), now);
+            queue.failed(&key("a"), now);
+            let next = queue.next().unwrap();
+            waits.push(next - now);
+            now = next;
+        }
+        assert_eq!(waits[0], RETRY_FIRST);
+        assert_eq!(waits[3], RETRY_FIRST * 8);
+        assert_eq!(*waits.last().unwrap(), RETRY_MAX);
+    }
+}

@@ -1,0 +1,310 @@
+//! Owns the loop of one job controller: watch, keep the picture, ask what to do about the
+//! jobs that something happened to, have it done, and come back when a job asked for it.
+//! After a restart it starts from what is stored, like any other time.
+
+use std::collections::BTreeMap;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures::stream::{Stream, StreamExt as _, select_all};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use resources::kinds::PodGroup;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::task::JoinSet;
+use workloads::Outcome;
+
+use super::apply::{self, Applied};
+use super::mirror::{Mirror, Owned};
+use super::queue::Queue;
+use super::{Key, Object, key_of};
+use crate::Context;
+use crate::notes::Notes;
+
+/// How many jobs are being written about at once.
+const AT_ONCE: usize = 32;
+/// The longest a job is left alone that asked for a later time: clocks may be set.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
+/// How soon a job is looked at again whose writes met something unexpected.
+const RECHECK: Duration = Duration::from_secs(2);
+/// How long writes that are under way may take when the server stops.
+const STOPPING: Duration = Duration::from_secs(5);
+
+/// What is seen of one job.
+pub(crate) struct Seen<'a, K> {
+    pub(crate) job: &'a K,
+    pub(crate) pods: Vec<&'a Pod>,
+    pub(crate) services: Vec<&'a Service>,
+    pub(crate) pod_group: Option<&'a PodGroup>,
+}
+
+/// One kind of job.
+pub(crate) trait Workload: Send + 'static {
+    type Kind: Object;
+    type Status: Serialize + Send;
+
+    /// The name that its events bear.
+    const COMPONENT: &'static str;
+    /// Whether it makes services and a pod group.
+    const HAS_GANG: bool;
+
+    /// A job was seen, or seen to be gone.
+    fn noticed(&mut self, key: &Key, job: Option<&Self::Kind>);
+
+    /// What to do about a job.
+    fn decide(
+        &mut self,
+        key: &Key,
+        seen: &Seen<'_, Self::Kind>,
+        now: Timestamp,
+    ) -> Outcome<Self::Status>;
+
+    /// The job's stored status.
+    fn status_of(job: &Self::Kind) -> Value;
+
+    /// The reason of the event that tells of a pod created, or deleted.
+    fn pod_event(created: bool) -> &'static str;
+}
+
+/// One event of one of the watches.
+enum Heard<K> {
+    Job(watcher::Event<K>),
+    Pod(watcher::Event<Pod>),
+    Service(watcher::Event<Service>),
+    Group(watcher::Event<PodGroup>),
+    /// A watch is in trouble; it tries again by itself.
+    Trouble(watcher::Error),
+}
+
+type Hearing<K> = Pin<Box<dyn Stream<Item = Heard<K>> + Send>>;
+
+/// Runs the controller of one kind until the server stops.
+pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
+    let notes = Notes::new(ctx.client.clone(), W::COMPONENT);
+    let mut hearing = hearing::<W>(&ctx.client);
+    let mut stop = ctx.stop.clone();
+    let mut runner = Runner::new(ctx.client, notes, workload);
+    let mut writes: JoinSet<(Key, Applied<W::Kind>)> = JoinSet::new();
+    while !*stop.borrow() {
+        runner.start_due(&mut writes);
+        // When as many writes are under way as may be, the next to end is the wake-up.
+        let due = runner
+            .queue
+            .next()
+            .filter(|_| runner.ready() && writes.len() < AT_ONCE);
+        let timer =
+            tokio::time::sleep_until(due.unwrap_or_else(|| Instant::now() + LONGEST_WAIT).into());
+        tokio::select! {
+            heard = hearing.next() => match heard {
+                Some(heard) => runner.hear(heard),
+                None => break,
+            },
+            Some(done) = writes.join_next() => runner.finish(done),
+            () = timer => {}
+            changed = stop.changed() => if changed.is_err() { break },
+        }
+    }
+    let rest = async { while writes.join_next().await.is_some() {} };
+    if tokio::time::timeout(STOPPING, rest).await.is_err() {
+        tracing::warn!(
+            controller = W::COMPONENT,
+            "writes were still under way at the stop"
+        );
+    }
+}
+
+fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
+    let mut streams = vec![
+        listen::<W::Kind, W::Kind>(client, Heard::Job),
+        listen::<Pod, W::Kind>(client, Heard::Pod),
+    ];
+    if W::HAS_GANG {
+        streams.push(listen::<Service, W::Kind>(client, Heard::Service));
+        streams.push(listen::<PodGroup, W::Kind>(client, Heard::Group));
+    }
+    Box::pin(select_all(streams))
+}
+
+fn listen<O: Object, K: Object>(
+    client: &Client,
+    tell: impl Fn(watcher::Event<O>) -> Heard<K> + Send + 'static,
+) -> Hearing<K> {
+    let events = watcher(Api::<O>::all(client.clone()), watcher::Config::default());
+    Box::pin(events.default_backoff().map(move |event| match event {
+        Ok(event) => tell(event),
+        Err(error) => Heard::Trouble(error),
+    }))
+}
+
+struct Runner<W: Workload> {
+    client: Client,
+    notes: Notes,
+    workload: W,
+    jobs: Mirror<W::Kind>,
+    pods: Owned<Pod>,
+    services: Owned<Service>,
+    groups: Mirror<PodGroup>,
+    /// Jobs as last written, until the watch shows them.
+    written: BTreeMap<Key, Arc<W::Kind>>,
+    queue: Queue,
+}
+
+impl<W: Workload> Runner<W> {
+    fn new(client: Client, notes: Notes, workload: W) -> Runner<W> {
+        Runner {
+            client,
+            notes,
+            workload,
+            jobs: Mirror::new(),
+            pods: Owned::new(),
+            services: Owned::new(),
+            groups: Mirror::new(),
+            written: BTreeMap::new(),
+            queue: Queue::default(),
+        }
+    }
+
+    /// Before the whole picture was seen once, nothing can be judged.
+    fn ready(&self) -> bool {
+        let gang = self.services.is_complete() && self.groups.is_complete();
+        self.jobs.is_complete() && self.pods.is_complete() && (gang || !W::HAS_GANG)
+    }
+
+    fn hear(&mut self, heard: Heard<W::Kind>) {
+        let now = Instant::now();
+        let kind = W::Kind::kind(&());
+        let concerned = match heard {
+            Heard::Job(event) => {
+                let changes = self.jobs.take(event, |_| true);
+                for change in &changes {
+                    self.workload.noticed(&change.key, change.after.as_deref());
+                }
+                changes.into_iter().map(|change| change.key).collect()
+            }
+            Heard::Pod(event) => self.pods.take(event, &kind),
+            Heard::Service(event) => self.services.take(event, &kind),
+            // A group bears its job's name.
+            Heard::Group(event) => self
+                .groups
+                .take(event, |_| true)
+                .into_iter()
+                .map(|change| change.key)
+                .collect(),
+            Heard::Trouble(error) => {
+                tracing::warn!(controller = W::COMPONENT, %error, "a watch was lost; it is taken up again");
+                Vec::new()
+            }
+        };
+        for key in concerned {
+            self.queue.changed(&key, now);
+        }
+    }
+
+    fn start_due(&mut self, writes: &mut JoinSet<(Key, Applied<W::Kind>)>) {
+        while self.ready() && writes.len() < AT_ONCE {
+            let Some(key) = self.queue.take(Instant::now()) else {
+                return;
+            };
+            self.look_at(key, writes);
+        }
+    }
+
+    fn look_at(&mut self, key: Key, writes: &mut JoinSet<(Key, Applied<W::Kind>)>) {
+        let Some(job) = self.newest(&key) else {
+            self.queue.done(&key, None);
+            return;
+        };
+        let uid = job.uid().unwrap_or_default();
+        let seen = Seen {
+            job: job.as_ref(),
+            pods: self.pods.of(&uid),
+            services: self.services.of(&uid),
+            pod_group: self.groups.get(&key).map(Arc::as_ref),
+        };
+        let now = Timestamp::now();
+        let outcome = self.workload.decide(&key, &seen, now);
+        let again = outcome
+            .requeue_at
+            .map(|at| Instant::now() + wait_until(at, now));
+        let work = apply::Work::new::<W>(&job, outcome);
+        if work.is_nothing() {
+            self.queue.done(&key, again);
+            return;
+        }
+        // The time it asked for holds whatever becomes of the writes.
+        if let Some(again) = again {
+            self.queue.wake(&key, again);
+        }
+        let (client, notes) = (self.client.clone(), self.notes.clone());
+        writes.spawn(async move {
+            let applied = apply::apply::<W>(&client, &notes, job, work).await;
+            (key, applied)
+        });
+    }
+
+    /// The job as last seen or last written, whichever is newer.
+    fn newest(&mut self, key: &Key) -> Option<Arc<W::Kind>> {
+        let Some(seen) = self.jobs.get(key) else {
+            self.written.remove(key);
+            return None;
+        };
+        if let Some(written) = self.written.get(key) {
+            if written.uid() == seen.uid() && version(written.as_ref()) > version(seen.as_ref()) {
+                return Some(written.clone());
+            }
+            self.written.remove(key);
+        }
+        Some(seen.clone())
+    }
+
+    fn finish(&mut self, done: Result<(Key, Applied<W::Kind>), tokio::task::JoinError>) {
+        let (key, applied) = match done {
+            Ok(done) => done,
+            Err(error) => {
+                // Its key stays busy: better one job left alone than one looked at twice.
+                tracing::error!(controller = W::COMPONENT, %error, "writing about a job broke off");
+                return;
+            }
+        };
+        if let Some(written) = applied.written {
+            self.written.insert(key_of(&written), Arc::new(written));
+        }
+        match applied.trouble {
+            None => {
+                let again = applied.recheck.then(|| Instant::now() + RECHECK);
+                self.queue.done(&key, again);
+            }
+            Some(error) => {
+                tracing::warn!(
+                    controller = W::COMPONENT,
+                    namespace = key.0,
+                    job = key.1,
+                    error,
+                    "could not do all that a job needs; trying again"
+                );
+                self.queue.failed(&key, Instant::now());
+            }
+        }
+    }
+}
+
+/// Resource versions of one store grow; one that is no number counts as the oldest, so
+/// that what the watch shows is believed.
+fn version<K: Object>(object: &K) -> u64 {
+    object
+        .meta()
+        .resource_version
+        .as_deref()
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+fn wait_until(at: Timestamp, now: Timestamp) -> Duration {
+    Duration::try_from(at.duration_since(now))
+        .unwrap_or_default()
+        .min(LONGEST_WAIT)
+}

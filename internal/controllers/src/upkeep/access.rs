@@ -1,0 +1,44 @@
+//! Owns how the loops reach any registered kind through the API, and how its answers are
+//! told apart. No decisions.
+
+use kube::api::{ApiResource, DynamicObject};
+use kube::core::{GroupVersionKind, PartialObjectMeta};
+use kube::{Api, Client};
+use resources::registry::Kind;
+
+/// An object of any kind, its metadata only.
+pub(super) type Metadata = PartialObjectMeta<DynamicObject>;
+
+/// How the client names a kind.
+pub(super) fn api_resource(kind: &Kind) -> ApiResource {
+    let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    ApiResource::from_gvk_with_plural(&gvk, kind.plural)
+}
+
+/// All objects of a kind.
+pub(super) fn everywhere(client: &Client, kind: &Kind) -> Api<Metadata> {
+    Api::all_with(client.clone(), &api_resource(kind))
+}
+
+/// The objects of a kind in a namespace, or all of a cluster-scoped kind.
+pub(super) fn within(client: &Client, kind: &Kind, namespace: &str) -> Api<Metadata> {
+    if kind.namespaced {
+        Api::namespaced_with(client.clone(), namespace, &api_resource(kind))
+    } else {
+        everywhere(client, kind)
+    }
+}
+
+/// Whether the API answered with this HTTP status.
+pub(super) fn answered(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// A write that found its object gone did what it should.
+pub(super) fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<Option<T>> {
+    match outcome {
+        Ok(answer) => Ok(Some(answer)),
+        Err(error) if answered(&error, 404) => Ok(None),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,265 @@
+//! Owns the garbage collection loop: watches every registered kind's metadata, asks
+//! [`graph`](super::graph) what follows, and does it. Every write carries the uid or the
+//! resource version that it was decided on.
+
+use std::collections::BTreeSet;
+
+use futures::StreamExt as _;
+use futures::stream::{self, SelectAll};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::runtime::watcher;
+use resources::registry::{self, Kind};
+use serde_json::json;
+
+use super::access::{Metadata, answered, everywhere, unless_gone, within};
+use super::graph::{Cascade, Graph, Node, Step, Uid, owner_kind};
+use super::work::Work;
+use super::{mirror, stopped};
+use crate::Context;
+
+/// How many objects are looked at before the watches are read again.
+const TAKE_MAX: usize = 256;
+/// How many writes are under way at once.
+const WRITES_MAX: usize = 8;
+/// How many absent owners are remembered; the API is asked again about forgotten ones.
+const ABSENT_MAX: usize = 10_000;
+
+/// Kinds that nothing owns and that are too many to watch for it.
+fn is_collected(kind: &Kind) -> bool {
+    kind.kind != "Event"
+}
+
+pub(crate) async fn run(mut ctx: Context) {
+    let kinds: Vec<&'static Kind> = registry::all().iter().filter(|k| is_collected(k)).collect();
+    let mut events: SelectAll<_> = kinds
+        .iter()
+        .map(|kind| {
+            let api = everywhere(&ctx.client, kind);
+            let events = mirror::watch(api, watcher::Config::default());
+            events.map(|event| (*kind, event)).boxed()
+        })
+        .collect();
+    let mut collector = Collector::new(ctx.client.clone(), &kinds);
+    loop {
+        tokio::select! {
+            () = stopped(&mut ctx.stop) => return,
+            Some((kind, event)) = events.next() => collector.take(kind, event),
+            () = collector.work.ready(), if collector.unsynced.is_empty() => collector.act().await,
+        }
+    }
+}
+
+struct Collector {
+    client: kube::Client,
+    graph: Graph,
+    work: Work<Uid>,
+    absent: BTreeSet<Uid>,
+    /// Kinds that were not listed yet; until then nothing is known to have no dependents.
+    unsynced: BTreeSet<&'static str>,
+    /// The objects seen in the lists that are coming in.
+    listing: BTreeSet<Uid>,
+}
+
+/// What came of one step.
+enum Outcome {
+    Done,
+    OwnerAbsent(Uid),
+    OwnerThere,
+}
+
+impl Collector {
+    fn new(client: kube::Client, kinds: &[&'static Kind]) -> Collector {
+        Collector {
+            client,
+            graph: Graph::default(),
+            work: Work::new(),
+            absent: BTreeSet::new(),
+            unsynced: kinds.iter().map(|kind| kind.schema).collect(),
+            listing: BTreeSet::new(),
+        }
+    }
+
+    fn take(&mut self, kind: &'static Kind, event: watcher::Event<Metadata>) {
+        let look = match event {
+            watcher::Event::Init => Vec::new(),
+            watcher::Event::InitApply(object) => {
+                let node = node(kind, object);
+                self.listing.insert(node.uid.clone());
+                self.graph.apply(node)
+            }
+            watcher::Event::InitDone => {
+                self.unsynced.remove(kind.schema);
+                let mut look = Vec::new();
+                for uid in self.graph.of_kind(kind) {
+                    if !self.listing.remove(&uid) {
+                        look.extend(self.graph.remove(&uid));
+                    }
+                }
+                look
+            }
+            watcher::Event::Apply(object) => self.graph.apply(node(kind, object)),
+            watcher::Event::Delete(object) => self.graph.remove(&mirror::uid_of(&object)),
+        };
+        for uid in look {
+            self.work.add(uid);
+        }
+    }
+
+    async fn act(&mut self) {
+        let mut steps = Vec::new();
+        for uid in self.work.take(TAKE_MAX) {
+            let decided = self.graph.decide(&uid, &self.absent);
+            if decided.is_empty() {
+                self.work.done(&uid);
+            }
+            steps.extend(decided.into_iter().map(|step| (uid.clone(), step)));
+        }
+        let (client, graph) = (&self.client, &self.graph);
+        let outcomes: Vec<_> = stream::iter(steps)
+            .map(|(uid, step)| async move {
+                let outcome = perform(client, graph, &uid, &step).await;
+                (uid, step, outcome)
+            })
+            .buffer_unordered(WRITES_MAX)
+            .collect()
+            .await;
+        for (uid, step, outcome) in outcomes {
+            self.settle(uid, &step, outcome);
+        }
+    }
+
+    fn settle(&mut self, uid: Uid, step: &Step, outcome: kube::Result<Outcome>) {
+        match outcome {
+            Ok(Outcome::Done) => self.work.done(&uid),
+            Ok(Outcome::OwnerAbsent(owner)) => {
+                if self.absent.len() >= ABSENT_MAX {
+                    self.absent.clear();
+                }
+                self.absent.insert(owner);
+                self.work.add(uid);
+            }
+            // The watch will show it in a moment.
+            Ok(Outcome::OwnerThere) => self.work.failed(uid),
+            Err(error) => {
+                // What changed meanwhile is decided anew; that is no trouble.
+                if !answered(&error, 409) {
+                    tracing::warn!(?step, %error, "garbage collection is tried again");
+                }
+                self.work.failed(uid);
+            }
+        }
+    }
+}
+
+fn node(kind: &'static Kind, object: Metadata) -> Node {
+    let meta = object.metadata;
+    Node {
+        uid: meta.uid.unwrap_or_default(),
+        kind,
+        namespace: meta.namespace.unwrap_or_default(),
+        name: meta.name.unwrap_or_default(),
+        resource_version: meta.resource_version.unwrap_or_default(),
+        owners: meta.owner_references.unwrap_or_default(),
+        finalizers: meta.finalizers.unwrap_or_default(),
+        deleting: meta.deletion_timestamp.is_some(),
+    }
+}
+
+async fn perform(
+    client: &kube::Client,
+    graph: &Graph,
+    uid: &str,
+    step: &Step,
+) -> kube::Result<Outcome> {
+    let target = |uid: &Uid| graph.get(uid);
+    match step {
+        Step::AskOwner(owner) => {
+            let Some(dependent) = graph.get(uid) else {
+                return Ok(Outcome::Done);
+            };
+            return ask_owner(client, &dependent.namespace, owner).await;
+        }
+        Step::Delete(uid, cascade) => {
+            if let Some(node) = target(uid) {
+                delete(client, node, *cascade).await?;
+            }
+        }
+        Step::DropOwners(uid, gone) => {
+            if let Some(node) = target(uid) {
+                let kept = node.owners.iter();
+                let kept: Vec<_> = kept.filter(|o| !gone.contains(&o.uid)).collect();
+                patch(client, node, json!({ "ownerReferences": kept })).await?;
+            }
+        }
+        Step::Unblock(uid) => {
+            if let Some(node) = target(uid) {
+                let mut owners = node.owners.clone();
+                for owner in &mut owners {
+                    owner.block_owner_deletion = Some(false);
+                }
+                patch(client, node, json!({ "ownerReferences": owners })).await?;
+            }
+        }
+        Step::DropFinalizer(uid, finalizer) => {
+            if let Some(node) = target(uid) {
+                let kept = node.finalizers.iter();
+                let kept: Vec<_> = kept.filter(|name| name != finalizer).collect();
+                patch(client, node, json!({ "finalizers": kept })).await?;
+            }
+        }
+    }
+    Ok(Outcome::Done)
+}
+
+async fn ask_owner(
+    client: &kube::Client,
+    namespace: &str,
+    owner: &OwnerReference,
+) -> kube::Result<Outcome> {
+    let Some(kind) = owner_kind(owner) else {
+        return Ok(Outcome::Done);
+    };
+    // A cluster-scoped object cannot be owned by a namespaced one.
+    if kind.namespaced && namespace.is_empty() {
+        return Ok(Outcome::OwnerAbsent(owner.uid.clone()));
+    }
+    let found = within(client, kind, namespace).get_opt(&owner.name).await?;
+    Ok(match found {
+        Some(found) if found.metadata.uid.as_ref() == Some(&owner.uid) => Outcome::OwnerThere,
+        _ => Outcome::OwnerAbsent(owner.uid.clone()),
+    })
+}
+
+async fn delete(client: &kube::Client, node: &Node, cascade: Cascade) -> kube::Result<()> {
+    let params = DeleteParams {
+        propagation_policy: Some(match cascade {
+            Cascade::Background => PropagationPolicy::Background,
+            Cascade::Foreground => PropagationPolicy::Foreground,
+            Cascade::Orphan => PropagationPolicy::Orphan,
+        }),
+        preconditions: Some(Preconditions {
+            uid: Some(node.uid.clone()),
+            resource_version: None,
+        }),
+        ..DeleteParams::default()
+    };
+    let api = within(client, node.kind, &node.namespace);
+    unless_gone(api.delete(&node.name, &params).await)?;
+    Ok(())
+}
+
+/// Changes part of an object's metadata, as it was when that was decided.
+async fn patch(
+    client: &kube::Client,
+    node: &Node,
+    mut metadata: serde_json::Value,
+) -> kube::Result<()> {
+    metadata["uid"] = json!(node.uid);
+    metadata["resourceVersion"] = json!(node.resource_version);
+    let patch = Patch::Merge(json!({ "metadata": metadata }));
+    let api = within(client, node.kind, &node.namespace);
+    let patched = api.patch(&node.name, &PatchParams::default(), &patch).await;
+    unless_gone(patched)?;
+    Ok(())
+}

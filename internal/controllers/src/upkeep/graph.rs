@@ -1,0 +1,252 @@
+//! Owns the decisions of garbage collection: who owns whom, and what follows from an
+//! owner that is gone or going. Pure: it is fed what the API shows and answers with
+//! steps. The rules are Kubernetes': background, foreground (`foregroundDeletion`) and
+//! orphan.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
+use resources::registry::{self, Kind};
+
+/// The finalizer of an object that goes after its dependents.
+pub(super) const FOREGROUND: &str = "foregroundDeletion";
+/// The finalizer of an object whose dependents are to stay.
+pub(super) const ORPHAN: &str = "orphan";
+
+/// An object's uid.
+pub(super) type Uid = String;
+
+/// What matters of an object.
+#[derive(Clone)]
+pub(super) struct Node {
+    pub(super) uid: Uid,
+    pub(super) kind: &'static Kind,
+    /// Empty for cluster-scoped kinds.
+    pub(super) namespace: String,
+    pub(super) name: String,
+    pub(super) resource_version: String,
+    pub(super) owners: Vec<OwnerReference>,
+    pub(super) finalizers: Vec<String>,
+    pub(super) deleting: bool,
+}
+
+impl Node {
+    fn has_finalizer(&self, name: &str) -> bool {
+        self.finalizers.iter().any(|finalizer| finalizer == name)
+    }
+
+    fn awaits_dependents(&self) -> bool {
+        self.deleting && self.has_finalizer(FOREGROUND)
+    }
+}
+
+/// How an object's own dependents are treated when it is deleted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cascade {
+    Background,
+    Foreground,
+    Orphan,
+}
+
+/// What is to be done about an object.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// Ask the API whether this owner is there; the graph has not seen it.
+    AskOwner(OwnerReference),
+    /// Delete the object.
+    Delete(Uid, Cascade),
+    /// Take these owners out of the object's references.
+    DropOwners(Uid, Vec<Uid>),
+    /// Let its owners go before it: `blockOwnerDeletion` becomes false.
+    Unblock(Uid),
+    /// Take this finalizer out of the object's.
+    DropFinalizer(Uid, &'static str),
+}
+
+/// All objects, and who depends on whom.
+#[derive(Default)]
+pub(super) struct Graph {
+    nodes: BTreeMap<Uid, Node>,
+    dependents: BTreeMap<Uid, BTreeSet<Uid>>,
+}
+
+impl Graph {
+    pub(super) fn get(&self, uid: &str) -> Option<&Node> {
+        self.nodes.get(uid)
+    }
+
+    /// The objects of a kind.
+    pub(super) fn of_kind(&self, kind: &Kind) -> Vec<Uid> {
+        let same = |node: &&Node| node.kind.plural == kind.plural && node.kind.group == kind.group;
+        let found = self.nodes.values().filter(same);
+        found.map(|node| node.uid.clone()).collect()
+    }
+
+    /// Takes an object in; what has to be looked at because of it.
+    pub(super) fn apply(&mut self, node: Node) -> Vec<Uid> {
+        let mut look = Vec::new();
+        if !node.owners.is_empty() || node.deleting {
+            look.push(node.uid.clone());
+        }
+        let began_waiting = node.awaits_dependents()
+            && !self.nodes.get(&node.uid).is_some_and(Node::awaits_dependents);
+        if began_waiting {
+            look.extend(self.dependents_of(&node.uid).cloned());
+        }
+        for owner in &node.owners {
+            let dependents = self.dependents.entry(owner.uid.clone()).or_default();
+            dependents.insert(node.uid.clone());
+        }
+        let blocks: BTreeSet<Uid> = blocked_owners(&node).map(str::to_owned).collect();
+        let uid = node.uid.clone();
+        if let Some(old) = self.nodes.insert(uid.clone(), node) {
+            let kept = |owner: &str| self.nodes[&uid].owners.iter().any(|o| o.uid == owner);
+            let gone: Vec<Uid> = old
+                .owners
+                .iter()
+                .map(|owner| owner.uid.clone())
+                .filter(|owner| !kept(owner))
+                .collect();
+            for owner in &gone {
+                self.forget_dependent(owner, &uid);
+            }
+            let unblocked = blocked_owners(&old)
+                .filter(|owner| !blocks.contains(*owner))
+                .map(str::to_owned);
+            look.extend(gone);
+            look.extend(unblocked);
+        }
+        look
+    }
+
+    /// Takes an object out; what has to be looked at because of it.
+    pub(super) fn remove(&mut self, uid: &str) -> Vec<Uid> {
+        let Some(node) = self.nodes.remove(uid) else {
+            return Vec::new();
+        };
+        let mut look: Vec<Uid> = self.dependents_of(uid).cloned().collect();
+        for owner in node.owners {
+            self.forget_dependent(&owner.uid, uid);
+            look.push(owner.uid);
+        }
+        look
+    }
+
+    fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Uid> {
+        self.dependents.get(uid).into_iter().flatten()
+    }
+
+    fn forget_dependent(&mut self, owner: &str, dependent: &str) {
+        if let Some(dependents) = self.dependents.get_mut(owner) {
+            dependents.remove(dependent);
+            if dependents.is_empty() {
+                self.dependents.remove(owner);
+            }
+        }
+    }
+
+    /// What to do about an object. `absent` are owners that the API said are not there.
+    pub(super) fn decide(&self, uid: &str, absent: &BTreeSet<Uid>) -> Vec<Step> {
+        match self.nodes.get(uid) {
+            None => Vec::new(),
+            Some(node) if node.deleting => self.decide_deleting(node),
+            Some(node) => self.decide_live(node, absent),
+        }
+    }
+
+    fn decide_deleting(&self, node: &Node) -> Vec<Step> {
+        if node.has_finalizer(ORPHAN) {
+            let strip = |dependent: &Uid| Step::DropOwners(dependent.clone(), vec![node.uid.clone()]);
+            let steps: Vec<Step> = self.dependents_of(&node.uid).map(strip).collect();
+            if steps.is_empty() {
+                return vec![Step::DropFinalizer(node.uid.clone(), ORPHAN)];
+            }
+            return steps;
+        }
+        if node.has_finalizer(FOREGROUND) {
+            let blocking = |dependent: &&Uid| {
+                let dependent = self.nodes.get(*dependent);
+                dependent.is_some_and(|d| blocked_owners(d).any(|owner| owner == node.uid))
+            };
+            if self.dependents_of(&node.uid).find(blocking).is_none() {
+                return vec![Step::DropFinalizer(node.uid.clone(), FOREGROUND)];
+            }
+        }
+        Vec::new()
+    }
+
+    fn decide_live(&self, node: &Node, absent: &BTreeSet<Uid>) -> Vec<Step> {
+        let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
+        let mut unknown = Vec::new();
+        for owner in &node.owners {
+            match self.nodes.get(&owner.uid) {
+                // A namespaced owner elsewhere is not an owner.
+                Some(found) if found.kind.namespaced && found.namespace != node.namespace => {
+                    dangling.push(owner.uid.clone());
+                }
+                Some(found) if found.awaits_dependents() => waiting.push(owner.uid.clone()),
+                Some(_) => solid += 1,
+                None if absent.contains(&owner.uid) => dangling.push(owner.uid.clone()),
+                // Not a kind of ours: it is for others to judge.
+                None if owner_kind(owner).is_none() => solid += 1,
+                None => unknown.push(Step::AskOwner(owner.clone())),
+            }
+        }
+        if !unknown.is_empty() {
+            return unknown;
+        }
+        if solid > 0 {
+            let lost: Vec<Uid> = dangling.into_iter().chain(waiting).collect();
+            return if lost.is_empty() {
+                Vec::new()
+            } else {
+                vec![Step::DropOwners(node.uid.clone(), lost)]
+            };
+        }
+        if !waiting.is_empty() {
+            let mut own = self.dependents_of(&node.uid).peekable();
+            if own.peek().is_some() {
+                // A ring of owners would wait for itself.
+                let ring = own.any(|uid| self.nodes.get(uid).is_some_and(Node::awaits_dependents));
+                let mut steps = Vec::new();
+                if ring && blocked_owners(node).next().is_some() {
+                    steps.push(Step::Unblock(node.uid.clone()));
+                }
+                steps.push(Step::Delete(node.uid.clone(), Cascade::Foreground));
+                return steps;
+            }
+        }
+        if waiting.is_empty() && dangling.is_empty() {
+            return Vec::new();
+        }
+        let cascade = if node.has_finalizer(ORPHAN) {
+            Cascade::Orphan
+        } else if node.has_finalizer(FOREGROUND) {
+            Cascade::Foreground
+        } else {
+            Cascade::Background
+        };
+        vec![Step::Delete(node.uid.clone(), cascade)]
+    }
+}
+
+/// The owners that cannot go before this object.
+fn blocked_owners(node: &Node) -> impl Iterator<Item = &str> {
+    let blocked = node.owners.iter();
+    blocked
+        .filter(|owner| owner.block_owner_deletion == Some(true))
+        .map(|owner| owner.uid.as_str())
+}
+
+/// The registered kind that a reference names.
+pub(super) fn owner_kind(owner: &OwnerReference) -> Option<&'static Kind> {
+    let (group, version) = owner
+        .api_version
+        .split_once('/')
+        .unwrap_or(("", &owner.api_version));
+    registry::by_kind(group, version, &owner.kind)
+}
+
+#[cfg(test)]
+#[path = "graph_tests.rs"]
+mod tests;

@@ -1,0 +1,200 @@
+//! Owns the in-memory copy of a kind that a loop works from: what the loop needs of each
+//! object, kept up to date by a watch, with what changed told apart. Decides nothing.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Debug;
+
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Resource, ResourceExt as _};
+use serde::de::DeserializeOwned;
+
+/// Namespace (empty for cluster-scoped kinds) and name.
+pub(super) type Key = (String, String);
+
+/// The key of an object.
+pub(super) fn key_of<K: Resource>(object: &K) -> Key {
+    let meta = object.meta();
+    (
+        meta.namespace.clone().unwrap_or_default(),
+        meta.name.clone().unwrap_or_default(),
+    )
+}
+
+/// Watches a kind for ever: errors are logged and retried after a growing while.
+pub(super) fn watch<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, watcher::Event<K>>
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    watcher(api, config)
+        .default_backoff()
+        .filter_map(|event| async move {
+            event
+                .inspect_err(|error| tracing::warn!(%error, "a watch was interrupted and goes on"))
+                .ok()
+        })
+        .boxed()
+}
+
+/// What a loop keeps of each object of a kind.
+pub(super) struct Mirror<T> {
+    objects: BTreeMap<Key, T>,
+    incoming: BTreeMap<Key, T>,
+    synced: bool,
+}
+
+/// An object that changed: what was kept of it before. What is kept of it now is in the
+/// mirror.
+pub(super) struct Change<T> {
+    pub(super) key: Key,
+    pub(super) before: Option<T>,
+}
+
+impl<T> Mirror<T> {
+    pub(super) fn new() -> Mirror<T> {
+        Mirror {
+            objects: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            synced: false,
+        }
+    }
+
+    /// Whether all objects were listed once.
+    pub(super) fn synced(&self) -> bool {
+        self.synced
+    }
+
+    pub(super) fn get(&self, key: &Key) -> Option<&T> {
+        self.objects.get(key)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &T)> {
+        self.objects.iter()
+    }
+
+    /// The objects of one namespace.
+    pub(super) fn in_namespace<'a>(
+        &'a self,
+        namespace: &'a str,
+    ) -> impl Iterator<Item = (&'a Key, &'a T)> {
+        self.objects
+            .range((namespace.to_owned(), String::new())..)
+            .take_while(move |((of, _), _)| of == namespace)
+    }
+
+    /// Takes an event in and says what changed; `keep` makes what is kept of an object.
+    pub(super) fn take<K: Resource>(
+        &mut self,
+        event: watcher::Event<K>,
+        keep: impl Fn(K) -> T,
+    ) -> Vec<Change<T>> {
+        match event {
+            watcher::Event::Init => {
+                self.incoming.clear();
+                Vec::new()
+            }
+            watcher::Event::InitApply(object) => {
+                self.incoming.insert(key_of(&object), keep(object));
+                Vec::new()
+            }
+            watcher::Event::InitDone => {
+                self.synced = true;
+                let mut old = std::mem::replace(
+                    &mut self.objects,
+                    std::mem::take(&mut self.incoming),
+                );
+                let keys: BTreeSet<Key> = old.keys().chain(self.objects.keys()).cloned().collect();
+                keys.into_iter()
+                    .map(|key| Change {
+                        before: old.remove(&key),
+                        key,
+                    })
+                    .collect()
+            }
+            watcher::Event::Apply(object) => {
+                let key = key_of(&object);
+                let before = self.objects.insert(key.clone(), keep(object));
+                vec![Change { key, before }]
+            }
+            watcher::Event::Delete(object) => {
+                let key = key_of(&object);
+                let before = self.objects.remove(&key);
+                vec![Change { key, before }]
+            }
+        }
+    }
+}
+
+/// The text of an optional field.
+pub(super) fn text(field: Option<&String>) -> &str {
+    field.map_or("", String::as_str)
+}
+
+/// The uid of an object; empty where the API gave none.
+pub(super) fn uid_of<K: Resource>(object: &K) -> String {
+    object.uid().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::watcher::Event;
+
+    use super::*;
+
+    fn object(namespace: &str, name: &str, version: &str) -> ConfigMap {
+        let mut object = ConfigMap::default();
+        object.metadata.namespace = Some(namespace.to_owned());
+        object.metadata.name = Some(name.to_owned());
+        object.metadata.resource_version = Some(version.to_owned());
+        object
+    }
+
+    fn version(object: ConfigMap) -> String {
+        object.metadata.resource_version.unwrap()
+    }
+
+    fn key(namespace: &str, name: &str) -> Key {
+        (namespace.to_owned(), name.to_owned())
+    }
+
+    #[test]
+    fn a_relist_tells_what_vanished_in_between() {
+        let mut mirror = Mirror::new();
+        for event in [
+            Event::Init,
+            Event::InitApply(object("a", "x", "1")),
+            Event::InitApply(object("a", "y", "2")),
+        ] {
+            assert!(mirror.take(event, version).is_empty());
+            assert!(!mirror.synced());
+        }
+        assert_eq!(mirror.take(Event::InitDone, version).len(), 2);
+        assert!(mirror.synced());
+        mirror.take(Event::Init, version);
+        // What was known stays known while the new list comes in.
+        assert_eq!(mirror.get(&key("a", "x")).unwrap(), "1");
+        mirror.take(Event::InitApply(object("a", "y", "5")), version);
+        let changes = mirror.take(Event::InitDone, version);
+        let told: Vec<_> = changes
+            .iter()
+            .map(|c| (c.key.1.as_str(), c.before.as_deref()))
+            .collect();
+        assert_eq!(told, [("x", Some("1")), ("y", Some("2"))]);
+        assert!(mirror.get(&key("a", "x")).is_none());
+        assert_eq!(mirror.get(&key("a", "y")).unwrap(), "5");
+    }
+
+    #[test]
+    fn a_namespace_has_only_its_own_objects() {
+        let mut mirror = Mirror::new();
+        for (namespace, name) in [("a", "x"), ("ab", "y"), ("b", "z"), ("a", "y")] {
+            mirror.take(Event::Apply(object(namespace, name, "1")), version);
+        }
+        let names: Vec<_> = mirror.in_namespace("a").map(|(k, _)| &*k.1).collect();
+        assert_eq!(names, ["x", "y"]);
+        mirror.take(Event::Delete(object("a", "x", "2")), version);
+        assert_eq!(mirror.in_namespace("a").count(), 1);
+    }
+}

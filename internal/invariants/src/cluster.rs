@@ -1,0 +1,282 @@
+//! An account of the cluster from the objects themselves: who holds what, where, for whom. Kept
+//! event by event so that checking a plan costs what the plan touches.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::{Amounts, pod_requests};
+use resources::devices::{self, ChosenDevices};
+use resources::kinds::{PodGroup, Queue};
+use resources::names;
+
+use crate::Placement;
+
+/// A pod's namespace and name.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PodId {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+}
+
+impl fmt::Display for PodId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// A gang: the PodGroup's namespace and name; pods without one have none.
+pub(crate) type GroupId = (String, String);
+
+pub(crate) struct NodeFacts {
+    pub(crate) allocatable: Amounts,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) taints: Vec<k8s::Taint>,
+    pub(crate) cordoned: bool,
+    pub(crate) not_ready: bool,
+    /// Device id to health; none where devices are only counted.
+    pub(crate) devices: Option<BTreeMap<String, bool>>,
+}
+
+pub(crate) struct PodFacts {
+    pub(crate) uid: String,
+    pub(crate) spec: k8s::PodSpec,
+    pub(crate) requests: Amounts,
+    pub(crate) group: Option<GroupId>,
+    own_queue: Option<String>,
+    pub(crate) task: String,
+    /// Node whose room it takes, with the devices.
+    pub(crate) at: Option<(String, ChosenDevices)>,
+    pub(crate) succeeded: bool,
+    pub(crate) ended: bool,
+    ours: bool,
+    assumed: bool,
+}
+
+pub(crate) struct GroupFacts {
+    pub(crate) queue: String,
+    pub(crate) min_member: usize,
+    pub(crate) min_task_member: BTreeMap<String, usize>,
+}
+
+/// The account.
+#[derive(Default)]
+pub struct Cluster {
+    scheduler_names: Vec<String>,
+    pub(crate) nodes: BTreeMap<String, NodeFacts>,
+    pub(crate) pods: BTreeMap<PodId, PodFacts>,
+    pub(crate) groups: BTreeMap<GroupId, GroupFacts>,
+    pub(crate) members: BTreeMap<GroupId, BTreeSet<PodId>>,
+    pub(crate) on_node: BTreeMap<String, BTreeSet<PodId>>,
+    pub(crate) capability: BTreeMap<String, Amounts>,
+    pub(crate) queue_held: BTreeMap<String, Amounts>,
+}
+
+impl Cluster {
+    /// An empty account. Pods of other schedulers than those named are on no queue's account.
+    #[must_use]
+    pub fn new(scheduler_names: Vec<String>) -> Cluster {
+        Cluster { scheduler_names, ..Cluster::default() }
+    }
+
+    /// A node as it is.
+    pub fn put_node(&mut self, node: &k8s::Node) {
+        let Some(name) = node.metadata.name.clone() else { return };
+        let status = node.status.as_ref();
+        let allocatable = status.and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
+        let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let inventory = devices::inventory(node.metadata.annotations.as_ref());
+        let known = inventory.map(|inventory| inventory.gpus).filter(|gpus| !gpus.is_empty());
+        let spec = node.spec.clone().unwrap_or_default();
+        let facts = NodeFacts {
+            allocatable: allocatable.map(Amounts::from_k8s).unwrap_or_default(),
+            labels: node.metadata.labels.clone().unwrap_or_default(),
+            taints: spec.taints.unwrap_or_default(),
+            cordoned: spec.unschedulable.unwrap_or(false),
+            not_ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status != "True"),
+            devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
+        };
+        self.nodes.insert(name, facts);
+    }
+
+    /// A node that is gone.
+    pub fn drop_node(&mut self, name: &str) {
+        self.nodes.remove(name);
+    }
+
+    /// A pod as it is. One that was assumed stays where it was assumed until it says otherwise.
+    pub fn put_pod(&mut self, pod: &k8s::Pod) {
+        let Some(spec) = pod.spec.clone() else { return };
+        let meta = &pod.metadata;
+        let id = PodId {
+            namespace: meta.namespace.clone().unwrap_or_else(|| "default".to_owned()),
+            name: meta.name.clone().unwrap_or_default(),
+        };
+        let said = |name: &str| {
+            let value = meta.annotations.as_ref().and_then(|all| all.get(name));
+            value.filter(|value| !value.is_empty()).cloned()
+        };
+        let label = meta.labels.as_ref().and_then(|all| all.get(names::QUEUE_NAME)).cloned();
+        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
+        let ended = matches!(phase, "Succeeded" | "Failed");
+        let node = spec.node_name.clone().filter(|node| !node.is_empty() && !ended);
+        let scheduler = spec.scheduler_name.clone().unwrap_or_default();
+        let mut facts = PodFacts {
+            uid: meta.uid.clone().unwrap_or_default(),
+            requests: pod_requests(&spec),
+            group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
+            own_queue: said(names::QUEUE_NAME).or(label),
+            task: said(names::TASK_SPEC).unwrap_or_default(),
+            at: node.map(|node| (node, devices::chosen(meta.annotations.as_ref()))),
+            succeeded: phase == "Succeeded",
+            ended,
+            ours: self.scheduler_names.contains(&scheduler),
+            assumed: false,
+            spec,
+        };
+        if let Some(old) = self.pods.get(&id)
+            && old.assumed
+            && old.uid == facts.uid
+            && facts.at.is_none()
+            && !ended
+        {
+            facts.at = old.at.clone();
+            facts.assumed = true;
+        }
+        self.drop_pod(&id);
+        self.enter(id, facts);
+    }
+
+    /// A pod that is gone.
+    pub fn drop_pod(&mut self, id: &PodId) {
+        self.count(id, -1);
+        let Some(facts) = self.pods.remove(id) else { return };
+        if let Some((node, _)) = &facts.at {
+            take_out(&mut self.on_node, node, id);
+        }
+        if let Some(group) = &facts.group {
+            take_out(&mut self.members, group, id);
+        }
+    }
+
+    /// A PodGroup as it is.
+    pub fn put_group(&mut self, group: &PodGroup) {
+        let meta = &group.metadata;
+        let namespace = meta.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let id = (namespace, meta.name.clone().unwrap_or_default());
+        let count = |n: i32| usize::try_from(n).unwrap_or(0);
+        let spec = &group.spec;
+        let queue = spec.queue.clone().filter(|queue| !queue.is_empty());
+        let tasks = spec.min_task_member.iter().flatten();
+        let facts = GroupFacts {
+            queue: queue.unwrap_or_else(|| names::DEFAULT_QUEUE.to_owned()),
+            min_member: count(spec.min_member.unwrap_or(1)),
+            min_task_member: tasks.map(|(task, n)| (task.clone(), count(*n))).collect(),
+        };
+        self.change_group(&id, Some(facts));
+    }
+
+    /// A PodGroup that is gone.
+    pub fn drop_group(&mut self, namespace: &str, name: &str) {
+        self.change_group(&(namespace.to_owned(), name.to_owned()), None);
+    }
+
+    /// A queue as it is.
+    pub fn put_queue(&mut self, queue: &Queue) {
+        let name = queue.metadata.name.clone().unwrap_or_default();
+        let capability = queue.spec.capability.as_ref().map(Amounts::from_k8s);
+        self.capability.insert(name, capability.unwrap_or_default());
+    }
+
+    /// A queue that is gone.
+    pub fn drop_queue(&mut self, name: &str) {
+        self.capability.remove(name);
+    }
+
+    /// Counts a pod as bound before the API shows it so.
+    pub fn assume(&mut self, placement: &Placement) {
+        let id = &placement.pod;
+        if self.pods.get(id).is_none_or(|pod| pod.uid != placement.uid || pod.at.is_some()) {
+            return;
+        }
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.at = Some((placement.node.clone(), placement.devices.clone()));
+            pod.assumed = true;
+        }
+        self.on_node.entry(placement.node.clone()).or_default().insert(id.clone());
+        self.count(id, 1);
+    }
+
+    /// Takes an assumption back. Does nothing once the API has shown the pod bound.
+    pub fn retract(&mut self, id: &PodId, uid: &str) {
+        if self.pods.get(id).is_none_or(|pod| !pod.assumed || pod.uid != uid) {
+            return;
+        }
+        self.count(id, -1);
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.assumed = false;
+            if let Some((node, _)) = pod.at.take() {
+                take_out(&mut self.on_node, &node, id);
+            }
+        }
+    }
+
+    fn enter(&mut self, id: PodId, facts: PodFacts) {
+        if let Some((node, _)) = &facts.at {
+            self.on_node.entry(node.clone()).or_default().insert(id.clone());
+        }
+        if let Some(group) = &facts.group {
+            self.members.entry(group.clone()).or_default().insert(id.clone());
+        }
+        self.pods.insert(id.clone(), facts);
+        self.count(&id, 1);
+    }
+
+    /// The queue on whose account a pod is; none for pods of other schedulers.
+    pub(crate) fn queue_of(&self, pod: &PodFacts) -> Option<String> {
+        if !pod.ours {
+            return None;
+        }
+        let fallback = || names::DEFAULT_QUEUE.to_owned();
+        Some(match &pod.group {
+            Some(group) => self.groups.get(group).map_or_else(fallback, |g| g.queue.clone()),
+            None => pod.own_queue.clone().unwrap_or_else(fallback),
+        })
+    }
+
+    fn count(&mut self, id: &PodId, times: i64) {
+        let Some(pod) = self.pods.get(id).filter(|pod| pod.at.is_some()) else { return };
+        let Some(queue) = self.queue_of(pod) else { return };
+        let change = pod.requests.times(times);
+        self.queue_held.entry(queue).or_default().add(&change);
+    }
+
+    fn change_group(&mut self, id: &GroupId, facts: Option<GroupFacts>) {
+        let members: Vec<PodId> = self.members.get(id).into_iter().flatten().cloned().collect();
+        for pod in &members {
+            self.count(pod, -1);
+        }
+        match facts {
+            Some(facts) => {
+                self.groups.insert(id.clone(), facts);
+            }
+            None => {
+                self.groups.remove(id);
+            }
+        }
+        for pod in &members {
+            self.count(pod, 1);
+        }
+    }
+}
+
+fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PodId>>, key: &K, id: &PodId) {
+    if let Some(set) = index.get_mut(key) {
+        set.remove(id);
+        if set.is_empty() {
+            index.remove(key);
+        }
+    }
+}

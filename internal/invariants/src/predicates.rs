@@ -1,0 +1,203 @@
+//! The predicates: each looks at the account as it would be with the binds in it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use resources::amounts::{Amounts, quantity_of};
+use resources::names::NVIDIA_GPU;
+
+use crate::cluster::{Cluster, GroupId, PodFacts, PodId};
+use crate::constraints::forbidden;
+use crate::{Invariant, Placement, Violation};
+
+/// Says what the binds would break. `before` is the cluster without them. Only what the binds
+/// have a part in is a violation: what was wrong before is not theirs.
+#[must_use]
+pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    bound_once(before, binds, &mut violations);
+    constraints(before, binds, &mut violations);
+    node_capacity(before, binds, &mut violations);
+    devices(before, binds, &mut violations);
+    whole_gangs(before, binds, &mut violations);
+    queue_capability(before, binds, &mut violations);
+    violations
+}
+
+fn known<'a>(before: &'a Cluster, binds: &'a [Placement]) -> impl Iterator<Item = (&'a Placement, &'a PodFacts)> {
+    binds.iter().filter_map(|bind| Some((bind, before.pods.get(&bind.pod)?)))
+}
+
+fn by_node(binds: &[Placement]) -> BTreeMap<&str, Vec<&Placement>> {
+    let mut nodes: BTreeMap<&str, Vec<&Placement>> = BTreeMap::new();
+    for bind in binds {
+        nodes.entry(&bind.node).or_default().push(bind);
+    }
+    nodes
+}
+
+fn pods_of(binds: &[&Placement]) -> Vec<PodId> {
+    binds.iter().map(|bind| bind.pod.clone()).collect()
+}
+
+fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    let mut seen = BTreeSet::new();
+    for bind in binds {
+        let what = match before.pods.get(&bind.pod) {
+            None => Some("does not exist".to_owned()),
+            Some(pod) if pod.uid != bind.uid => Some(format!("is another by now (uid {})", pod.uid)),
+            Some(pod) if pod.ended => Some("has ended".to_owned()),
+            Some(pod) => pod.at.as_ref().map(|(node, _)| format!("is already on node {node}")),
+        };
+        let twice = (!seen.insert(&bind.pod)).then(|| "is bound twice".to_owned());
+        for what in what.into_iter().chain(twice) {
+            out.push(Violation {
+                invariant: Invariant::BoundOnce,
+                what: format!("pod {} {what}", bind.pod),
+                pods: vec![bind.pod.clone()],
+            });
+        }
+    }
+}
+
+fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    for (bind, pod) in known(before, binds) {
+        let why = match before.nodes.get(&bind.node) {
+            None => Some("there is no such node".to_owned()),
+            Some(node) => forbidden(&pod.spec, &bind.node, node),
+        };
+        if let Some(why) = why {
+            out.push(Violation {
+                invariant: Invariant::Constraints,
+                what: format!("pod {} on node {}: {why}", bind.pod, bind.node),
+                pods: vec![bind.pod.clone()],
+            });
+        }
+    }
+}
+
+fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    for (name, new) in by_node(binds) {
+        let Some(node) = before.nodes.get(name) else { continue };
+        let mut used = Amounts::new();
+        let residents = before.on_node.get(name).into_iter().flatten();
+        for pod in residents.filter_map(|id| before.pods.get(id)) {
+            used.add(&pod.requests);
+        }
+        let mut asked = Amounts::new();
+        for pod in new.iter().filter_map(|bind| before.pods.get(&bind.pod)) {
+            asked.add(&pod.requests);
+        }
+        for (resource, amount) in asked.iter().filter(|(_, amount)| *amount > 0) {
+            let (had, has) = (used.get(resource), node.allocatable.get(resource));
+            if had.saturating_add(amount) > has {
+                let [had, amount, has] = [had, amount, has].map(|n| quantity_of(resource, n));
+                out.push(Violation {
+                    invariant: Invariant::NodeCapacity,
+                    what: format!("node {name} has {resource}: {has}, of which {had} are used, and {amount} more are bound"),
+                    pods: pods_of(&new),
+                });
+            }
+        }
+    }
+}
+
+fn ids(placement: &resources::devices::ChosenDevices) -> BTreeSet<&String> {
+    placement.values().flat_map(|by_resource| by_resource.values()).flatten().collect()
+}
+
+fn devices(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    for (name, new) in by_node(binds) {
+        let Some(known) = before.nodes.get(name).and_then(|node| node.devices.as_ref()) else { continue };
+        let mut holders: BTreeMap<&String, &PodId> = BTreeMap::new();
+        for id in before.on_node.get(name).into_iter().flatten() {
+            let at = before.pods.get(id).and_then(|pod| pod.at.as_ref());
+            holders.extend(at.into_iter().flat_map(|(_, chosen)| ids(chosen)).map(|device| (device, id)));
+        }
+        for bind in new {
+            let mut wrong = Vec::new();
+            let chosen = ids(&bind.devices);
+            let asked = before.pods.get(&bind.pod).map_or(0, |pod| pod.requests.get(NVIDIA_GPU));
+            if chosen.len() as i64 != asked {
+                wrong.push(format!("asks for {asked} devices and gets {}", chosen.len()));
+            }
+            for device in chosen {
+                match known.get(device) {
+                    None => wrong.push(format!("gets {device}, which node {name} does not have")),
+                    Some(false) => wrong.push(format!("gets {device} on node {name}, which is unhealthy")),
+                    Some(true) => {}
+                }
+                if let Some(holder) = holders.insert(device, &bind.pod) {
+                    wrong.push(format!("gets {device} on node {name}, which {holder} holds"));
+                }
+            }
+            for what in wrong {
+                out.push(Violation {
+                    invariant: Invariant::Devices,
+                    what: format!("pod {} {what}", bind.pod),
+                    pods: vec![bind.pod.clone()],
+                });
+            }
+        }
+    }
+}
+
+fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    let mut gangs: BTreeMap<&GroupId, Vec<&Placement>> = BTreeMap::new();
+    for (bind, pod) in known(before, binds) {
+        if let Some(group) = &pod.group {
+            gangs.entry(group).or_default().push(bind);
+        }
+    }
+    for (group, new) in gangs {
+        let name = format!("{}/{}", group.0, group.1);
+        let mut broken = |what: String| {
+            out.push(Violation { invariant: Invariant::WholeGangs, what, pods: pods_of(&new) });
+        };
+        let Some(facts) = before.groups.get(group) else {
+            broken(format!("gang {name} has members bound and no PodGroup"));
+            continue;
+        };
+        let fresh: BTreeSet<&PodId> = new.iter().map(|bind| &bind.pod).collect();
+        let members = before.members.get(group).into_iter().flatten();
+        let holding: Vec<&PodFacts> = members
+            .filter_map(|id| Some((id, before.pods.get(id)?)))
+            .filter(|(id, pod)| pod.at.is_some() || pod.succeeded || fresh.contains(id))
+            .map(|(_, pod)| pod)
+            .collect();
+        if holding.len() < facts.min_member {
+            broken(format!("gang {name} would have {} of {} members", holding.len(), facts.min_member));
+        }
+        for (task, min) in &facts.min_task_member {
+            let have = holding.iter().filter(|pod| pod.task == *task).count();
+            if have < *min {
+                broken(format!("gang {name} would have {have} of {min} members of task {task}"));
+            }
+        }
+    }
+}
+
+fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    let mut queues: BTreeMap<String, (Amounts, Vec<&Placement>)> = BTreeMap::new();
+    for (bind, pod) in known(before, binds) {
+        let Some(queue) = before.queue_of(pod) else { continue };
+        let (asked, pods) = queues.entry(queue).or_default();
+        asked.add(&pod.requests);
+        pods.push(bind);
+    }
+    for (queue, (asked, pods)) in queues {
+        let Some(capability) = before.capability.get(&queue) else { continue };
+        let none = Amounts::new();
+        let held = before.queue_held.get(&queue).unwrap_or(&none);
+        for (resource, allowed) in capability.iter() {
+            let (had, more) = (held.get(resource), asked.get(resource));
+            if more > 0 && had.saturating_add(more) > allowed {
+                let [had, more, allowed] = [had, more, allowed].map(|n| quantity_of(resource, n));
+                out.push(Violation {
+                    invariant: Invariant::QueueCapability,
+                    what: format!("queue {queue} may use {resource}: {allowed}, holds {had}, and {more} more are bound"),
+                    pods: pods_of(&pods),
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! Each predicate stays silent on a sound plan and fires on a planted fault.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use resources::kinds::{PodGroup, Queue};
+use serde_json::{Value, json};
+
+use crate::{Cluster, Invariant, Placement, PodId, check};
+
+fn node(name: &str, gpus: usize) -> Node {
+    let list: Vec<Value> = (0..gpus)
+        .map(|i| json!({"id": format!("{name}-{i}"), "index": i, "healthy": i != 3}))
+        .collect();
+    let inventory = json!({ "gpus": list }).to_string();
+    serde_json::from_value(json!({
+        "metadata": {"name": name, "labels": {"zone": "a"}, "annotations": {"muster.io/inventory": inventory}},
+        "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "4", "nvidia.com/gpu": gpus.to_string()}},
+    }))
+    .unwrap()
+}
+
+fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Pod {
+    let mut pod = json!({
+        "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": {"scheduling.k8s.io/group-name": "g"}},
+        "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources": {"requests":
+            {"cpu": "2", "nvidia.com/gpu": "1"}}}]},
+    });
+    change(&mut pod);
+    serde_json::from_value(pod).unwrap()
+}
+
+fn group(min: i32, tasks: Value) -> PodGroup {
+    serde_json::from_value(json!({
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "ns"},
+        "spec": {"minMember": min, "minTaskMember": tasks, "queue": "q"},
+    }))
+    .unwrap()
+}
+
+fn queue(gpus: &str) -> Queue {
+    serde_json::from_value(json!({
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
+        "metadata": {"name": "q"}, "spec": {"capability": {"nvidia.com/gpu": gpus}},
+    }))
+    .unwrap()
+}
+
+fn bind(name: &str, node: &str, device: &str) -> Placement {
+    let one = BTreeMap::from([("nvidia.com/gpu".to_owned(), vec![device.to_owned()])]);
+    Placement {
+        pod: PodId { namespace: "ns".into(), name: name.into() },
+        uid: name.into(),
+        node: node.into(),
+        devices: BTreeMap::from([("main".to_owned(), one)]),
+    }
+}
+
+/// Two nodes, a gang of two with its members, a queue that allows two GPUs.
+fn cluster() -> Cluster {
+    let mut cluster = Cluster::new(vec!["muster".into()]);
+    cluster.put_node(&node("n1", 4));
+    cluster.put_node(&node("n2", 4));
+    cluster.put_queue(&queue("2"));
+    cluster.put_group(&group(2, json!({})));
+    for name in ["a", "b", "c"] {
+        cluster.put_pod(&pod(name, |_| {}));
+    }
+    cluster
+}
+
+fn broken(cluster: &Cluster, binds: &[Placement]) -> Vec<Invariant> {
+    let mut all: Vec<Invariant> = check(cluster, binds).iter().map(|v| v.invariant).collect();
+    all.dedup();
+    all
+}
+
+#[test]
+fn a_sound_plan_breaks_nothing() {
+    assert_eq!(check(&cluster(), &[bind("a", "n1", "n1-0"), bind("b", "n2", "n2-0")]), []);
+    assert_eq!(check(&cluster(), &[]), []);
+}
+
+#[test]
+fn i1_fires_when_a_node_gives_more_than_it_has() {
+    let mut cluster = cluster();
+    for name in ["a", "b"] {
+        cluster.put_pod(&pod(name, |pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("5");
+        }));
+    }
+    let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+    assert_eq!(broken(&cluster, &binds), [Invariant::NodeCapacity]);
+    let what = check(&cluster, &binds)[0].to_string();
+    assert_eq!(what, "I1: node n1 has cpu: 8, of which 0 are used, and 10 more are bound");
+}
+
+#[test]
+fn i1_counts_pods_that_others_bound_and_pod_slots() {
+    let mut cluster = cluster();
+    for i in 0..3 {
+        cluster.put_pod(&pod(&format!("other-{i}"), |pod| {
+            pod["spec"] = json!({"nodeName": "n1", "schedulerName": "else", "containers": [{"name": "c"}]});
+            pod["metadata"]["annotations"] = json!({});
+        }));
+    }
+    let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+    assert_eq!(broken(&cluster, &binds), [Invariant::NodeCapacity]);
+    cluster.drop_pod(&PodId { namespace: "ns".into(), name: "other-0".into() });
+    assert_eq!(broken(&cluster, &binds), []);
+}
+
+#[test]
+fn i2_fires_on_a_device_given_twice_unknown_unhealthy_or_too_few() {
+    let cluster = cluster();
+    for (first, second) in [("n1-0", "n1-0"), ("n1-0", "n2-0"), ("n1-0", "n1-3")] {
+        let binds = [bind("a", "n1", first), bind("b", "n1", second)];
+        assert_eq!(broken(&cluster, &binds), [Invariant::Devices], "{second}");
+    }
+    let mut none = bind("a", "n1", "n1-0");
+    none.devices.clear();
+    assert_eq!(broken(&cluster, &[none, bind("b", "n1", "n1-1")]), [Invariant::Devices]);
+}
+
+#[test]
+fn i2_fires_on_a_device_that_a_resident_holds() {
+    let mut cluster = cluster();
+    cluster.put_pod(&pod("c", |pod| {
+        pod["spec"]["nodeName"] = json!("n1");
+        pod["metadata"]["annotations"] = json!({"muster.io/devices": "{\"main\":{\"nvidia.com/gpu\":[\"n1-0\"]}}"});
+    }));
+    let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+    assert_eq!(broken(&cluster, &binds), [Invariant::Devices]);
+}
+
+#[test]
+fn i3_fires_on_half_a_gang_in_all_and_by_task() {
+    let mut cluster = cluster();
+    assert_eq!(broken(&cluster, &[bind("a", "n1", "n1-0")]), [Invariant::WholeGangs]);
+    let both = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+    cluster.put_group(&group(2, json!({"master": 1})));
+    assert_eq!(broken(&cluster, &both), [Invariant::WholeGangs]);
+    cluster.put_pod(&pod("b", |pod| {
+        pod["metadata"]["annotations"]["volcano.sh/task-spec"] = json!("master");
+    }));
+    assert_eq!(broken(&cluster, &both), []);
+    cluster.drop_group("ns", "g");
+    assert_eq!(broken(&cluster, &both), [Invariant::WholeGangs]);
+}
+
+#[test]
+fn i3_counts_members_that_already_hold_room() {
+    let mut cluster = cluster();
+    cluster.assume(&bind("a", "n1", "n1-0"));
+    assert_eq!(broken(&cluster, &[bind("b", "n1", "n1-1")]), []);
+    cluster.retract(&PodId { namespace: "ns".into(), name: "a".into() }, "a");
+    assert_eq!(broken(&cluster, &[bind("b", "n1", "n1-1")]), [Invariant::WholeGangs]);
+}
+
+#[test]
+fn i4_fires_when_a_queue_would_hold_more_than_its_capability() {
+    let cluster = cluster();
+    let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1"), bind("c", "n1", "n1-2")];
+    assert_eq!(broken(&cluster, &binds), [Invariant::QueueCapability]);
+}
+
+#[test]
+fn i4_follows_a_gang_that_changes_its_queue() {
+    let mut cluster = cluster();
+    cluster.assume(&bind("a", "n1", "n1-0"));
+    cluster.assume(&bind("b", "n1", "n1-1"));
+    assert_eq!(broken(&cluster, &[bind("c", "n1", "n1-2")]), [Invariant::QueueCapability]);
+    let mut moved = group(2, json!({}));
+    moved.spec.queue = Some("elsewhere".into());
+    cluster.put_group(&moved);
+    assert_eq!(broken(&cluster, &[bind("c", "n1", "n1-2")]), []);
+}
+
+#[test]
+fn i5_fires_on_a_pod_bound_twice_replaced_or_gone() {
+    let mut cluster = cluster();
+    let [a, b] = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+    let mut again = a.clone();
+    again.devices = bind("a", "n1", "n1-2").devices;
+    let twice = [a.clone(), b.clone(), again];
+    assert!(broken(&cluster, &twice).contains(&Invariant::BoundOnce));
+    let mut other = a.clone();
+    other.uid = "older".into();
+    assert_eq!(broken(&cluster, &[other, b.clone()]), [Invariant::BoundOnce]);
+    assert!(broken(&cluster, &[bind("nobody", "n1", "n1-0")]).contains(&Invariant::BoundOnce));
+    cluster.assume(&a);
+    assert!(broken(&cluster, &[bind("a", "n2", "n2-0"), b]).contains(&Invariant::BoundOnce));
+}
+
+#[test]
+fn i6_fires_on_selectors_affinity_taints_cordons_and_runtimes() {
+    let binds = [bind("a", "n1", "n1-0"), bind("b", "n2", "n2-0")];
+    let term = json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]);
+    let required = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": term}}});
+    let specs = [("nodeSelector", json!({"zone": "b"})), ("affinity", required)];
+    for (field, value) in specs {
+        let mut cluster = cluster();
+        cluster.put_pod(&pod("a", |pod| pod["spec"][field] = value));
+        assert_eq!(broken(&cluster, &binds), [Invariant::Constraints], "{field}");
+    }
+    let mut tainted = node("n1", 4);
+    tainted.spec = serde_json::from_value(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]})).unwrap();
+    let mut cordoned = node("n1", 4);
+    cordoned.spec = serde_json::from_value(json!({"unschedulable": true})).unwrap();
+    let mut lost = node("n1", 4);
+    lost.status.as_mut().unwrap().conditions =
+        serde_json::from_value(json!([{"type": "Ready", "status": "Unknown"}])).unwrap();
+    let mut images = node("n1", 4);
+    images.metadata.labels = Some(BTreeMap::from([("muster.io/runtime.cri".into(), "true".into())]));
+    for node in [tainted, cordoned, lost, images] {
+        let mut cluster = cluster();
+        cluster.put_node(&node);
+        assert_eq!(broken(&cluster, &binds), [Invariant::Constraints], "{node:?}");
+    }
+    let mut cluster = cluster();
+    cluster.drop_node("n2");
+    assert_eq!(broken(&cluster, &binds), [Invariant::Constraints]);
+}
+
+#[test]
+fn every_violation_names_the_binds_to_leave_out() {
+    let cluster = cluster();
+    let violations = check(&cluster, &[bind("a", "n1", "n1-0")]);
+    assert_eq!(violations[0].pods, [PodId { namespace: "ns".into(), name: "a".into() }]);
+    assert_eq!(violations[0].to_string(), "I3: gang ns/g would have 1 of 2 members");
+}
