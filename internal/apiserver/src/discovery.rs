@@ -9,6 +9,7 @@ use http::{HeaderMap, HeaderValue, Response, header};
 use resources::registry::{self, Kind};
 use serde_json::{Value, json};
 
+use crate::namespace;
 use crate::negotiate::{self, Discovery};
 use crate::path::Target;
 use crate::respond;
@@ -96,7 +97,8 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
             verbs: READ_AND_WRITE,
         });
     }
-    for name in kind.extra_subresources {
+    let finalize = namespace::is_namespace(kind).then_some(&"finalize");
+    for name in kind.extra_subresources.iter().chain(finalize) {
         found.push(match *name {
             "binding" => Sub {
                 name,

@@ -178,6 +178,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
     let offered = match subresource {
         "status" => kind.status,
         "scale" => kind.scale.is_some(),
+        "finalize" => namespace::is_namespace(kind),
         other => kind.extra_subresources.contains(&other),
     };
     if !offered {

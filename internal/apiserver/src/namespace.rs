@@ -35,7 +35,8 @@ pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, 
     respond::written(call, rewritten.with(Vec::new()))
 }
 
-fn is_namespace(kind: &Kind) -> bool {
+/// Whether objects of a kind are namespaces.
+pub(crate) fn is_namespace(kind: &Kind) -> bool {
     kind.kind == "Namespace" && kind.group.is_empty()
 }
 

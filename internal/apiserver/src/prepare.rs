@@ -16,6 +16,8 @@ use crate::status::{Cause, Failure};
 const MAX_GENERATED: usize = 63;
 /// How long the suffix of a generated name is.
 const SUFFIX: usize = 5;
+/// Kinds whose creator reports their first status: an agent registers its node whole.
+const KEEPS_FIRST_STATUS: [&str; 1] = ["Node"];
 /// Letters that make no words, as Kubernetes uses them.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
 
@@ -86,6 +88,12 @@ pub(crate) fn creation(
     if generated {
         // Defaults and validation see a name of the right shape; each attempt to write takes a new one.
         generate_name(&mut object);
+    }
+    if kind.status
+        && !KEEPS_FIRST_STATUS.contains(&kind.kind)
+        && let Some(members) = object.as_object_mut()
+    {
+        members.remove("status");
     }
     (kind.default)(&mut object);
     admission::mutate(call, &mut object)?;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::ResourceQuota;
-use resources::admission::quota::{Usage, matches_scopes, usage_of};
+use resources::admission::quota::{
+    Usage, add, exceeded, hard, matches_scopes, must_specify, subtract, usage_of,
+};
 use resources::quantity::Quantity;
 use resources::registry::{self, Kind};
 use serde_json::{Value, json};
@@ -113,69 +115,45 @@ fn settle_one(
     };
     let quota: ResourceQuota =
         serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
-    let hard = hard_of(&quota);
+    let quota_name = quota.metadata.name.as_deref().unwrap_or_default();
+    let limits = hard(&quota);
     let in_scope = |counted: &&Counted| matches_scopes(&quota, kind, &counted.object);
-    let before = change
-        .before
-        .as_ref()
-        .filter(in_scope)
-        .map(|counted| &counted.usage);
-    let after = change
-        .after
-        .as_ref()
-        .filter(in_scope)
-        .map(|counted| &counted.usage);
-    let mut used = used_of(&quota);
-    let mut over = Vec::new();
-    let mut changed = false;
-    for (resource, limit) in &hard {
-        let amount = |usage: Option<&Usage>| {
-            usage
-                .and_then(|usage| usage.get(resource))
-                .copied()
-                .unwrap_or_default()
-        };
-        let (gave, takes) = (amount(before), amount(after));
-        if gave == takes {
-            continue;
-        }
-        let now = used.get(resource).copied().unwrap_or_default();
-        let then = now + takes - gave;
-        if takes > gave && then > *limit {
-            over.push((resource.clone(), takes - gave, now, *limit));
-        }
-        used.insert(resource.clone(), then);
-        changed = true;
+    let before = change.before.as_ref().filter(in_scope);
+    let after = change.after.as_ref().filter(in_scope);
+    if let (None, Some(new)) = (before, after)
+        && let Some(why) = must_specify(quota_name, &limits, kind, &new.object)
+    {
+        return Err(Failure::forbidden(kind, name, &why).into());
     }
-    if !over.is_empty() {
-        let quota_name = quota.metadata.name.as_deref().unwrap_or_default();
-        return Err(Failure::forbidden(kind, name, &exceeded(quota_name, &over)).into());
-    }
-    if changed {
-        let object: Value =
-            serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
-        let encoded = with_status(object, &hard, &used);
-        let meta = encoded.meta.clone();
-        view.put(entry.key.to_string(), meta, |revision| encoded.at(revision));
-    }
-    Ok(())
-}
-
-/// `exceeded quota: compute, requested: pods=1, used: pods=10, limited: pods=10`
-fn exceeded(quota: &str, over: &[(String, Quantity, Quantity, Quantity)]) -> String {
-    let list = |pick: fn(&(String, Quantity, Quantity, Quantity)) -> Quantity| {
-        let each: Vec<String> = over
-            .iter()
-            .map(|one| format!("{}={}", one.0, pick(one)))
-            .collect();
-        each.join(",")
+    let amount = |counted: Option<&Counted>, resource: &str| {
+        counted
+            .and_then(|counted| counted.usage.get(resource))
+            .copied()
+            .unwrap_or_default()
     };
-    format!(
-        "exceeded quota: {quota}, requested: {}, used: {}, limited: {}",
-        list(|one| one.1),
-        list(|one| one.2),
-        list(|one| one.3)
-    )
+    let (mut gives, mut takes) = (Usage::new(), Usage::new());
+    for resource in limits.keys() {
+        let (gave, takes_now) = (amount(before, resource), amount(after, resource));
+        if takes_now > gave {
+            takes.insert(resource.clone(), takes_now - gave);
+        } else if takes_now < gave {
+            gives.insert(resource.clone(), gave - takes_now);
+        }
+    }
+    if gives.is_empty() && takes.is_empty() {
+        return Ok(());
+    }
+    let mut used = used_of(&quota);
+    if let Some(why) = exceeded(quota_name, &limits, &used, &takes) {
+        return Err(Failure::forbidden(kind, name, &why).into());
+    }
+    add(&mut used, &takes);
+    subtract(&mut used, &gives);
+    let object: Value = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
+    let encoded = with_status(object, &limits, &used);
+    let meta = encoded.meta.clone();
+    view.put(entry.key.to_string(), meta, |revision| encoded.at(revision));
+    Ok(())
 }
 
 /// A quota that is itself being written: its books are made anew from all that the namespace holds. Runs inside
@@ -184,13 +162,13 @@ pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusa
     let quota: ResourceQuota = serde_json::from_value(object.clone()).map_err(|error| {
         Failure::bad_request(format!("the ResourceQuota cannot be read: {error}"))
     })?;
-    let hard = hard_of(&quota);
+    let limits = hard(&quota);
     let namespace = object::meta_text(&object, "namespace");
-    let mut used: Usage = hard
+    let mut used: Usage = limits
         .keys()
         .map(|resource| (resource.clone(), Quantity::default()))
         .collect();
-    for kind in registry::all().iter().filter(|kind| counts(kind, &hard)) {
+    for kind in registry::all().iter().filter(|kind| counts(kind, &limits)) {
         for entry in view.list(&kind.prefix(Some(namespace))) {
             let counted = object::parse(&entry)?;
             if matches_scopes(&quota, kind, &counted) {
@@ -202,7 +180,7 @@ pub(crate) fn measured(view: &View<'_>, object: Value) -> Result<Encoded, Refusa
             }
         }
     }
-    Ok(with_status(object, &hard, &used))
+    Ok(with_status(object, &limits, &used))
 }
 
 /// Whether objects of a kind can count towards any of these limits.
@@ -226,27 +204,15 @@ fn with_status(mut object: Value, hard: &Usage, used: &Usage) -> Encoded {
     Encoded::new(kind_of("", "ResourceQuota"), &object)
 }
 
-fn hard_of(quota: &ResourceQuota) -> Usage {
-    amounts(quota.spec.as_ref().and_then(|spec| spec.hard.as_ref()))
-}
-
 fn used_of(quota: &ResourceQuota) -> Usage {
-    amounts(
-        quota
-            .status
-            .as_ref()
-            .and_then(|status| status.used.as_ref()),
-    )
-}
-
-fn amounts(
-    list: Option<&BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
-) -> Usage {
-    let pairs = list.into_iter().flatten();
-    // Validation let only readable quantities in.
-    pairs
-        .filter_map(|(resource, amount)| {
-            Some((resource.clone(), Quantity::parse_k8s(amount).ok()?))
-        })
-        .collect()
+    let used = quota
+        .status
+        .iter()
+        .filter_map(|status| status.used.as_ref())
+        .flatten();
+    // This file wrote them, so that they can be read.
+    used.filter_map(|(resource, amount)| {
+        Some((resource.clone(), Quantity::parse_k8s(amount).ok()?))
+    })
+    .collect()
 }

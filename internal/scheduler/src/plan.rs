@@ -224,7 +224,7 @@ impl Scheduler {
         }
     }
 
-    fn write_binds(&self, key: &GangKey, placed: Vec<Placement>, binds: &mut Vec<Bind>) {
+    pub(crate) fn write_binds(&self, key: &GangKey, placed: Vec<Placement>, binds: &mut Vec<Bind>) {
         let group = GroupRef::of(key);
         for placement in placed {
             let Some(pod) = self.pods.get(&placement.pod) else { continue };

@@ -41,17 +41,38 @@ fn malformed(message: impl Into<String>) -> PatchError {
 fn unknown_directive(kind: &Value, map: &Map<String, Value>) -> PatchError {
     malformed(format!(
         "unknown patch type: {} in map: {}",
-        kind.as_str()
-            .map_or_else(|| kind.to_string(), str::to_owned),
-        Value::Object(map.clone())
+        go(kind),
+        go_map(map)
     ))
 }
 
 fn no_key(map: &Map<String, Value>, key: &str) -> PatchError {
     malformed(format!(
         "map: {} does not contain declared merge key: {key}",
-        Value::Object(map.clone())
+        go_map(map)
     ))
+}
+
+/// A value as Go's `%v` prints it, which kube-apiserver's messages show.
+fn go(value: &Value) -> String {
+    match value {
+        Value::Null => "<nil>".to_owned(),
+        Value::String(text) => text.clone(),
+        Value::Array(items) => go_list(items),
+        Value::Object(map) => go_map(map),
+        other => other.to_string(),
+    }
+}
+
+fn go_list(items: &[Value]) -> String {
+    let items: Vec<String> = items.iter().map(go).collect();
+    format!("[{}]", items.join(" "))
+}
+
+fn go_map(map: &Map<String, Value>) -> String {
+    let mut entries: Vec<String> = map.iter().map(|(k, v)| format!("{k}:{}", go(v))).collect();
+    entries.sort();
+    format!("map[{}]", entries.join(" "))
 }
 
 /// What the definition says about one field.
@@ -234,8 +255,8 @@ fn check_order(change: &[Value], order: &[Value], key: Option<&str>) -> Result<(
             None => {
                 return Err(malformed(format!(
                     "The order in patch list:\n{}\n doesn't match $setElementOrder list:\n{}\n",
-                    Value::Array(change.to_vec()),
-                    Value::Array(order.to_vec())
+                    go_list(change),
+                    go_list(order)
                 )));
             }
         }

@@ -6,9 +6,45 @@ use serde_json::Value;
 use crate::shape::{Extra, Node, ObjectShape, Schemas, Shape};
 
 impl Schemas {
-    /// Drops every field that the definition doesn't know. An unknown definition prunes nothing.
+    /// Drops every field that the definition doesn't know and, in built-in kinds, every null:
+    /// decoding into typed objects does the same in Kubernetes. An unknown definition prunes
+    /// nothing.
     pub fn prune(&self, definition: &str, value: &mut Value) {
-        self.prune_node(self.root(definition).node, value);
+        let root = self.root(definition).node;
+        self.prune_node(root, value);
+        if !self.is_custom(definition) {
+            self.drop_nulls_in(root, value);
+        }
+    }
+
+    /// Drops every null whose type doesn't take null for a value.
+    pub(crate) fn drop_nulls(&self, definition: &str, value: &mut Value) {
+        self.drop_nulls_in(self.root(definition).node, value);
+    }
+
+    fn drop_nulls_in(&self, node: &Node, value: &mut Value) {
+        match (&node.shape, value) {
+            (Shape::Object(_), Value::Object(map)) => {
+                map.retain(|key, child| {
+                    let Some(member) = self.member(node, key) else {
+                        return true;
+                    };
+                    if child.is_null() && !member.node.nullable {
+                        return false;
+                    }
+                    self.drop_nulls_in(member.node, child);
+                    true
+                });
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let node = self.node(list.items);
+                items.retain(|item| node.nullable || !item.is_null());
+                for item in items {
+                    self.drop_nulls_in(node, item);
+                }
+            }
+            _ => {}
+        }
     }
 
     /// Fills in the definition's declared defaults where a field is absent (or, in custom

@@ -13,7 +13,14 @@ async fn a_created_object_has_what_the_server_sets() {
     assert_eq!(meta["namespace"], "default");
     assert_eq!(meta["uid"].as_str().unwrap().len(), 36);
     assert!(meta["creationTimestamp"].as_str().unwrap().ends_with('Z'));
-    assert!(meta["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap() > 0);
+    assert!(
+        meta["resourceVersion"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+            > 0
+    );
     assert!(meta.get("selfLink").is_none());
     assert_eq!(api.get(&format!("{CONFIG_MAPS}/a")).await.is(200), made);
 }
@@ -22,9 +29,15 @@ async fn a_created_object_has_what_the_server_sets() {
 async fn a_name_taken_is_refused_in_kubernetes_words() {
     let api = Api::new();
     api.post(CONFIG_MAPS, &config_map("a")).await.is(201);
-    let message = api.post(CONFIG_MAPS, &config_map("a")).await.refused(409, "AlreadyExists");
+    let message = api
+        .post(CONFIG_MAPS, &config_map("a"))
+        .await
+        .refused(409, "AlreadyExists");
     assert_eq!(message, "configmaps \"a\" already exists");
-    let message = api.get(&format!("{CONFIG_MAPS}/b")).await.refused(404, "NotFound");
+    let message = api
+        .get(&format!("{CONFIG_MAPS}/b"))
+        .await
+        .refused(404, "NotFound");
     assert_eq!(message, "configmaps \"b\" not found");
 }
 
@@ -40,39 +53,62 @@ async fn a_generated_name_is_the_prefix_and_five_letters() {
     assert_ne!(first["metadata"]["name"], second["metadata"]["name"]);
     object["metadata"] = json!({});
     let message = api.post(CONFIG_MAPS, &object).await.refused(422, "Invalid");
-    assert!(message.contains("metadata.name: Required value: name or generateName is required"), "{message}");
+    assert!(
+        message.contains("metadata.name: Required value: name or generateName is required"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn an_object_needs_its_namespace() {
     let api = Api::new();
-    let message = api.post("/api/v1/namespaces/none/configmaps", &config_map("a")).await.refused(404, "NotFound");
+    let message = api
+        .post("/api/v1/namespaces/none/configmaps", &config_map("a"))
+        .await
+        .refused(404, "NotFound");
     assert_eq!(message, "namespaces \"none\" not found");
     let mut object = config_map("a");
     object["metadata"]["namespace"] = "other".into();
-    let message = api.post(CONFIG_MAPS, &object).await.refused(400, "BadRequest");
-    assert_eq!(message, "the namespace of the provided object does not match the namespace sent on the request");
+    let message = api
+        .post(CONFIG_MAPS, &object)
+        .await
+        .refused(400, "BadRequest");
+    assert_eq!(
+        message,
+        "the namespace of the provided object does not match the namespace sent on the request"
+    );
 }
 
 #[tokio::test]
 async fn the_kind_and_version_in_a_body_must_be_the_paths() {
     let api = Api::new();
-    let message = api.post(PODS, &config_map("a")).await.refused(400, "BadRequest");
-    assert!(message.contains("does not match the expected kind (Pod)"), "{message}");
+    let message = api
+        .post(PODS, &config_map("a"))
+        .await
+        .refused(400, "BadRequest");
+    assert!(
+        message.contains("does not match the expected kind (Pod)"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn an_invalid_object_names_each_field_at_fault() {
     let api = Api::new();
     let mut object = pod("a");
-    object["spec"]["containers"] = json!([{"name": "Not_A_Name"}, {"name": "b", "imagePullPolicy": "Perhaps"}]);
+    object["spec"]["containers"] =
+        json!([{"name": "Not_A_Name"}, {"name": "b", "imagePullPolicy": "Perhaps"}]);
     let status = api.post(PODS, &object).await.is(422);
     assert_eq!(status["reason"], "Invalid");
     let message = status["message"].as_str().unwrap();
     assert!(message.starts_with("Pod \"a\" is invalid: ["), "{message}");
     assert_eq!(status["details"]["kind"], "Pod");
-    let fields: Vec<&str> =
-        status["details"]["causes"].as_array().unwrap().iter().map(|cause| cause["field"].as_str().unwrap()).collect();
+    let fields: Vec<&str> = status["details"]["causes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cause| cause["field"].as_str().unwrap())
+        .collect();
     assert!(fields.contains(&"spec.containers[0].name"), "{fields:?}");
 }
 
@@ -80,11 +116,19 @@ async fn an_invalid_object_names_each_field_at_fault() {
 async fn a_dry_run_says_what_would_be_and_writes_nothing() {
     let api = Api::new();
     let before = api.get(CONFIG_MAPS).await.is(200)["metadata"]["resourceVersion"].clone();
-    let made = api.post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("a")).await.is(201);
+    let made = api
+        .post(&format!("{CONFIG_MAPS}?dryRun=All"), &config_map("a"))
+        .await
+        .is(201);
     assert_eq!(made["metadata"]["name"], "a");
     assert_eq!(made["metadata"]["resourceVersion"], "");
-    api.get(&format!("{CONFIG_MAPS}/a")).await.refused(404, "NotFound");
-    assert_eq!(api.get(CONFIG_MAPS).await.is(200)["metadata"]["resourceVersion"], before);
+    api.get(&format!("{CONFIG_MAPS}/a"))
+        .await
+        .refused(404, "NotFound");
+    assert_eq!(
+        api.get(CONFIG_MAPS).await.is(200)["metadata"]["resourceVersion"],
+        before
+    );
 }
 
 #[tokio::test]
@@ -93,13 +137,24 @@ async fn an_unknown_field_warns_is_refused_or_is_ignored_as_the_client_says() {
     let mut object = pod("a");
     object["spec"]["foo"] = 1.into();
     let answer = api.post(&format!("{PODS}?dryRun=All"), &object).await;
-    assert_eq!(answer.warnings(), ["299 - \"unknown field \\\"spec.foo\\\"\""]);
+    assert_eq!(
+        answer.warnings(),
+        ["299 - \"unknown field \\\"spec.foo\\\"\""]
+    );
     assert!(answer.is(201)["spec"].get("foo").is_none());
 
-    let message = api.post(&format!("{PODS}?fieldValidation=Strict"), &object).await.refused(400, "BadRequest");
-    assert!(message.ends_with("strict decoding error: unknown field \"spec.foo\""), "{message}");
+    let message = api
+        .post(&format!("{PODS}?fieldValidation=Strict"), &object)
+        .await
+        .refused(400, "BadRequest");
+    assert!(
+        message.ends_with("strict decoding error: unknown field \"spec.foo\""),
+        "{message}"
+    );
 
-    let answer = api.post(&format!("{PODS}?fieldValidation=Ignore"), &object).await;
+    let answer = api
+        .post(&format!("{PODS}?fieldValidation=Ignore"), &object)
+        .await;
     assert!(answer.warnings().is_empty());
     assert!(answer.is(201)["spec"].get("foo").is_none());
 }
@@ -109,9 +164,17 @@ async fn a_key_given_twice_is_told_like_an_unknown_field() {
     let api = Api::new();
     let body = r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"},"data":{"x":"1","x":"2"}}"#;
     let strict = format!("{CONFIG_MAPS}?fieldValidation=Strict");
-    let message = api.call("POST", &strict, "application/json", body).await.refused(400, "BadRequest");
-    assert!(message.ends_with("strict decoding error: duplicate field \"data.x\""), "{message}");
-    let answer = api.call("POST", CONFIG_MAPS, "application/json", body).await;
+    let message = api
+        .call("POST", &strict, "application/json", body)
+        .await
+        .refused(400, "BadRequest");
+    assert!(
+        message.ends_with("strict decoding error: duplicate field \"data.x\""),
+        "{message}"
+    );
+    let answer = api
+        .call("POST", CONFIG_MAPS, "application/json", body)
+        .await;
     assert_eq!(answer.warnings().len(), 1);
     assert_eq!(answer.is(201)["data"]["x"], "2");
 }
@@ -122,29 +185,48 @@ async fn a_value_of_the_wrong_type_is_refused() {
     let mut object = pod("a");
     object["spec"]["containers"] = "many".into();
     let message = api.post(PODS, &object).await.refused(400, "BadRequest");
-    assert!(message.starts_with("Pod in version \"v1\" cannot be handled as a Pod:"), "{message}");
+    assert!(
+        message.starts_with("Pod in version \"v1\" cannot be handled as a Pod:"),
+        "{message}"
+    );
 }
 
 #[tokio::test]
 async fn yaml_is_taken_and_protobuf_is_not() {
     let api = Api::new();
     let yaml = "apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: a\n  creationTimestamp: null\ndata:\n  k: v\n";
-    let answer = api.call("POST", CONFIG_MAPS, "application/yaml", yaml).await;
+    let answer = api
+        .call("POST", CONFIG_MAPS, "application/yaml", yaml)
+        .await;
     let made = answer.is(201);
     assert_eq!(made["data"]["k"], "v");
-    let answer = api.call("POST", CONFIG_MAPS, "application/vnd.kubernetes.protobuf", "k8s\0").await;
+    let answer = api
+        .call(
+            "POST",
+            CONFIG_MAPS,
+            "application/vnd.kubernetes.protobuf",
+            "k8s\0",
+        )
+        .await;
     let message = answer.refused(415, "UnsupportedMediaType");
     assert!(message.contains("application/json"), "{message}");
-    let text = api.get_as(&format!("{CONFIG_MAPS}/a"), "application/yaml").await.text;
+    let text = api
+        .get_as(&format!("{CONFIG_MAPS}/a"), "application/yaml")
+        .await
+        .text;
     assert!(text.contains("kind: ConfigMap"), "{text}");
-    api.get_as(&format!("{CONFIG_MAPS}/a"), "text/html").await.refused(406, "NotAcceptable");
+    api.get_as(&format!("{CONFIG_MAPS}/a"), "text/html")
+        .await
+        .refused(406, "NotAcceptable");
 }
 
 #[tokio::test]
 async fn a_body_that_is_too_large_is_refused() {
     let api = Api::new();
     let body = vec![b' '; 3 * 1024 * 1024 + 1];
-    let answer = api.call("POST", CONFIG_MAPS, "application/json", body).await;
+    let answer = api
+        .call("POST", CONFIG_MAPS, "application/json", body)
+        .await;
     let message = answer.refused(413, "RequestEntityTooLarge");
     assert_eq!(message, "Request entity too large: limit is 3145728");
 }
@@ -153,7 +235,10 @@ async fn a_body_that_is_too_large_is_refused() {
 async fn who_is_unknown_or_not_permitted_gets_nowhere() {
     let api = Api::new();
     let ask = || request("GET", PODS, "", "");
-    assert_eq!(api.send_unknown(ask()).await.refused(401, "Unauthorized"), "Unauthorized");
+    assert_eq!(
+        api.send_unknown(ask()).await.refused(401, "Unauthorized"),
+        "Unauthorized"
+    );
     let mut viewer = admin();
     viewer.user = "eve".into();
     viewer.role = Role::Viewer;
@@ -169,10 +254,22 @@ async fn who_is_unknown_or_not_permitted_gets_nowhere() {
 #[tokio::test]
 async fn what_is_no_resource_or_no_verb_of_it_is_refused() {
     let api = Api::new();
-    api.get("/api/v1/namespaces/default/unicorns").await.refused(404, "NotFound");
-    api.get("/apis/none/v1/things").await.refused(404, "NotFound");
-    api.get("/api/v1/namespaces/default/nodes").await.refused(404, "NotFound");
-    api.get(&format!("{CONFIG_MAPS}/a/status")).await.refused(404, "NotFound");
-    api.put(CONFIG_MAPS, &Value::Null).await.refused(405, "MethodNotAllowed");
-    api.post("/api/v1/configmaps", &config_map("a")).await.refused(405, "MethodNotAllowed");
+    api.get("/api/v1/namespaces/default/unicorns")
+        .await
+        .refused(404, "NotFound");
+    api.get("/apis/none/v1/things")
+        .await
+        .refused(404, "NotFound");
+    api.get("/api/v1/namespaces/default/nodes")
+        .await
+        .refused(404, "NotFound");
+    api.get(&format!("{CONFIG_MAPS}/a/status"))
+        .await
+        .refused(404, "NotFound");
+    api.put(CONFIG_MAPS, &Value::Null)
+        .await
+        .refused(405, "MethodNotAllowed");
+    api.post("/api/v1/configmaps", &config_map("a"))
+        .await
+        .refused(405, "MethodNotAllowed");
 }

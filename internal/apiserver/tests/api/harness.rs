@@ -46,12 +46,21 @@ impl Answer {
     }
 
     pub fn warnings(&self) -> Vec<String> {
-        self.headers.get_all("warning").iter().map(|value| value.to_str().unwrap().to_string()).collect()
+        self.headers
+            .get_all("warning")
+            .iter()
+            .map(|value| value.to_str().unwrap().to_string())
+            .collect()
     }
 }
 
 pub fn admin() -> Caller {
-    Caller { user: "root".into(), groups: vec!["system:masters".into()], role: Role::Admin, namespaces: None }
+    Caller {
+        user: "root".into(),
+        groups: vec!["system:masters".into()],
+        role: Role::Admin,
+        namespaces: None,
+    }
 }
 
 impl Api {
@@ -64,7 +73,11 @@ impl Api {
         let store = Store::open(dir.path(), options).unwrap();
         let server = ApiServer::open(store, config).unwrap();
         let router = server.router().layer(Extension(admin()));
-        Api { server, router, _dir: dir }
+        Api {
+            server,
+            router,
+            _dir: dir,
+        }
     }
 
     pub async fn send(&self, request: Request<Body>) -> Answer {
@@ -80,7 +93,13 @@ impl Api {
         answer(self.server.router(), request).await
     }
 
-    pub async fn call(&self, method: &str, path: &str, media: &str, body: impl Into<Body>) -> Answer {
+    pub async fn call(
+        &self,
+        method: &str,
+        path: &str,
+        media: &str,
+        body: impl Into<Body>,
+    ) -> Answer {
         self.send(request(method, path, media, body)).await
     }
 
@@ -90,28 +109,50 @@ impl Api {
 
     pub async fn get_as(&self, path: &str, accept: &str) -> Answer {
         let mut request = request("GET", path, "", Body::empty());
-        request.headers_mut().insert(header::ACCEPT, accept.parse().unwrap());
+        request
+            .headers_mut()
+            .insert(header::ACCEPT, accept.parse().unwrap());
         self.send(request).await
     }
 
     pub async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.call("POST", path, "application/json", body.to_string()).await
+        self.call("POST", path, "application/json", body.to_string())
+            .await
     }
 
     pub async fn put(&self, path: &str, body: &Value) -> Answer {
-        self.call("PUT", path, "application/json", body.to_string()).await
+        self.call("PUT", path, "application/json", body.to_string())
+            .await
     }
 
     pub async fn delete(&self, path: &str, body: Option<&Value>) -> Answer {
-        self.call("DELETE", path, "application/json", body.map(Value::to_string).unwrap_or_default()).await
+        self.call(
+            "DELETE",
+            path,
+            "application/json",
+            body.map(Value::to_string).unwrap_or_default(),
+        )
+        .await
     }
 
     pub async fn merge(&self, path: &str, body: &Value) -> Answer {
-        self.call("PATCH", path, "application/merge-patch+json", body.to_string()).await
+        self.call(
+            "PATCH",
+            path,
+            "application/merge-patch+json",
+            body.to_string(),
+        )
+        .await
     }
 
     pub async fn apply(&self, path: &str, body: &Value) -> Answer {
-        self.call("PATCH", path, "application/apply-patch+yaml", body.to_string()).await
+        self.call(
+            "PATCH",
+            path,
+            "application/apply-patch+yaml",
+            body.to_string(),
+        )
+        .await
     }
 
     /// Starts a watch.
@@ -121,10 +162,15 @@ impl Api {
 
     pub async fn watch_as(&self, path: &str, accept: &str) -> Frames {
         let mut request = request("GET", path, "", Body::empty());
-        request.headers_mut().insert(header::ACCEPT, accept.parse().unwrap());
+        request
+            .headers_mut()
+            .insert(header::ACCEPT, accept.parse().unwrap());
         let response = self.router.clone().oneshot(request).await.unwrap();
         assert_eq!(response.status(), StatusCode::OK);
-        Frames { stream: response.into_body().into_data_stream(), buffer: Vec::new() }
+        Frames {
+            stream: response.into_body().into_data_stream(),
+            buffer: Vec::new(),
+        }
     }
 }
 
@@ -132,7 +178,11 @@ async fn answer(router: Router, request: Request<Body>) -> Answer {
     let response = router.oneshot(request).await.unwrap();
     let (parts, body) = response.into_parts();
     let bytes = body.collect().await.unwrap().to_bytes();
-    Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }
+    Answer {
+        status: parts.status,
+        headers: parts.headers,
+        text: String::from_utf8(bytes.to_vec()).unwrap(),
+    }
 }
 
 pub fn request(method: &str, path: &str, media: &str, body: impl Into<Body>) -> Request<Body> {
@@ -156,7 +206,8 @@ impl Frames {
                 let line: Vec<u8> = self.buffer.drain(..=end).collect();
                 return Some(serde_json::from_slice(&line).unwrap());
             }
-            self.buffer.extend_from_slice(&self.stream.next().await?.unwrap());
+            self.buffer
+                .extend_from_slice(&self.stream.next().await?.unwrap());
         }
     }
 
@@ -164,7 +215,10 @@ impl Frames {
     pub async fn pair(&mut self) -> (String, String) {
         let frame = self.next().await.expect("the watch goes on");
         let name = &frame["object"]["metadata"]["name"];
-        (frame["type"].as_str().unwrap().into(), name.as_str().unwrap_or_default().into())
+        (
+            frame["type"].as_str().unwrap().into(),
+            name.as_str().unwrap_or_default().into(),
+        )
     }
 }
 
@@ -199,5 +253,8 @@ pub fn pytorch_job(name: &str, workers: u64) -> Value {
 /// A ConfigMap's name in a list's or collection's items.
 pub fn names(list: &Value) -> Vec<String> {
     let items = list["items"].as_array().unwrap();
-    items.iter().map(|item| item["metadata"]["name"].as_str().unwrap().to_string()).collect()
+    items
+        .iter()
+        .map(|item| item["metadata"]["name"].as_str().unwrap().to_string())
+        .collect()
 }

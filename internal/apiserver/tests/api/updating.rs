@@ -12,14 +12,20 @@ async fn an_update_from_an_old_version_is_a_conflict() {
     let mut next = first.clone();
     next["data"]["a"] = "2".into();
     let second = api.put(&path, &next).await.is(200);
-    assert_ne!(first["metadata"]["resourceVersion"], second["metadata"]["resourceVersion"]);
+    assert_ne!(
+        first["metadata"]["resourceVersion"],
+        second["metadata"]["resourceVersion"]
+    );
     next["data"]["a"] = "3".into();
     let message = api.put(&path, &next).await.refused(409, "Conflict");
     assert_eq!(
         message,
         "Operation cannot be fulfilled on configmaps \"a\": the object has been modified; please apply your changes to the latest version and try again"
     );
-    next["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    next["metadata"]
+        .as_object_mut()
+        .unwrap()
+        .remove("resourceVersion");
     assert_eq!(api.put(&path, &next).await.is(200)["data"]["a"], "3");
 }
 
@@ -40,17 +46,28 @@ async fn what_the_server_owns_cannot_be_changed() {
     next["metadata"]["creationTimestamp"] = "2000-01-01T00:00:00Z".into();
     next["metadata"]["labels"] = json!({"x": "y"});
     let second = api.put(&path, &next).await.is(200);
-    assert_eq!(second["metadata"]["creationTimestamp"], first["metadata"]["creationTimestamp"]);
+    assert_eq!(
+        second["metadata"]["creationTimestamp"],
+        first["metadata"]["creationTimestamp"]
+    );
     assert_eq!(second["metadata"]["labels"]["x"], "y");
     let mut other = second.clone();
     other["metadata"]["uid"] = "another".into();
     let message = api.put(&path, &other).await.refused(409, "Conflict");
-    assert!(message.contains("Precondition failed: UID in precondition: another"), "{message}");
+    assert!(
+        message.contains("Precondition failed: UID in precondition: another"),
+        "{message}"
+    );
     let mut renamed = second;
     renamed["metadata"]["name"] = "b".into();
     let message = api.put(&path, &renamed).await.refused(400, "BadRequest");
-    assert_eq!(message, "the name of the object (b) does not match the name on the URL (a)");
-    api.put(&format!("{CONFIG_MAPS}/b"), &config_map("b")).await.refused(404, "NotFound");
+    assert_eq!(
+        message,
+        "the name of the object (b) does not match the name on the URL (a)"
+    );
+    api.put(&format!("{CONFIG_MAPS}/b"), &config_map("b"))
+        .await
+        .refused(404, "NotFound");
 }
 
 #[tokio::test]
@@ -76,15 +93,26 @@ async fn spec_and_status_are_written_apart_and_only_spec_bumps_the_generation() 
     let third = api.put(&format!("{path}/status"), &status).await.is(200);
     assert_eq!(third["metadata"]["generation"], 2);
     assert_eq!(third["status"]["startTime"], "2026-01-01T00:00:00Z");
-    assert_eq!(third["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"], 3);
+    assert_eq!(
+        third["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"],
+        3
+    );
 }
 
 #[tokio::test]
 async fn a_custom_resource_is_updated_only_from_a_known_version() {
     let api = Api::new();
     api.post(JOBS, &pytorch_job("a", 2)).await.is(201);
-    let message = api.put(&format!("{JOBS}/a"), &pytorch_job("a", 3)).await.refused(422, "Invalid");
-    assert!(message.contains("metadata.resourceVersion: Invalid value: 0: must be specified for an update"), "{message}");
+    let message = api
+        .put(&format!("{JOBS}/a"), &pytorch_job("a", 3))
+        .await
+        .refused(422, "Invalid");
+    assert!(
+        message.contains(
+            "metadata.resourceVersion: Invalid value: 0: must be specified for an update"
+        ),
+        "{message}"
+    );
 }
 
 #[tokio::test]
@@ -92,8 +120,14 @@ async fn a_running_pods_spec_stays_as_it_is() {
     let api = Api::new();
     let mut next = api.post(PODS, &pod("a")).await.is(201);
     next["spec"]["containers"][0]["command"] = json!(["false"]);
-    let message = api.put(&format!("{PODS}/a"), &next).await.refused(422, "Invalid");
-    assert!(message.contains("spec: Forbidden: pod updates may not change fields"), "{message}");
+    let message = api
+        .put(&format!("{PODS}/a"), &next)
+        .await
+        .refused(422, "Invalid");
+    assert!(
+        message.contains("spec: Forbidden: pod updates may not change fields"),
+        "{message}"
+    );
 }
 
 #[tokio::test]

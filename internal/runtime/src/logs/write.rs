@@ -211,7 +211,15 @@ mod tests {
 
     proptest! {
         #[test]
-        fn however_output_is_chunked_its_bytes_are_kept(chunks in proptest::collection::vec(proptest::collection::vec(prop_oneof![Just(b'\n'), any::<u8>()], 0..40_000), 0..4)) {
+        fn however_output_is_chunked_its_bytes_are_kept(chunks in proptest::collection::vec(proptest::collection::vec((0usize..20_000, any::<bool>()), 0..5), 0..4)) {
+            let chunks: Vec<Vec<u8>> = chunks
+                .into_iter()
+                .map(|runs| runs.into_iter().flat_map(|(length, newline)| {
+                    let mut run = vec![b'x'; length];
+                    run.extend(newline.then_some(b'\n'));
+                    run
+                }).collect())
+                .collect();
             let mut whole: Vec<u8> = chunks.concat();
             let mut joined = Vec::new();
             for (full, text) in cut(&chunks) {

@@ -463,7 +463,7 @@ impl Supervisor {
         let late = self
             .drain_until
             .is_some_and(|until| until <= Instant::now());
-        if !(gone && read) && !late {
+        if !late && !(gone && read) {
             return None;
         }
         let (now, log) = (Timestamp::now(), &mut self.log);

@@ -211,6 +211,9 @@ fn emit(
     into: &mut Map<String, Value>,
 ) {
     let zero = before == Before::Zero;
+    if value.is_null() && !used.node.nullable {
+        return;
+    }
     let mut below = Map::new();
     let container = match (&used.node.shape, value) {
         _ if is_atomic(used) || is_zero(value) => false,

@@ -20,8 +20,7 @@ struct Entry {
     json: Value,
     /// As changed since.
     set: Option<Set>,
-    /// The entry is new or its set differs from what was stored.
-    changed: bool,
+    new: bool,
 }
 
 impl Entry {
@@ -33,8 +32,15 @@ impl Entry {
     }
 
     fn replace(&mut self, set: Set) {
-        self.changed |= self.set() != set;
         self.set = Some(set);
+    }
+
+    /// The entry is new or its set differs from what was stored.
+    fn changed(&self) -> bool {
+        match &self.set {
+            Some(set) => self.new || Set::parse(&self.json).is_ok_and(|stored| stored != *set),
+            None => self.new,
+        }
     }
 
     fn is(&self, who: &Manager) -> bool {
@@ -96,7 +102,7 @@ impl Managers {
                 time: entry["time"].as_str().map(str::to_owned),
                 json,
                 set: None,
-                changed: false,
+                new: false,
             });
         }
         Ok(Managers { entries })
@@ -113,7 +119,7 @@ impl Managers {
                 time: Some(now.to_owned()),
                 json: fields,
                 set: None,
-                changed: true,
+                new: true,
             });
         }
     }
@@ -131,9 +137,18 @@ impl Managers {
             time: None,
             json: Value::Object(Map::new()),
             set: Some(set),
-            changed: true,
+            new: true,
         });
         None
+    }
+
+    /// Takes fields that nobody owns out of a manager's, once they have done their part in the
+    /// merge.
+    pub(crate) fn strip(&mut self, who: &Manager, unowned: &Set) {
+        for entry in self.entries.iter_mut().filter(|entry| entry.is(who)) {
+            let stripped = entry.set().difference(unowned);
+            entry.replace(stripped);
+        }
     }
 
     pub(crate) fn all_owned(&self) -> Set {
@@ -198,7 +213,7 @@ impl Managers {
             time: Some(now.to_owned()),
             json: Value::Object(Map::new()),
             set: Some(fields),
-            changed: true,
+            new: true,
         });
     }
 
@@ -216,7 +231,7 @@ impl Managers {
     }
 
     pub(crate) fn changed(&self, who: &Manager) -> bool {
-        self.entries.iter().any(|e| e.is(who) && e.changed)
+        self.entries.iter().any(|e| e.is(who) && e.changed())
     }
 
     pub(crate) fn touch(&mut self, who: &Manager, now: &str) {

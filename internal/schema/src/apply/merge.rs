@@ -43,13 +43,7 @@ fn merge_value(
     live: Option<&Value>,
     config: Option<&Value>,
 ) -> Result<Option<Value>, String> {
-    // A null in a configuration unsets, unless null is a value of this type.
-    let keep = || {
-        Ok(config
-            .or(live)
-            .filter(|value| used.node.nullable || !value.is_null())
-            .cloned())
-    };
+    let keep = || Ok(config.or(live).cloned());
     if is_atomic(used) {
         return keep();
     }
@@ -62,6 +56,7 @@ fn merge_value(
             }
             keep()
         }
+        Shape::Any if empty(live) && empty(config) => keep(),
         Shape::Any => match (live, config) {
             (Some(Value::Object(_)) | None, Some(Value::Object(_))) => {
                 merge_maps(schemas, used, live, config)
@@ -232,7 +227,8 @@ fn merge_item(
     merge_value(schemas, schemas.plain(list.items), live, Some(item)).map_err(below(element))
 }
 
-/// Takes the given fields out of an object. `None` when nothing is left of the value.
+/// Takes the given fields out of an object. A container that is emptied stays, empty: it was not
+/// taken out itself.
 pub(crate) fn remove(schemas: &Schemas, definition: &str, object: &Value, fields: &Set) -> Value {
     remove_in(schemas, schemas.root(definition), object, fields)
         .unwrap_or_else(|| Value::Object(Map::new()))
@@ -261,7 +257,7 @@ fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> O
                     None => kept.push(item.clone()),
                 }
             }
-            (!kept.is_empty()).then_some(Value::Array(kept))
+            Some(Value::Array(kept))
         }
         (Shape::Object(_) | Shape::Any, Value::Object(map)) => {
             let mut kept = Map::new();
@@ -278,7 +274,7 @@ fn remove_in(schemas: &Schemas, used: Use<'_>, value: &Value, fields: &Set) -> O
                     kept.insert(key.clone(), child);
                 }
             }
-            (!kept.is_empty()).then_some(Value::Object(kept))
+            Some(Value::Object(kept))
         }
         _ => Some(value.clone()),
     }

@@ -161,6 +161,8 @@ pub fn apply(
         }
         other => other?,
     };
+    // Nulls in the configuration have done their part.
+    schemas.drop_nulls(definition, &mut merged);
     if me.name == KUBECTL {
         refresh_last_applied(&mut merged, applied);
     }
@@ -186,9 +188,8 @@ impl Request<'_> {
         let (schemas, definition) = (self.schemas, self.definition);
         let merged = merge::merge(schemas, definition, self.live, self.applied)
             .map_err(|problem| self.typed(&problem))?;
-        let applied = fields::applied(schemas, definition, self.applied)
-            .without_subtrees(self.ignored)
-            .difference(&fields::unowned());
+        let applied =
+            fields::applied(schemas, definition, self.applied).without_subtrees(self.ignored);
         let before = owners.replace(self.me, applied);
         let merged = match before {
             Some(before) if !before.is_empty() => self.take_out(&merged, &before, &owners),
@@ -202,6 +203,7 @@ impl Request<'_> {
             return Err(ApplyError::Conflicts(conflicts));
         }
         owners.release(Some(self.me), &changed, &difference.removed);
+        owners.strip(self.me, &fields::unowned());
         owners.drop_empty();
         Ok((merged, owners))
     }

@@ -172,14 +172,18 @@ impl Set {
         rest
     }
 
-    /// Every path, in canonical order.
+    /// Every path, at each level members before what is below others: the order of conflicts.
     pub(crate) fn paths(&self) -> Vec<Vec<Element>> {
         fn walk(set: &Set, path: &mut Vec<Element>, all: &mut Vec<Vec<Element>>) {
             for (element, branch) in &set.branches {
-                path.push(element.clone());
                 if branch.member {
-                    all.push(path.clone());
+                    let mut member = path.clone();
+                    member.push(element.clone());
+                    all.push(member);
                 }
+            }
+            for (element, branch) in &set.branches {
+                path.push(element.clone());
                 walk(&branch.below, path, all);
                 path.pop();
             }

@@ -1,0 +1,363 @@
+//! The resource API beside a real kube-apiserver with etcd: the same client code over
+//! HTTPS, in one run, alternating, compared as ratios. Ours flushes every acknowledged
+//! write; etcd runs with its defaults (it does too).
+//!
+//! `make bench` runs it with the release binary.
+
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use e2e::{Platform, part, run};
+use futures::AsyncReadExt;
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+
+/// Writers at once.
+const WRITERS: usize = 32;
+
+/// Pods created for each measure of ours, and of theirs; the rate is what counts.
+const OUR_PODS: usize = 12_000;
+const THEIR_PODS: usize = 3_000;
+
+/// How often the two take turns.
+const TURNS: usize = 3;
+
+/// The length of the list.
+const LISTED: usize = 10_000;
+
+/// Watchers, and updates that each of them must see.
+const WATCHERS: usize = 100;
+const UPDATES: usize = 1_000;
+
+/// A kube-apiserver with its etcd, ended when dropped.
+struct Kubernetes {
+    etcd: Child,
+    apiserver: Child,
+    directory: tempfile::TempDir,
+    port: u16,
+}
+
+fn port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("it has an address").port()
+}
+
+fn quiet(program: &str, log: &Path) -> Command {
+    let log = std::fs::File::create(log).expect("a log");
+    let mut command = Command::new(part(program));
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log);
+    command
+}
+
+impl Kubernetes {
+    fn start() -> Kubernetes {
+        let directory = tempfile::tempdir().expect("a directory");
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let (clients, peers, port) = (port(), port(), port());
+        let etcd_url = format!("http://127.0.0.1:{clients}");
+        let peer_url = format!("http://127.0.0.1:{peers}");
+        let etcd = quiet("etcd", &directory.path().join("etcd.log"))
+            .args(["--data-dir", &at("etcd"), "--log-level", "error"])
+            .args([
+                "--listen-client-urls",
+                &etcd_url,
+                "--advertise-client-urls",
+                &etcd_url,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer_url,
+                "--initial-advertise-peer-urls",
+                &peer_url,
+            ])
+            .args(["--initial-cluster", &format!("default={peer_url}")])
+            .spawn()
+            .expect("etcd starts");
+        std::fs::write(at("tokens.csv"), "bench-token,bench,1,system:masters\n").expect("tokens");
+        run(Command::new("openssl").args(["genrsa", "-out", &at("sa.key"), "2048"])).ok();
+        let apiserver = quiet("kube-apiserver", &directory.path().join("apiserver.log"))
+            .args(["--etcd-servers", &etcd_url, "--cert-dir", &at("certs")])
+            .args([
+                "--bind-address",
+                "127.0.0.1",
+                "--secure-port",
+                &port.to_string(),
+            ])
+            .args([
+                "--token-auth-file",
+                &at("tokens.csv"),
+                "--authorization-mode",
+                "AlwaysAllow",
+            ])
+            .args(["--service-account-issuer", "https://bench"])
+            .args(["--service-account-key-file", &at("sa.key")])
+            .args(["--service-account-signing-key-file", &at("sa.key")])
+            .args(["--service-cluster-ip-range", "10.0.0.0/24"])
+            .args(["--disable-admission-plugins", "ServiceAccount"])
+            .spawn()
+            .expect("kube-apiserver starts");
+        Kubernetes {
+            etcd,
+            apiserver,
+            directory,
+            port,
+        }
+    }
+
+    async fn client(&self) -> Client {
+        let certificate = self.directory.path().join("certs/apiserver.crt");
+        e2e::eventually("its certificate", Duration::from_secs(60), || {
+            certificate.exists().then_some(())
+        });
+        let text = std::fs::read_to_string(&certificate).expect("its certificate");
+        let ca = serde_json::to_value(k8s_openapi::ByteString(text.into_bytes())).expect("JSON");
+        let server = format!("https://127.0.0.1:{}", self.port);
+        let config = serde_json::json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": "b",
+            "clusters": [{"name": "b", "cluster": {"server": server, "certificate-authority-data": ca}}],
+            "users": [{"name": "b", "user": {"token": "bench-token"}}],
+            "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
+        });
+        let client = client_of(serde_json::from_value(config).expect("a kubeconfig")).await;
+        e2e::eventually_async("kube-apiserver is ready", Duration::from_secs(90), || {
+            let client = client.clone();
+            async move { get(&client, "/api/v1/namespaces/default").await.ok() }
+        })
+        .await;
+        client
+    }
+}
+
+impl Drop for Kubernetes {
+    fn drop(&mut self) {
+        for child in [&mut self.apiserver, &mut self.etcd] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+async fn client_of(kubeconfig: Kubeconfig) -> Client {
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .expect("a config");
+    config.read_timeout = None;
+    Client::try_from(config).expect("a client")
+}
+
+type Request = http::Request<Vec<u8>>;
+
+fn request(method: &str, path: &str, kind: &str, body: Vec<u8>) -> Request {
+    let request = http::Request::builder().method(method).uri(path);
+    request
+        .header("content-type", kind)
+        .body(body)
+        .expect("a request")
+}
+
+async fn get(client: &Client, path: &str) -> Result<usize, kube::Error> {
+    Ok(client
+        .request_text(request("GET", path, "application/json", Vec::new()))
+        .await?
+        .len())
+}
+
+fn pod(name: &str) -> Vec<u8> {
+    serde_json::json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "bench", "job": "train"}},
+        "spec": {
+            "schedulerName": "nobody", "restartPolicy": "Never",
+            "containers": [{
+                "name": "c", "image": "registry.example/train:1", "command": ["python3", "train.py"],
+                "env": [{"name": "RANK", "value": "0"}, {"name": "WORLD_SIZE", "value": "8"}],
+                "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
+            }],
+        },
+    })
+    .to_string()
+    .into_bytes()
+}
+
+/// Creates pods from all writers and answers pods a second.
+async fn create(client: &Client, prefix: &str, count: usize) -> f64 {
+    let next = Arc::new(AtomicUsize::new(0));
+    let begin = Instant::now();
+    let writers: Vec<_> = (0..WRITERS)
+        .map(|_| {
+            let (client, next, prefix) = (client.clone(), next.clone(), prefix.to_string());
+            tokio::spawn(async move {
+                loop {
+                    let n = next.fetch_add(1, Ordering::Relaxed);
+                    if n >= count {
+                        return;
+                    }
+                    let path = "/api/v1/namespaces/default/pods";
+                    let body = pod(&format!("{prefix}-{n}"));
+                    client
+                        .request_text(request("POST", path, "application/json", body))
+                        .await
+                        .expect("a pod is created");
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.expect("a writer");
+    }
+    count as f64 / begin.elapsed().as_secs_f64()
+}
+
+/// The seconds that one list of all pods takes, the best of three.
+async fn list(client: &Client) -> (f64, usize) {
+    let mut best = f64::MAX;
+    let mut bytes = 0;
+    for _ in 0..3 {
+        let begin = Instant::now();
+        bytes = get(client, "/api/v1/namespaces/default/pods?limit=10000")
+            .await
+            .expect("a list");
+        best = best.min(begin.elapsed().as_secs_f64());
+    }
+    (best, bytes)
+}
+
+/// The seconds until every watcher has seen every update.
+async fn fan_out(client: &Client) -> f64 {
+    let collection = "/api/v1/namespaces/default/configmaps";
+    let body =
+        br#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"fan"},"data":{"n":"-"}}"#
+            .to_vec();
+    client
+        .request_text(request("POST", collection, "application/json", body))
+        .await
+        .expect("created");
+    let ready = Arc::new(tokio::sync::Barrier::new(WATCHERS + 1));
+    let watchers: Vec<_> = (0..WATCHERS)
+        .map(|_| {
+            let (client, ready) = (client.clone(), ready.clone());
+            tokio::spawn(async move {
+                let path = format!("{collection}?watch=1&fieldSelector=metadata.name%3Dfan");
+                let stream = client
+                    .request_stream(request("GET", &path, "application/json", Vec::new()))
+                    .await;
+                let mut stream = Box::pin(stream.expect("a watch"));
+                let mut chunk = vec![0u8; 64 * 1024];
+                let mut lines = 0;
+                // The first line is the object as it is.
+                while lines < UPDATES + 1 {
+                    let read = stream.read(&mut chunk).await.expect("events");
+                    assert!(read > 0, "a watch ended early");
+                    let before = lines;
+                    lines += chunk[..read].iter().filter(|byte| **byte == b'\n').count();
+                    if before == 0 && lines > 0 {
+                        ready.wait().await;
+                    }
+                }
+            })
+        })
+        .collect();
+    ready.wait().await;
+    let begin = Instant::now();
+    for n in 0..UPDATES {
+        let body = format!(r#"{{"data":{{"n":"{n}"}}}}"#).into_bytes();
+        let path = format!("{collection}/fan");
+        client
+            .request_text(request(
+                "PATCH",
+                &path,
+                "application/merge-patch+json",
+                body,
+            ))
+            .await
+            .expect("patched");
+    }
+    for watcher in watchers {
+        watcher.await.expect("a watcher");
+    }
+    begin.elapsed().as_secs_f64()
+}
+
+fn resident_mib(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .unwrap_or("VmRSS: 0 kB");
+    let kib: f64 = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|n| n.parse().ok())
+        .unwrap_or(0.0);
+    kib / 1024.0
+}
+
+fn main() {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build();
+    runtime.expect("a runtime").block_on(compare());
+}
+
+async fn compare() {
+    let platform = Platform::server(&[]);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    println!(
+        "idle server: {:.1} MiB resident",
+        resident_mib(platform.pid())
+    );
+    let ours = client_of(Kubeconfig::read_from(platform.kubeconfig()).expect("a kubeconfig")).await;
+    let kubernetes = Kubernetes::start();
+    let theirs = kubernetes.client().await;
+
+    create(&ours, "warm", 500).await;
+    create(&theirs, "warm", 200).await;
+    let mut ratios = Vec::new();
+    for turn in 0..TURNS {
+        let our = create(&ours, &format!("t{turn}"), OUR_PODS).await;
+        let their = create(&theirs, &format!("t{turn}"), THEIR_PODS).await;
+        println!(
+            "creates, {WRITERS} writers: muster {our:.0}/s, kube-apiserver {their:.0}/s, ratio {:.1}",
+            our / their
+        );
+        ratios.push(our / their);
+    }
+    ratios.sort_by(f64::total_cmp);
+    println!(
+        "creates: median ratio {:.1} (at least 5 is asked for)",
+        ratios[TURNS / 2]
+    );
+
+    let missing = LISTED.saturating_sub(TURNS * THEIR_PODS + 200);
+    create(&theirs, "fill", missing).await;
+    let (our, our_bytes) = list(&ours).await;
+    let (their, their_bytes) = list(&theirs).await;
+    println!(
+        "list of {LISTED} pods: muster {:.0} ms ({:.1} MB), kube-apiserver {:.0} ms ({:.1} MB), ratio {:.1}",
+        our * 1e3,
+        our_bytes as f64 / 1e6,
+        their * 1e3,
+        their_bytes as f64 / 1e6,
+        their / our
+    );
+    let our = fan_out(&ours).await;
+    let their = fan_out(&theirs).await;
+    println!(
+        "{UPDATES} updates to {WATCHERS} watchers: muster {our:.2} s, kube-apiserver {their:.2} s, ratio {:.1}",
+        their / our
+    );
+    println!(
+        "with {} pods: muster {:.1} MiB resident",
+        OUR_PODS * TURNS,
+        resident_mib(platform.pid())
+    );
+}

@@ -1,0 +1,310 @@
+//! The server is killed again and again, at random moments, under concurrent writers and
+//! a watcher: every acknowledged write is there, no batch is half there, and the watch
+//! resumes without a gap or a repeat.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use e2e::Platform;
+use futures::TryStreamExt;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, ResourceQuota};
+use kube::api::{
+    DeleteParams, ListParams, Patch, PatchParams, PostParams, WatchEvent, WatchParams,
+};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use serde_json::json;
+
+/// How often the server is killed.
+const ROUNDS: usize = 200;
+
+/// Writers at work at once.
+const WRITERS: usize = 6;
+
+/// The seed of the moments; printed, so that a failure can be run again.
+const SEED: u64 = 0x006d_7573_7465_7221;
+
+/// A small generator, so that the moments follow from the seed (Marsaglia's xorshift64).
+struct Moments(u64);
+
+impl Moments {
+    fn next(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % below
+    }
+}
+
+async fn client(platform: &Platform) -> Client {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let kubeconfig = Kubeconfig::read_from(platform.kubeconfig()).unwrap();
+    let options = KubeConfigOptions::default();
+    let mut config = kube::Config::from_custom_kubeconfig(kubeconfig, &options)
+        .await
+        .unwrap();
+    config.read_timeout = None;
+    Client::try_from(config).unwrap()
+}
+
+/// What a writer knows of its objects: the value last acknowledged (none: deleted), and
+/// the one in flight when the server died, which may or may not have been written.
+#[derive(Default, Clone)]
+struct Known {
+    acknowledged: Option<i64>,
+    in_flight: Option<Option<i64>>,
+}
+
+impl Known {
+    fn may_be(&self, found: Option<i64>) -> bool {
+        found == self.acknowledged || self.in_flight == Some(found)
+    }
+
+    fn settle(&mut self, found: Option<i64>) {
+        *self = Known {
+            acknowledged: found,
+            in_flight: None,
+        };
+    }
+}
+
+type Book = Arc<Mutex<BTreeMap<String, Known>>>;
+
+fn value_of(map: &ConfigMap) -> Option<i64> {
+    map.data.as_ref()?.get("value")?.parse().ok()
+}
+
+/// Creates, changes and deletes its own objects until a write fails.
+async fn write(
+    client: Client,
+    writer: usize,
+    mut value: i64,
+    book: Book,
+    count: Arc<AtomicUsize>,
+) -> i64 {
+    let api: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let pods: Api<Pod> = Api::default_namespaced(client);
+    loop {
+        value += 1;
+        let name = format!("w{writer}-{}", value % 5);
+        let now = book
+            .lock()
+            .unwrap()
+            .get(&name)
+            .cloned()
+            .unwrap_or_default()
+            .acknowledged;
+        let next = if now.is_some() && value % 7 == 0 {
+            None
+        } else {
+            Some(value)
+        };
+        book.lock()
+            .unwrap()
+            .entry(name.clone())
+            .or_default()
+            .in_flight = Some(next);
+        let body = json!({"metadata": {"name": name}, "data": {"value": value.to_string()}});
+        let answer = match (now, next) {
+            (None, _) => {
+                let map = serde_json::from_value(body).unwrap();
+                api.create(&PostParams::default(), &map).await.map(|_| ())
+            }
+            (Some(_), Some(_)) => api
+                .patch(&name, &PatchParams::default(), &Patch::Merge(&body))
+                .await
+                .map(|_| ()),
+            (Some(_), None) => api
+                .delete(&name, &DeleteParams::default())
+                .await
+                .map(|_| ()),
+        };
+        match answer {
+            Ok(()) => {
+                let settled = if now.is_none() { Some(value) } else { next };
+                book.lock()
+                    .unwrap()
+                    .entry(name)
+                    .or_default()
+                    .settle(settled);
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            Err(kube::Error::Api(status)) => panic!("writer {writer}: {name}: {}", status.message),
+            Err(_) => {
+                // A create answers for its value even where a delete was meant.
+                if now.is_none() {
+                    book.lock().unwrap().entry(name).or_default().in_flight = Some(Some(value));
+                }
+                return value;
+            }
+        }
+        // A pod and the quota it counts against are one batch.
+        if value % 4 == 0 {
+            let pod = json!({
+                "metadata": {"generateName": "batch-"},
+                "spec": {"schedulerName": "nobody", "containers": [{"name": "c", "command": ["x"], "resources": {"requests": {"cpu": "1m"}}}]},
+            });
+            let pod = serde_json::from_value(pod).unwrap();
+            if let Err(kube::Error::Api(status)) = pods.create(&PostParams::default(), &pod).await {
+                panic!("writer {writer}: pod: {}", status.message);
+            }
+        }
+    }
+}
+
+/// Follows all changes over all lives of the server; its last version is where it resumes.
+#[derive(Default)]
+struct Seen {
+    version: u64,
+    state: BTreeMap<String, i64>,
+    events: usize,
+}
+
+async fn follow(client: Client, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
+    let api: Api<ConfigMap> = Api::default_namespaced(client);
+    while !stop.load(Ordering::Relaxed) {
+        let from = seen.lock().unwrap().version;
+        let parameters = WatchParams::default().timeout(280).labels("!unseen");
+        let Ok(events) = api.watch(&parameters, &from.to_string()).await else {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            continue;
+        };
+        let mut events = std::pin::pin!(events);
+        while let Ok(Some(event)) = events.try_next().await {
+            let mut seen = seen.lock().unwrap();
+            let (map, gone) = match event {
+                WatchEvent::Added(map) | WatchEvent::Modified(map) => (map, false),
+                WatchEvent::Deleted(map) => (map, true),
+                WatchEvent::Bookmark(_) => continue,
+                WatchEvent::Error(status) => panic!("the watch could not resume: {status:?}"),
+            };
+            let version: u64 = map
+                .metadata
+                .resource_version
+                .as_deref()
+                .unwrap()
+                .parse()
+                .unwrap();
+            assert!(
+                version > seen.version,
+                "{version} came after {}",
+                seen.version
+            );
+            seen.version = version;
+            seen.events += 1;
+            let name = map.metadata.name.clone().unwrap();
+            match value_of(&map).filter(|_| !gone) {
+                Some(value) => seen.state.insert(name, value),
+                None => seen.state.remove(&name),
+            };
+        }
+    }
+}
+
+/// What is really there: the writers' objects, and pods against their quota.
+async fn audit(client: &Client, book: &Book, round: usize) -> BTreeMap<String, i64> {
+    let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
+    let list = maps.list(&ListParams::default()).await.unwrap();
+    let found: BTreeMap<String, i64> = list
+        .into_iter()
+        .filter_map(|map| Some((map.metadata.name.clone()?, value_of(&map)?)))
+        .collect();
+    for (name, known) in book.lock().unwrap().iter_mut() {
+        let there = found.get(name).copied();
+        assert!(
+            known.may_be(there),
+            "round {round}: {name} is {there:?}; acknowledged {:?}, in flight {:?}",
+            known.acknowledged,
+            known.in_flight
+        );
+        known.settle(there);
+    }
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pods = pods.list(&ListParams::default()).await.unwrap().items.len();
+    let quotas: Api<ResourceQuota> = Api::default_namespaced(client.clone());
+    let quota = quotas.get("all").await.unwrap();
+    let used = quota.status.unwrap().used.unwrap()["pods"].0.clone();
+    assert_eq!(
+        used,
+        pods.to_string(),
+        "round {round}: a batch is half there"
+    );
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
+    println!("seed {SEED:#x}");
+    let mut moments = Moments(SEED);
+    let mut platform = Platform::server(&[]);
+    let quotas: Api<ResourceQuota> = Api::default_namespaced(client(&platform).await);
+    let quota = json!({"metadata": {"name": "all"}, "spec": {"hard": {"pods": "1000000"}}});
+    let quota = quotas
+        .create(
+            &PostParams::default(),
+            &serde_json::from_value(quota).unwrap(),
+        )
+        .await
+        .unwrap();
+    let begin: u64 = quota.metadata.resource_version.unwrap().parse().unwrap();
+
+    let book: Book = Arc::default();
+    let count = Arc::new(AtomicUsize::new(0));
+    let seen = Arc::new(Mutex::new(Seen {
+        version: begin,
+        ..Seen::default()
+    }));
+    let mut values = [0; WRITERS];
+    let mut before = 0;
+    for round in 0..ROUNDS {
+        let stop = Arc::new(AtomicBool::new(false));
+        let connected = client(&platform).await;
+        let watcher = tokio::spawn(follow(connected.clone(), seen.clone(), stop.clone()));
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|i| {
+                tokio::spawn(write(
+                    connected.clone(),
+                    i,
+                    values[i],
+                    book.clone(),
+                    count.clone(),
+                ))
+            })
+            .collect();
+        tokio::time::sleep(Duration::from_millis(20 + moments.next(130))).await;
+        platform.kill();
+        for (i, writer) in writers.into_iter().enumerate() {
+            values[i] = writer.await.expect("a writer's write was refused");
+        }
+        stop.store(true, Ordering::Relaxed);
+        watcher.await.expect("the watch went on in order");
+        platform.restart();
+        // The server writes too (its tokens), but no write of ours is between kill and audit.
+        let found = audit(&client(&platform).await, &book, round).await;
+        let _ = found;
+        before = before.max(count.load(Ordering::Relaxed));
+    }
+    assert!(before > ROUNDS, "only {before} writes were acknowledged");
+
+    // The watcher catches up and ends where the server is.
+    let stop = Arc::new(AtomicBool::new(false));
+    let connected = client(&platform).await;
+    let found = audit(&connected, &book, ROUNDS).await;
+    let watcher = tokio::spawn(follow(connected, seen.clone(), stop.clone()));
+    e2e::eventually_async(
+        "the watcher has seen it all",
+        Duration::from_secs(30),
+        || {
+            let (seen, found) = (seen.clone(), found.clone());
+            async move { (seen.lock().unwrap().state == found).then_some(()) }
+        },
+    )
+    .await;
+    stop.store(true, Ordering::Relaxed);
+    platform.kill();
+    let _ = watcher.await;
+    let events = seen.lock().unwrap().events;
+    println!("{ROUNDS} kills, {before} acknowledged writes, {events} events seen, none lost");
+}

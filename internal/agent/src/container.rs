@@ -1,0 +1,322 @@
+//! One container's description for the runtime, from the pod's. Pure but for the list of GPU
+//! device files, which is read from /dev.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use resources::devices::NodeInventory;
+use resources::quantity::Quantity;
+use rpc::agent::v1::ContainerEnv;
+use runtime::spec::DEFAULT_PATH;
+use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, User};
+
+use crate::devices;
+use crate::env::{self, Variables};
+use crate::fields::NodeFacts;
+use crate::volumes::Places;
+
+/// Where a container leaves its last words unless it says otherwise.
+pub const DEFAULT_MESSAGE_PATH: &str = "/dev/termination-log";
+
+/// A host name's greatest length.
+const MAX_HOSTNAME: usize = 63;
+
+/// What a container is made from.
+pub struct Parts<'a> {
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// The container.
+    pub container: &'a Container,
+    /// Values from ConfigMaps and Secrets.
+    pub resolved: Option<&'a ContainerEnv>,
+    /// The node.
+    pub node: &'a NodeFacts,
+    /// The node's devices.
+    pub inventory: &'a NodeInventory,
+    /// The pod's volumes.
+    pub places: &'a Places,
+    /// The pod's hosts file.
+    pub hosts_file: &'a Path,
+    /// The file for the container's last words.
+    pub message_file: &'a Path,
+    /// Its log.
+    pub log: PathBuf,
+    /// Run in an image by a container runtime, not as a process of the node.
+    pub in_image: bool,
+    /// Where device files are, normally /dev.
+    pub dev: &'a Path,
+}
+
+/// The description; an error is why the container can't be made.
+pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
+    let Parts { pod, container, .. } = parts;
+    let uid = pod.metadata.uid.as_deref().unwrap_or_default();
+    let id = ContainerId::of(uid, &container.name, attempt).map_err(|e| e.to_string())?;
+    let variables = variables(parts)?;
+    let expand = |words: &Option<Vec<String>>| -> Vec<String> {
+        words.iter().flatten().map(|word| variables.expand(word)).collect()
+    };
+    let (command, args) = (expand(&container.command), expand(&container.args));
+    if !parts.in_image && command.is_empty() && args.is_empty() {
+        return Err(format!(
+            "container {:?} has neither command nor args, and without its image nothing says what to run",
+            container.name
+        ));
+    }
+    let mut spec = ContainerSpec::new(id, command, parts.log.clone());
+    spec.args = args;
+    spec.pod = runtime::PodRef {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+        uid: uid.to_owned(),
+    };
+    spec.name.clone_from(&container.name);
+    spec.attempt = attempt;
+    spec.image = container.image.clone().filter(|_| parts.in_image);
+    spec.cwd = container.working_dir.as_ref().map(PathBuf::from);
+    spec.mounts = mounts(parts, &variables)?;
+    spec.hostname = Some(hostname(pod, parts.node));
+    spec.hosts_file = Some(parts.hosts_file.to_owned());
+    spec.limits = limits(container)?;
+    spec.devices = device_policy(parts)?;
+    spec.user = user(pod, container)?;
+    spec.log = LogSettings::new(parts.log.clone());
+    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    if let Some(grace) = grace.and_then(|grace| u64::try_from(grace).ok()) {
+        spec.grace_seconds = grace;
+    }
+    spec.env = variables.into_pairs();
+    spec.validate().map_err(|e| e.to_string())?;
+    Ok(spec)
+}
+
+/// The pod's name for itself.
+pub fn hostname(pod: &Pod, node: &NodeFacts) -> String {
+    let spec = pod.spec.as_ref();
+    if spec.and_then(|spec| spec.host_network) == Some(true) {
+        return node.name.clone();
+    }
+    let name = spec
+        .and_then(|spec| spec.hostname.as_deref())
+        .filter(|name| !name.is_empty())
+        .or(pod.metadata.name.as_deref())
+        .unwrap_or_default();
+    let short: String = name.chars().take(MAX_HOSTNAME).collect();
+    short.trim_end_matches(['-', '.']).to_owned()
+}
+
+fn variables(parts: &Parts) -> Result<Variables, String> {
+    let mut variables = env::variables(parts.pod, parts.container, parts.resolved, parts.node)?;
+    variables.set_default("HOSTNAME", &hostname(parts.pod, parts.node));
+    if !parts.in_image {
+        variables.set_default("PATH", DEFAULT_PATH);
+    }
+    // After the author's: which devices a container sees isn't its own to say.
+    let gpus = devices::of(parts.pod, parts.container, parts.inventory)?;
+    for (name, value) in gpus.variables(parts.in_image) {
+        variables.set(name, value);
+    }
+    Ok(variables)
+}
+
+fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
+    let gpus = devices::of(parts.pod, parts.container, parts.inventory)?;
+    Ok(DevicePolicy::nvidia_except(parts.dev, &gpus.indices))
+}
+
+fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
+    let mut mounts = Vec::new();
+    let message_path = parts.container.termination_message_path.as_deref();
+    let message_path = message_path.unwrap_or(DEFAULT_MESSAGE_PATH);
+    if !message_path.is_empty() {
+        mounts.push(Mount::bind(parts.message_file, message_path));
+    }
+    for mount in parts.container.volume_mounts.iter().flatten() {
+        let place = parts.places.get(&mount.name).ok_or_else(|| {
+            format!(
+                "container {:?} mounts volume {:?}, which the pod does not have",
+                parts.container.name, mount.name
+            )
+        })?;
+        let mut bound = Mount::bind(&place.path, &mount.mount_path);
+        bound.read_only = place.read_only || mount.read_only == Some(true);
+        bound.sub_path = match (&mount.sub_path, &mount.sub_path_expr) {
+            (Some(path), _) if !path.is_empty() => Some(path.clone()),
+            (_, Some(expression)) if !expression.is_empty() => {
+                let path = variables.expand(expression);
+                if path.contains("$(") {
+                    return Err(format!("subPathExpr {expression:?} names an unknown variable"));
+                }
+                Some(path)
+            }
+            _ => None,
+        };
+        mounts.push(bound);
+    }
+    Ok(mounts)
+}
+
+fn limits(container: &Container) -> Result<Limits, String> {
+    let Some(resources) = &container.resources else {
+        return Ok(Limits::default());
+    };
+    let read = |limits: bool, name: &str| -> Result<Option<Quantity>, String> {
+        let map = if limits { &resources.limits } else { &resources.requests };
+        let Some(quantity) = map.as_ref().and_then(|map| map.get(name)) else {
+            return Ok(None);
+        };
+        quantity.0.parse().map(Some).map_err(|_| {
+            format!("container {:?}: {name} {:?} is not a quantity", container.name, quantity.0)
+        })
+    };
+    let positive = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
+    let limit = read(true, "cpu")?;
+    Ok(Limits {
+        cpu_request_milli: read(false, "cpu")?.or(limit).and_then(|q| positive(q.milli())),
+        cpu_limit_milli: limit.and_then(|q| positive(q.milli())),
+        memory_limit_bytes: read(true, "memory")?.and_then(|q| positive(q.value())),
+        pids_max: None,
+    })
+}
+
+fn user(pod: &Pod, container: &Container) -> Result<User, String> {
+    let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let own = container.security_context.as_ref();
+    let number = |value: Option<i64>, what: &str| {
+        value
+            .map(|value| u32::try_from(value).map_err(|_| format!("{what} {value} is out of range")))
+            .transpose()
+    };
+    let uid = number(
+        own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user)),
+        "runAsUser",
+    )?;
+    let gid = number(
+        own.and_then(|c| c.run_as_group).or(of_pod.and_then(|c| c.run_as_group)),
+        "runAsGroup",
+    )?;
+    let not_root = own
+        .and_then(|c| c.run_as_non_root)
+        .or(of_pod.and_then(|c| c.run_as_non_root));
+    if not_root == Some(true) && uid.is_none_or(|uid| uid == 0) {
+        return Err(format!(
+            "container {:?} has runAsNonRoot but no runAsUser other than 0",
+            container.name
+        ));
+    }
+    let groups = of_pod.into_iter().flat_map(|context| {
+        let supplemental = context.supplemental_groups.iter().flatten().copied();
+        context.fs_group.into_iter().chain(supplemental)
+    });
+    let groups = groups
+        .map(|group| u32::try_from(group).map_err(|_| format!("group {group} is out of range")))
+        .collect::<Result<_, _>>()?;
+    Ok(User { uid, gid, groups })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::volumes::Place;
+    use runtime::MountSource;
+    use serde_json::{Value, json};
+
+    fn make(container: Value, pod_spec: Value) -> Result<ContainerSpec, String> {
+        let mut spec = pod_spec;
+        spec["containers"] = json!([container]);
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": spec}))
+        .unwrap();
+        let places = Places::from([(
+            "conf".to_owned(),
+            Place { path: PathBuf::from("/data/conf"), read_only: true },
+        )]);
+        let parts = Parts {
+            pod: &pod,
+            container: &pod.spec.as_ref().unwrap().containers[0],
+            resolved: None,
+            node: &NodeFacts::default(),
+            inventory: &NodeInventory::default(),
+            places: &places,
+            hosts_file: Path::new("/data/hosts"),
+            message_file: Path::new("/data/message"),
+            log: PathBuf::from("/logs/0.log"),
+            in_image: false,
+            dev: Path::new("/nonexistent"),
+        };
+        describe(&parts, 0)
+    }
+
+    #[test]
+    fn a_container_is_described_with_all_that_its_pod_says() {
+        let spec = make(
+            json!({
+                "name": "main",
+                "command": ["sh", "-c", "echo $(WHO) $(NOBODY)"],
+                "args": ["$(WHO)"],
+                "env": [{"name": "WHO", "value": "me"}, {"name": "CUDA_VISIBLE_DEVICES", "value": "0"}],
+                "workingDir": "/work",
+                "volumeMounts": [{"name": "conf", "mountPath": "/etc/conf", "subPathExpr": "$(WHO)/x"}],
+                "resources": {"limits": {"cpu": "1500m", "memory": "64Mi"}},
+                "securityContext": {"runAsUser": 7},
+            }),
+            json!({"hostname": "h", "securityContext": {"runAsUser": 1, "runAsGroup": 2, "fsGroup": 3},
+                "terminationGracePeriodSeconds": 5}),
+        )
+        .unwrap();
+        assert_eq!(spec.command, ["sh", "-c", "echo me $(NOBODY)"]);
+        assert_eq!(spec.args, ["me"]);
+        assert_eq!(spec.cwd, Some(PathBuf::from("/work")));
+        assert_eq!(spec.hostname.as_deref(), Some("h"));
+        assert_eq!(spec.limits.cpu_limit_milli, Some(1500));
+        assert_eq!(spec.limits.cpu_request_milli, Some(1500));
+        assert_eq!(spec.limits.memory_limit_bytes, Some(64 << 20));
+        assert_eq!(spec.user, User { uid: Some(7), gid: Some(2), groups: vec![3] });
+        assert_eq!(spec.grace_seconds, 5);
+        let mount = &spec.mounts[1];
+        assert_eq!(mount.source, MountSource::Bind(PathBuf::from("/data/conf")));
+        assert!(mount.read_only);
+        assert_eq!(mount.sub_path.as_deref(), Some("me/x"));
+        assert_eq!(spec.mounts[0].target, Path::new("/dev/termination-log"));
+        let env = |name: &str| spec.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
+        assert_eq!(env("CUDA_VISIBLE_DEVICES"), Some(""), "the author can't take a GPU");
+        assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
+        assert_eq!(env("HOSTNAME"), Some("h"));
+        assert_eq!(env("PATH"), Some(DEFAULT_PATH));
+    }
+
+    #[test]
+    fn what_cannot_be_made_says_why() {
+        for (container, pod, expected) in [
+            (json!({"name": "main"}), json!({}), "neither command nor args"),
+            (
+                json!({"name": "main", "command": ["x"], "volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
+                json!({}),
+                "\"none\"",
+            ),
+            (
+                json!({"name": "main", "command": ["x"]}),
+                json!({"securityContext": {"runAsNonRoot": true}}),
+                "runAsNonRoot",
+            ),
+            (json!({"name": "main", "command": ["x"], "workingDir": "rel"}), json!({}), "absolute"),
+            (
+                json!({"name": "main", "command": ["x"],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}),
+                json!({}),
+                "asks for 1",
+            ),
+        ] {
+            let error = make(container, pod).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_long_pod_name_makes_a_host_name_that_fits() {
+        let pod: Pod = serde_json::from_value(json!({
+            "metadata": {"name": format!("{}-tail", "a".repeat(62))}, "spec": {"containers": []}}))
+        .unwrap();
+        assert_eq!(hostname(&pod, &NodeFacts::default()), "a".repeat(62));
+    }
+}

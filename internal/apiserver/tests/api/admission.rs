@@ -1,0 +1,67 @@
+//! What admission adds and refuses: priorities and limit ranges.
+
+use serde_json::json;
+
+use crate::harness::{Api, PODS, pod};
+
+#[tokio::test]
+async fn a_pods_priority_is_its_classs() {
+    let api = Api::new();
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let class = json!({
+        "apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000,
+    });
+    api.post(classes, &class).await.is(201);
+    let mut object = pod("a");
+    object["spec"]["priorityClassName"] = "high".into();
+    assert_eq!(
+        api.post(PODS, &object).await.is(201)["spec"]["priority"],
+        1000
+    );
+    object["spec"]["priorityClassName"] = "none".into();
+    object["metadata"]["name"] = "b".into();
+    let message = api.post(PODS, &object).await.refused(403, "Forbidden");
+    assert_eq!(
+        message,
+        "pods \"b\" is forbidden: no PriorityClass with name none was found"
+    );
+    api.post(PODS, &pod("c")).await.is(201);
+}
+
+#[tokio::test]
+async fn a_limit_range_fills_in_and_bounds() {
+    let api = Api::new();
+    let range = json!({
+        "apiVersion": "v1", "kind": "LimitRange", "metadata": {"name": "l"},
+        "spec": {"limits": [{"type": "Container", "default": {"cpu": "1"}, "defaultRequest": {"cpu": "500m"}, "max": {"cpu": "2"}}]},
+    });
+    api.post("/api/v1/namespaces/default/limitranges", &range)
+        .await
+        .is(201);
+    let made = api.post(PODS, &pod("a")).await.is(201);
+    let resources = &made["spec"]["containers"][0]["resources"];
+    assert_eq!(
+        resources,
+        &json!({"requests": {"cpu": "500m"}, "limits": {"cpu": "1"}})
+    );
+    let mut object = pod("b");
+    object["spec"]["containers"][0]["resources"] = json!({"limits": {"cpu": "3"}});
+    let message = api.post(PODS, &object).await.refused(403, "Forbidden");
+    assert_eq!(
+        message,
+        "pods \"b\" is forbidden: maximum cpu usage per Container is 2, but limit is 3"
+    );
+}
+
+#[tokio::test]
+async fn what_must_exist_from_the_start_does() {
+    let api = Api::new();
+    for path in [
+        "/api/v1/namespaces/default",
+        "/api/v1/namespaces/muster-system",
+        "/apis/scheduling.volcano.sh/v1beta1/queues/default",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
+    ] {
+        api.get(path).await.is(200);
+    }
+}

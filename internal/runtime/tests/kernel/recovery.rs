@@ -1,0 +1,189 @@
+//! What outlives the agent, and what is found again.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use runtime::{ContainerState, ExitReason};
+
+use super::*;
+
+#[tokio::test]
+async fn a_container_outlives_an_agent_that_is_killed_and_is_found_by_the_next() {
+    let mut house = House::new().await;
+    let (go, log) = (house.path("go"), house.path("orphan.log"));
+    let script = format!(
+        "echo one; until [ -e {} ]; do sleep 0.02; done; echo two; exit 6",
+        go.display()
+    );
+    let mut agent = Command::new(env!("CARGO_BIN_EXE_runtime-test-shim"))
+        .arg("agent")
+        .args([&house.path("containers"), Path::new(&house.cgroup), &log])
+        .arg(script)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(agent.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
+    assert_eq!(line, "started\n");
+    agent.kill().unwrap();
+    agent.wait().unwrap();
+
+    let found = house.reopen().await;
+    let [status] = &found[..] else {
+        panic!("{found:?}")
+    };
+    let ContainerState::Running { process, .. } = status.state else {
+        panic!("{status:?}")
+    };
+    assert!(process.is_alive());
+    std::fs::write(&go, "").unwrap();
+    let exit = within(house.runtime.wait(&status.id)).await.unwrap();
+    assert_eq!(exit.code, 6);
+    assert_eq!(house.output(&status.id).await, "one\ntwo\n");
+}
+
+#[tokio::test]
+async fn an_end_that_no_agent_saw_is_found() {
+    let mut house = House::new().await;
+    let spec = house.shell("a", "exit 4");
+    let id = spec.id.clone();
+    house.run(spec).await;
+    let found = house.reopen().await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(house.runtime.status(&id).unwrap().exit().unwrap().code, 4);
+}
+
+#[tokio::test]
+async fn a_stop_goes_on_while_no_agent_is_there() {
+    let mut house = House::new().await;
+    let spec = house.shell(
+        "a",
+        "trap '' TERM; echo ready; while :; do sleep 0.05; done",
+    );
+    let id = spec.id.clone();
+    house.start(spec).await;
+    house.says(&id, "ready").await;
+    house
+        .runtime
+        .request_stop(&id, Duration::from_millis(300))
+        .await
+        .unwrap();
+    house.reopen().await;
+    assert_eq!(within(house.runtime.wait(&id)).await.unwrap().code, 137);
+}
+
+/// The process that watches over a container: its parent.
+fn shim_of(pid: i32) -> Pid {
+    Pid::from_raw(runtime::proc::stat(pid).expect("a live process").parent)
+}
+
+#[tokio::test]
+async fn a_container_does_not_outlive_its_shim_and_its_end_is_told() {
+    let house = House::new().await;
+    let spec = house.shell("a", "setsid sleep 1000 & echo $!; exec sleep 1000");
+    let id = spec.id.clone();
+    let status = house.start(spec).await;
+    let ContainerState::Running { process, .. } = status.state else {
+        panic!("{status:?}")
+    };
+    house.says(&id, "\n").await;
+    kill(shim_of(process.pid), Signal::SIGKILL).unwrap();
+    let exit = within(house.runtime.wait(&id)).await.unwrap();
+    assert_eq!(
+        (exit.code, exit.reason),
+        (137, ExitReason::ContainerStatusUnknown)
+    );
+    assert!(
+        exit.message.contains("watched over it died"),
+        "{}",
+        exit.message
+    );
+    assert!(!process.is_alive());
+    if house.runtime.capabilities().pids.works() {
+        assert!(!alive(house.output(&id).await.trim().parse().unwrap()));
+    }
+}
+
+#[tokio::test]
+async fn a_shim_that_dies_while_no_agent_is_there_is_noticed_at_recovery() {
+    let mut house = House::new().await;
+    let spec = house.shell("a", "exec sleep 1000");
+    let id = spec.id.clone();
+    let status = house.start(spec).await;
+    let ContainerState::Running { process, .. } = status.state else {
+        panic!("{status:?}")
+    };
+    let shim = shim_of(process.pid);
+    // As if the agent had died first: the old runtime looks at nothing any more.
+    std::fs::rename(house.path("containers"), house.path("moved")).unwrap();
+    kill(shim, Signal::SIGKILL).unwrap();
+    within(async {
+        while alive(shim.as_raw()) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
+    std::fs::rename(house.path("moved"), house.path("containers")).unwrap();
+    house.reopen().await;
+    let exit = within(house.runtime.wait(&id)).await.unwrap();
+    assert_eq!(exit.reason, ExitReason::ContainerStatusUnknown);
+}
+
+#[tokio::test]
+async fn a_container_that_never_got_its_shim_never_gets_one_later() {
+    let mut house = House::new().await;
+    let spec = house.shell("a", "echo ran");
+    let dir = house.path("containers/a");
+    std::fs::create_dir(&dir).unwrap();
+    runtime::state::save(&dir, runtime::state::SPEC_FILE, &spec).unwrap();
+    // Made, and the agent died before it described anything.
+    std::fs::create_dir(house.path("containers/b")).unwrap();
+    let found = house.reopen().await;
+    let [status] = &found[..] else {
+        panic!("{found:?}")
+    };
+    assert_eq!(
+        status.exit().unwrap().reason,
+        ExitReason::ContainerStatusUnknown
+    );
+    assert!(!house.path("containers/b").exists());
+    // A shim that was on its way all the time finds that it is too late.
+    let late = Command::new(env!("CARGO_BIN_EXE_runtime-test-shim"))
+        .arg(&dir)
+        .output()
+        .unwrap();
+    assert!(!late.status.success());
+    assert!(!house.path("a.log").exists());
+}
+
+#[tokio::test]
+async fn a_container_of_another_boot_is_over() {
+    let mut house = House::new().await;
+    let spec = house.shell("a", "");
+    let dir = house.path("containers/a");
+    std::fs::create_dir(&dir).unwrap();
+    runtime::state::save(&dir, runtime::state::SPEC_FILE, &spec).unwrap();
+    // Its process number is now that of an innocent: this test.
+    let me = runtime::proc::ProcessId::of(i32::try_from(std::process::id()).unwrap()).unwrap();
+    let state = runtime::state::StateFile {
+        format: runtime::state::FORMAT,
+        boot_id: "another".into(),
+        state: ContainerState::Running {
+            process: me,
+            started_at: jiff::Timestamp::now(),
+        },
+        cgroup: runtime::cgroup::Cgroup::None,
+        notes: vec![],
+    };
+    runtime::state::save(&dir, runtime::state::STATE_FILE, &state).unwrap();
+    let found = house.reopen().await;
+    assert!(
+        found[0].exit().unwrap().message.contains("restarted"),
+        "{found:?}"
+    );
+}
