@@ -4,7 +4,6 @@
 use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use resources::devices::NodeInventory;
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
 use runtime::spec::DEFAULT_PATH;
@@ -13,6 +12,7 @@ use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mou
 use crate::devices;
 use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
+use crate::inventory::Machine;
 use crate::volumes::Places;
 
 /// Where a container leaves its last words unless it says otherwise.
@@ -32,7 +32,7 @@ pub struct Parts<'a> {
     /// The node.
     pub node: &'a NodeFacts,
     /// The node's devices.
-    pub inventory: &'a NodeInventory,
+    pub machine: &'a Machine,
     /// The pod's volumes.
     pub places: &'a Places,
     /// The pod's hosts file.
@@ -112,7 +112,7 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
         variables.set_default("PATH", DEFAULT_PATH);
     }
     // After the author's: which devices a container sees isn't its own to say.
-    let gpus = devices::of(parts.pod, parts.container, parts.inventory)?;
+    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
     }
@@ -120,8 +120,8 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
 }
 
 fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
-    let gpus = devices::of(parts.pod, parts.container, parts.inventory)?;
-    Ok(DevicePolicy::nvidia_except(parts.dev, &gpus.indices))
+    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+    Ok(DevicePolicy::nvidia_except(parts.dev, &gpus.minors))
 }
 
 fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
@@ -236,7 +236,7 @@ mod tests {
             container: &pod.spec.as_ref().unwrap().containers[0],
             resolved: None,
             node: &NodeFacts::default(),
-            inventory: &NodeInventory::default(),
+            machine: &Machine::default(),
             places: &places,
             hosts_file: Path::new("/data/hosts"),
             message_file: Path::new("/data/message"),

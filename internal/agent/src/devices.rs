@@ -2,8 +2,10 @@
 //! inventory. Pure.
 
 use k8s_openapi::api::core::v1::{Container, Pod};
-use resources::devices::{NodeInventory, chosen};
+use resources::devices::chosen;
 use resources::names::NVIDIA_GPU;
+
+use crate::inventory::Machine;
 
 /// The GPUs of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,11 +14,13 @@ pub struct Gpus {
     pub ids: Vec<String>,
     /// Their places in the inventory's order, which is CUDA's with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
     pub indices: Vec<u32>,
+    /// The numbers in their device files' names, where they have such files.
+    pub minors: Vec<u32>,
 }
 
 /// The container's GPUs; an error when it was given one that the node doesn't have, or asks for
 /// more than it was given.
-pub fn of(pod: &Pod, container: &Container, inventory: &NodeInventory) -> Result<Gpus, String> {
+pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, String> {
     let ids = chosen(pod.metadata.annotations.as_ref())
         .remove(&container.name)
         .and_then(|mut by_resource| by_resource.remove(NVIDIA_GPU))
@@ -24,7 +28,8 @@ pub fn of(pod: &Pod, container: &Container, inventory: &NodeInventory) -> Result
     let indices = ids
         .iter()
         .map(|id| {
-            inventory
+            machine
+                .inventory
                 .gpus
                 .iter()
                 .find(|gpu| gpu.id == *id)
@@ -53,7 +58,15 @@ pub fn of(pod: &Pod, container: &Container, inventory: &NodeInventory) -> Result
             ids.len()
         ));
     }
-    Ok(Gpus { ids, indices })
+    let minors = ids
+        .iter()
+        .filter_map(|id| machine.minors.get(id).copied())
+        .collect();
+    Ok(Gpus {
+        ids,
+        indices,
+        minors,
+    })
 }
 
 impl Gpus {
@@ -78,19 +91,22 @@ impl Gpus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use resources::devices::GpuDevice;
+    use resources::devices::{GpuDevice, NodeInventory};
     use serde_json::json;
 
-    fn inventory() -> NodeInventory {
+    fn machine() -> Machine {
         let gpu = |index: u32| GpuDevice {
             id: format!("GPU-{index}"),
             index,
             healthy: true,
             ..GpuDevice::default()
         };
-        NodeInventory {
-            gpus: (0..4).map(gpu).collect(),
-            ..NodeInventory::default()
+        Machine {
+            inventory: NodeInventory {
+                gpus: (0..4).map(gpu).collect(),
+                ..NodeInventory::default()
+            },
+            minors: [("GPU-3".to_owned(), 7)].into(),
         }
     }
 
@@ -103,13 +119,14 @@ mod tests {
     }
 
     fn gpus(pod: &Pod) -> Result<Gpus, String> {
-        of(pod, &pod.spec.as_ref().unwrap().containers[0], &inventory())
+        of(pod, &pod.spec.as_ref().unwrap().containers[0], &machine())
     }
 
     #[test]
     fn a_container_sees_the_devices_chosen_for_it() {
         let pod = pod(r#"{"main":{"nvidia.com/gpu":["GPU-3","GPU-1"]}}"#, "2");
         let variables = gpus(&pod).unwrap().variables(false);
+        assert_eq!(gpus(&pod).unwrap().minors, [7]);
         assert_eq!(variables[0].1, "GPU-3,GPU-1");
         assert_eq!(variables[1], ("CUDA_VISIBLE_DEVICES", "3,1".to_owned()));
     }

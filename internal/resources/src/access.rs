@@ -42,7 +42,10 @@ impl Caller {
     pub fn component(name: &str) -> Self {
         Self {
             user: format!("system:muster:{name}"),
-            groups: vec!["system:authenticated".to_owned(), "system:muster".to_owned()],
+            groups: vec![
+                "system:authenticated".to_owned(),
+                "system:muster".to_owned(),
+            ],
             role: Role::Component,
             namespaces: None,
         }
@@ -52,7 +55,10 @@ impl Caller {
     pub fn node(name: &str) -> Self {
         Self {
             user: format!("{}{name}", names::NODE_USER_PREFIX),
-            groups: vec![names::NODES_GROUP.to_owned(), "system:authenticated".to_owned()],
+            groups: vec![
+                names::NODES_GROUP.to_owned(),
+                "system:authenticated".to_owned(),
+            ],
             role: Role::Node,
             namespaces: None,
         }
@@ -60,12 +66,16 @@ impl Caller {
 
     /// May the caller act in this namespace at all?
     pub fn reaches(&self, namespace: &str) -> bool {
-        self.namespaces.as_ref().is_none_or(|all| all.iter().any(|one| one == namespace))
+        self.namespaces
+            .as_ref()
+            .is_none_or(|all| all.iter().any(|one| one == namespace))
     }
 
     /// The node that the caller is the agent of.
     pub fn node_name(&self) -> Option<&str> {
-        (self.role == Role::Node).then(|| self.user.strip_prefix(names::NODE_USER_PREFIX)).flatten()
+        (self.role == Role::Node)
+            .then(|| self.user.strip_prefix(names::NODE_USER_PREFIX))
+            .flatten()
     }
 }
 
@@ -88,7 +98,11 @@ pub struct Attributes<'a> {
 
 /// Writes of these belong to Muster itself (and administrators): who could write them could place work where the
 /// scheduler would not, or lift their own limits.
-const RESERVED: [(&str, &str); 3] = [("", "resourcequotas"), ("", "limitranges"), ("coordination.k8s.io", "leases")];
+const RESERVED: [(&str, &str); 3] = [
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    ("coordination.k8s.io", "leases"),
+];
 /// What a member makes and changes.
 const MEMBERS_OWN: [(&str, &str); 9] = [
     ("", "pods"),
@@ -152,7 +166,9 @@ fn person_may(caller: &Caller, request: &Attributes<'_>) -> bool {
 }
 
 fn node_may(caller: &Caller, request: &Attributes<'_>) -> bool {
-    let Some(node) = caller.node_name() else { return false };
+    let Some(node) = caller.node_name() else {
+        return false;
+    };
     let own = request.name == Some(node);
     let reads = reads(request.verb);
     let changes = matches!(request.verb, "update" | "patch");
@@ -164,13 +180,23 @@ fn node_may(caller: &Caller, request: &Attributes<'_>) -> bool {
         ("", "pods", Some("status")) => reads || changes,
         ("", "pods", Some("eviction")) => request.verb == "create",
         ("", "events", None) => matches!(request.verb, "create" | "patch" | "update"),
-        ("", "secrets", None) => request.verb == "get" && request.namespace.is_some_and(|n| n != names::SYSTEM_NAMESPACE),
-        ("", "configmaps" | "services" | "endpoints" | "persistentvolumeclaims" | "namespaces", None)
+        ("", "secrets", None) => {
+            request.verb == "get"
+                && request
+                    .namespace
+                    .is_some_and(|n| n != names::SYSTEM_NAMESPACE)
+        }
+        (
+            "",
+            "configmaps" | "services" | "endpoints" | "persistentvolumeclaims" | "namespaces",
+            None,
+        )
         | ("discovery.k8s.io", "endpointslices", None)
         | ("node.k8s.io", "runtimeclasses", None) => reads,
         ("coordination.k8s.io", "leases", None) => {
             request.namespace == Some(names::NODE_LEASES)
-                && (request.verb == "create" || (own && matches!(request.verb, "get" | "update" | "patch" | "delete")))
+                && (request.verb == "create"
+                    || (own && matches!(request.verb, "get" | "update" | "patch" | "delete")))
         }
         _ => false,
     }

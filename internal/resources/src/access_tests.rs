@@ -34,17 +34,33 @@ fn may(caller: &Caller, text: &str) -> bool {
 
 fn check(caller: &Caller, allowed: &[&str], refused: &[&str]) {
     for text in allowed {
-        assert!(may(caller, text), "{:?} should be allowed: {text}", caller.role);
+        assert!(
+            may(caller, text),
+            "{:?} should be allowed: {text}",
+            caller.role
+        );
     }
     for text in refused {
-        assert!(!may(caller, text), "{:?} should be refused: {text}", caller.role);
+        assert!(
+            !may(caller, text),
+            "{:?} should be refused: {text}",
+            caller.role
+        );
     }
 }
 
 #[test]
 fn administrators_and_components_may_do_everything() {
     for caller in [caller(Role::Admin, None), Caller::component("scheduler")] {
-        check(&caller, &["delete /nodes #n", "get /secrets @muster-system", "create /pods/binding @a"], &[]);
+        check(
+            &caller,
+            &[
+                "delete /nodes #n",
+                "get /secrets @muster-system",
+                "create /pods/binding @a",
+            ],
+            &[],
+        );
     }
 }
 
@@ -108,7 +124,11 @@ fn nobody_but_administrators_reads_the_systems_secrets() {
         check(
             &caller(role, None),
             &["list /pods", "get /pods @muster-system"],
-            &["get /secrets @muster-system", "list /secrets", "watch /secrets"],
+            &[
+                "get /secrets @muster-system",
+                "list /secrets",
+                "watch /secrets",
+            ],
         );
     }
 }
@@ -117,8 +137,18 @@ fn nobody_but_administrators_reads_the_systems_secrets() {
 fn a_viewer_reads_all_but_secrets() {
     check(
         &caller(Role::Viewer, Some(&["a"])),
-        &["get /pods @a", "get /pods/log @a", "watch kubeflow.org/pytorchjobs @a", "list /nodes"],
-        &["create /pods @a", "delete /pods @a", "get /secrets @a", "get /pods @b"],
+        &[
+            "get /pods @a",
+            "get /pods/log @a",
+            "watch kubeflow.org/pytorchjobs @a",
+            "list /nodes",
+        ],
+        &[
+            "create /pods @a",
+            "delete /pods @a",
+            "get /secrets @a",
+            "get /pods @b",
+        ],
     );
 }
 

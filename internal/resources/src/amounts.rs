@@ -31,12 +31,19 @@ impl Amounts {
 
     /// Reads a resource list. Quantities that do not parse count as zero: objects that were accepted have none.
     pub fn from_k8s(list: &BTreeMap<String, K8sQuantity>) -> Self {
-        Self(list.iter().map(|(name, quantity)| (name.clone(), amount_of(name, &quantity.0))).collect())
+        Self(
+            list.iter()
+                .map(|(name, quantity)| (name.clone(), amount_of(name, &quantity.0)))
+                .collect(),
+        )
     }
 
     /// As a resource list: memory and other bytes with binary suffixes.
     pub fn to_k8s(&self) -> BTreeMap<String, K8sQuantity> {
-        self.0.iter().map(|(name, amount)| (name.clone(), quantity_of(name, *amount).to_k8s())).collect()
+        self.0
+            .iter()
+            .map(|(name, amount)| (name.clone(), quantity_of(name, *amount).to_k8s()))
+            .collect()
     }
 
     /// How much of a resource.
@@ -51,12 +58,17 @@ impl Amounts {
 
     /// Is every resource here at most what `room` has of it?
     pub fn fits_in(&self, room: &Amounts) -> bool {
-        self.0.iter().all(|(name, amount)| *amount <= 0 || *amount <= room.get(name))
+        self.0
+            .iter()
+            .all(|(name, amount)| *amount <= 0 || *amount <= room.get(name))
     }
 
     /// The resources of which `room` has less than this asks, in name order.
     pub fn lacking<'a>(&'a self, room: &'a Amounts) -> impl Iterator<Item = &'a str> {
-        self.0.iter().filter(|(name, amount)| **amount > 0 && **amount > room.get(name)).map(|(name, _)| name.as_str())
+        self.0
+            .iter()
+            .filter(|(name, amount)| **amount > 0 && **amount > room.get(name))
+            .map(|(name, _)| name.as_str())
     }
 
     /// Adds another set of amounts.
@@ -82,7 +94,12 @@ impl Amounts {
 
     /// So many times these amounts.
     pub fn times(&self, count: i64) -> Amounts {
-        Self(self.0.iter().map(|(name, amount)| (name.clone(), amount.saturating_mul(count))).collect())
+        Self(
+            self.0
+                .iter()
+                .map(|(name, amount)| (name.clone(), amount.saturating_mul(count)))
+                .collect(),
+        )
     }
 
     /// Name and amount, in name order.
@@ -137,8 +154,14 @@ fn counts_bytes(name: &str) -> bool {
 }
 
 fn amount_of(name: &str, text: &str) -> i64 {
-    let Ok(quantity) = text.parse::<Quantity>() else { return 0 };
-    if name == CPU { quantity.milli() } else { quantity.value() }
+    let Ok(quantity) = text.parse::<Quantity>() else {
+        return 0;
+    };
+    if name == CPU {
+        quantity.milli()
+    } else {
+        quantity.value()
+    }
 }
 
 /// What a pod asks for, by Kubernetes' rule: the larger of (all containers and restartable init containers together)
@@ -177,11 +200,19 @@ pub fn pod_requests(spec: &PodSpec) -> Amounts {
 }
 
 fn requests(container: &Container) -> Amounts {
-    container.resources.as_ref().map(requirements).unwrap_or_default()
+    container
+        .resources
+        .as_ref()
+        .map(requirements)
+        .unwrap_or_default()
 }
 
 fn requirements(resources: &ResourceRequirements) -> Amounts {
-    let mut out = resources.requests.as_ref().map(Amounts::from_k8s).unwrap_or_default();
+    let mut out = resources
+        .requests
+        .as_ref()
+        .map(Amounts::from_k8s)
+        .unwrap_or_default();
     for (name, limit) in resources.limits.iter().flatten() {
         if !out.0.contains_key(name) {
             out.0.insert(name.clone(), amount_of(name, &limit.0));

@@ -9,12 +9,19 @@ fn spec(value: serde_json::Value) -> PodSpec {
     serde_json::from_value(value).unwrap()
 }
 
-fn container(name: &str, requests: serde_json::Value, limits: serde_json::Value) -> serde_json::Value {
+fn container(
+    name: &str,
+    requests: serde_json::Value,
+    limits: serde_json::Value,
+) -> serde_json::Value {
     json!({"name": name, "resources": {"requests": requests, "limits": limits}})
 }
 
 fn amounts(pairs: &[(&str, i64)]) -> Amounts {
-    pairs.iter().map(|(name, amount)| ((*name).to_owned(), *amount)).collect()
+    pairs
+        .iter()
+        .map(|(name, amount)| ((*name).to_owned(), *amount))
+        .collect()
 }
 
 #[test]
@@ -23,7 +30,12 @@ fn a_pods_requests_are_its_containers_together() {
         container("a", json!({"cpu": "500m", "memory": "1Gi"}), json!({})),
         container("b", json!({"cpu": "1"}), json!({"nvidia.com/gpu": "2"})),
     ]}));
-    let want = amounts(&[("cpu", 1500), ("memory", 1 << 30), ("nvidia.com/gpu", 2), ("pods", 1)]);
+    let want = amounts(&[
+        ("cpu", 1500),
+        ("memory", 1 << 30),
+        ("nvidia.com/gpu", 2),
+        ("pods", 1),
+    ]);
     assert_eq!(pod_requests(&spec), want);
 }
 
@@ -32,7 +44,10 @@ fn limits_stand_in_for_absent_requests_only() {
     let spec = spec(json!({"containers": [
         container("a", json!({"cpu": "100m"}), json!({"cpu": "2", "memory": "64Mi"})),
     ]}));
-    assert_eq!(pod_requests(&spec), amounts(&[("cpu", 100), ("memory", 64 << 20), ("pods", 1)]));
+    assert_eq!(
+        pod_requests(&spec),
+        amounts(&[("cpu", 100), ("memory", 64 << 20), ("pods", 1)])
+    );
 }
 
 #[test]
@@ -44,7 +59,10 @@ fn init_containers_count_where_they_ask_for_more() {
         ],
         "containers": [container("a", json!({"cpu": "1", "memory": "5"}), json!({}))],
     }));
-    assert_eq!(pod_requests(&spec), amounts(&[("cpu", 3000), ("memory", 5), ("pods", 1)]));
+    assert_eq!(
+        pod_requests(&spec),
+        amounts(&[("cpu", 3000), ("memory", 5), ("pods", 1)])
+    );
 }
 
 #[test]
@@ -70,7 +88,10 @@ fn overhead_is_added_and_pod_level_requests_replace_the_sum() {
         "resources": {"requests": {"cpu": "2"}},
         "containers": [container("a", json!({"cpu": "1", "memory": "7"}), json!({}))],
     }));
-    assert_eq!(pod_requests(&spec), amounts(&[("cpu", 2250), ("memory", 7), ("pods", 1)]));
+    assert_eq!(
+        pod_requests(&spec),
+        amounts(&[("cpu", 2250), ("memory", 7), ("pods", 1)])
+    );
 }
 
 #[test]
@@ -90,7 +111,10 @@ fn fitting_compares_every_resource_that_is_asked_for() {
 
 #[test]
 fn amounts_print_as_quantities() {
-    assert_eq!(amounts(&[("cpu", 1500), ("memory", 1 << 30), ("pods", 1)]).to_string(), "cpu: 1500m, memory: 1Gi, pods: 1");
+    assert_eq!(
+        amounts(&[("cpu", 1500), ("memory", 1 << 30), ("pods", 1)]).to_string(),
+        "cpu: 1500m, memory: 1Gi, pods: 1"
+    );
     assert_eq!(amounts(&[("cpu", 250)]).to_k8s()["cpu"].0, "250m");
 }
 

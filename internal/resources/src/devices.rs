@@ -69,12 +69,17 @@ pub struct NumaNode {
 
 /// Reads the devices chosen for a pod from its annotations; none when absent or unreadable.
 pub fn chosen(annotations: Option<&BTreeMap<String, String>>) -> ChosenDevices {
-    annotations.and_then(|all| all.get(crate::names::DEVICES)).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default()
+    annotations
+        .and_then(|all| all.get(crate::names::DEVICES))
+        .and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 /// Reads a node's inventory from its annotations; none when absent or unreadable.
 pub fn inventory(annotations: Option<&BTreeMap<String, String>>) -> Option<NodeInventory> {
-    annotations.and_then(|all| all.get(crate::names::INVENTORY)).and_then(|text| serde_json::from_str(text).ok())
+    annotations
+        .and_then(|all| all.get(crate::names::INVENTORY))
+        .and_then(|text| serde_json::from_str(text).ok())
 }
 
 #[cfg(test)]
@@ -85,8 +90,14 @@ mod tests {
     fn chosen_devices_are_read_from_the_annotation_and_nonsense_is_none() {
         let mut annotations = BTreeMap::new();
         assert!(chosen(None).is_empty());
-        annotations.insert(crate::names::DEVICES.to_owned(), r#"{"main":{"nvidia.com/gpu":["GPU-1"]}}"#.to_owned());
-        assert_eq!(chosen(Some(&annotations))["main"]["nvidia.com/gpu"], ["GPU-1"]);
+        annotations.insert(
+            crate::names::DEVICES.to_owned(),
+            r#"{"main":{"nvidia.com/gpu":["GPU-1"]}}"#.to_owned(),
+        );
+        assert_eq!(
+            chosen(Some(&annotations))["main"]["nvidia.com/gpu"],
+            ["GPU-1"]
+        );
         annotations.insert(crate::names::DEVICES.to_owned(), "[".to_owned());
         assert!(chosen(Some(&annotations)).is_empty());
     }
@@ -94,12 +105,20 @@ mod tests {
     #[test]
     fn an_inventory_survives_its_json() {
         let inventory = NodeInventory {
-            gpus: vec![GpuDevice { id: "GPU-1".into(), healthy: true, numa: Some(1), ..GpuDevice::default() }],
+            gpus: vec![GpuDevice {
+                id: "GPU-1".into(),
+                healthy: true,
+                numa: Some(1),
+                ..GpuDevice::default()
+            }],
             cpus: 4,
             ..NodeInventory::default()
         };
         let text = serde_json::to_string(&inventory).unwrap();
         assert!(text.contains("memoryBytes"));
-        assert_eq!(serde_json::from_str::<NodeInventory>(&text).unwrap(), inventory);
+        assert_eq!(
+            serde_json::from_str::<NodeInventory>(&text).unwrap(),
+            inventory
+        );
     }
 }

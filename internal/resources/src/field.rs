@@ -22,22 +22,34 @@ enum Step<'a> {
 impl<'a> Path<'a> {
     /// A path's first member: `spec`.
     pub const fn new(name: &'a str) -> Self {
-        Self { parent: None, step: Step::Child(name) }
+        Self {
+            parent: None,
+            step: Step::Child(name),
+        }
     }
 
     /// A member: `.name`.
     pub const fn child(&'a self, name: &'a str) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Child(name) }
+        Path {
+            parent: Some(self),
+            step: Step::Child(name),
+        }
     }
 
     /// An item of a list: `[3]`.
     pub const fn index(&'a self, index: usize) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Index(index) }
+        Path {
+            parent: Some(self),
+            step: Step::Index(index),
+        }
     }
 
     /// An entry of a map: `[cpu]`.
     pub const fn key(&'a self, key: &'a str) -> Path<'a> {
-        Path { parent: Some(self), step: Step::Key(key) }
+        Path {
+            parent: Some(self),
+            step: Step::Key(key),
+        }
     }
 }
 
@@ -132,8 +144,18 @@ pub struct FieldError {
 }
 
 impl FieldError {
-    fn new(path: impl Into<String>, kind: FieldErrorKind, value: Value, detail: impl Into<String>) -> Self {
-        Self { path: path.into(), kind, value, detail: detail.into() }
+    fn new(
+        path: impl Into<String>,
+        kind: FieldErrorKind,
+        value: Value,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            path: path.into(),
+            kind,
+            value,
+            detail: detail.into(),
+        }
     }
 
     /// A value is missing.
@@ -142,17 +164,29 @@ impl FieldError {
     }
 
     /// A value is malformed.
-    pub fn invalid(path: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+    pub fn invalid(
+        path: impl Into<String>,
+        value: impl Into<Value>,
+        detail: impl Into<String>,
+    ) -> Self {
         Self::new(path, FieldErrorKind::Invalid, value.into(), detail)
     }
 
     /// A value is of the wrong type.
-    pub fn type_invalid(path: impl Into<String>, value: impl Into<Value>, detail: impl Into<String>) -> Self {
+    pub fn type_invalid(
+        path: impl Into<String>,
+        value: impl Into<Value>,
+        detail: impl Into<String>,
+    ) -> Self {
         Self::new(path, FieldErrorKind::TypeInvalid, value.into(), detail)
     }
 
     /// A value is not among `supported`.
-    pub fn not_supported(path: impl Into<String>, value: impl Into<Value>, supported: &[&str]) -> Self {
+    pub fn not_supported(
+        path: impl Into<String>,
+        value: impl Into<Value>,
+        supported: &[&str],
+    ) -> Self {
         let mut detail = String::new();
         for (i, one) in supported.iter().enumerate() {
             detail.push_str(if i == 0 { "supported values: " } else { ", " });
@@ -174,13 +208,23 @@ impl FieldError {
     /// A value is longer than `max` bytes.
     pub fn too_long(path: impl Into<String>, max: usize) -> Self {
         let bytes = if max == 1 { "byte" } else { "bytes" };
-        Self::new(path, FieldErrorKind::TooLong, Value::Null, format!("may not be more than {max} {bytes}"))
+        Self::new(
+            path,
+            FieldErrorKind::TooLong,
+            Value::Null,
+            format!("may not be more than {max} {bytes}"),
+        )
     }
 
     /// A list has `actual` items, more than `max`.
     pub fn too_many(path: impl Into<String>, actual: usize, max: usize) -> Self {
         let items = if max == 1 { "item" } else { "items" };
-        Self::new(path, FieldErrorKind::TooMany, actual.into(), format!("must have at most {max} {items}"))
+        Self::new(
+            path,
+            FieldErrorKind::TooMany,
+            actual.into(),
+            format!("must have at most {max} {items}"),
+        )
     }
 
     /// A value names something that is not there.
@@ -198,7 +242,10 @@ impl FieldError {
         let mut out = String::from(self.kind.words());
         let repeats = !matches!(
             self.kind,
-            FieldErrorKind::Required | FieldErrorKind::Forbidden | FieldErrorKind::TooLong | FieldErrorKind::Internal
+            FieldErrorKind::Required
+                | FieldErrorKind::Forbidden
+                | FieldErrorKind::TooLong
+                | FieldErrorKind::Internal
         );
         if repeats {
             out.push_str(": ");
@@ -232,7 +279,11 @@ pub fn aggregate(errors: &[FieldError]) -> String {
             seen.push(text);
         }
     }
-    if seen.len() == 1 { seen.remove(0) } else { format!("[{}]", seen.join(", ")) }
+    if seen.len() == 1 {
+        seen.remove(0)
+    } else {
+        format!("[{}]", seen.join(", "))
+    }
 }
 
 /// Go's `%q`, in which Kubernetes prints strings.
@@ -264,15 +315,39 @@ mod tests {
     #[test]
     fn errors_read_as_kubernetes_words_them() {
         let table = [
-            (FieldError::invalid("spec.x", "v", "must be y"), "spec.x: Invalid value: \"v\": must be y"),
-            (FieldError::invalid("spec.x", -1, "must be positive"), "spec.x: Invalid value: -1: must be positive"),
+            (
+                FieldError::invalid("spec.x", "v", "must be y"),
+                "spec.x: Invalid value: \"v\": must be y",
+            ),
+            (
+                FieldError::invalid("spec.x", -1, "must be positive"),
+                "spec.x: Invalid value: -1: must be positive",
+            ),
             (FieldError::required("spec.x", ""), "spec.x: Required value"),
-            (FieldError::required("spec.x", "why"), "spec.x: Required value: why"),
-            (FieldError::duplicate("spec.x", "a"), "spec.x: Duplicate value: \"a\""),
-            (FieldError::forbidden("spec.x", "no"), "spec.x: Forbidden: no"),
-            (FieldError::too_long("spec.x", 1), "spec.x: Too long: may not be more than 1 byte"),
-            (FieldError::too_many("spec.x", 9, 8), "spec.x: Too many: 9: must have at most 8 items"),
-            (FieldError::not_found("spec.x", "a"), "spec.x: Not found: \"a\""),
+            (
+                FieldError::required("spec.x", "why"),
+                "spec.x: Required value: why",
+            ),
+            (
+                FieldError::duplicate("spec.x", "a"),
+                "spec.x: Duplicate value: \"a\"",
+            ),
+            (
+                FieldError::forbidden("spec.x", "no"),
+                "spec.x: Forbidden: no",
+            ),
+            (
+                FieldError::too_long("spec.x", 1),
+                "spec.x: Too long: may not be more than 1 byte",
+            ),
+            (
+                FieldError::too_many("spec.x", 9, 8),
+                "spec.x: Too many: 9: must have at most 8 items",
+            ),
+            (
+                FieldError::not_found("spec.x", "a"),
+                "spec.x: Not found: \"a\"",
+            ),
             (
                 FieldError::not_supported("spec.x", "q", &["a", "b"]),
                 "spec.x: Unsupported value: \"q\": supported values: \"a\", \"b\"",
@@ -281,12 +356,18 @@ mod tests {
                 FieldError::invalid("spec.x", serde_json::json!({"a": 1}), "no"),
                 "spec.x: Invalid value: {\"a\":1}: no",
             ),
-            (FieldError::invalid("x", "a\"b\n", ""), "x: Invalid value: \"a\\\"b\\n\""),
+            (
+                FieldError::invalid("x", "a\"b\n", ""),
+                "x: Invalid value: \"a\\\"b\\n\"",
+            ),
         ];
         for (error, text) in table {
             assert_eq!(error.to_string(), text);
         }
-        assert_eq!(FieldError::required("a", "").cause_reason(), "FieldValueRequired");
+        assert_eq!(
+            FieldError::required("a", "").cause_reason(),
+            "FieldValueRequired"
+        );
     }
 
     #[test]
@@ -295,7 +376,10 @@ mod tests {
         let containers = spec.child("containers");
         let first = containers.index(0);
         let limits = first.child("limits");
-        assert_eq!(limits.key("cpu").to_string(), "spec.containers[0].limits[cpu]");
+        assert_eq!(
+            limits.key("cpu").to_string(),
+            "spec.containers[0].limits[cpu]"
+        );
     }
 
     #[test]
@@ -303,6 +387,9 @@ mod tests {
         let a = FieldError::required("a", "");
         let b = FieldError::required("b", "");
         assert_eq!(aggregate(std::slice::from_ref(&a)), "a: Required value");
-        assert_eq!(aggregate(&[a.clone(), b, a]), "[a: Required value, b: Required value]");
+        assert_eq!(
+            aggregate(&[a.clone(), b, a]),
+            "[a: Required value, b: Required value]"
+        );
     }
 }

@@ -49,7 +49,9 @@ pub(crate) fn members<'a>(
 
 /// The text members at a path: labels, annotations, selectors.
 pub(crate) fn texts(value: &Value, path: &[&str]) -> BTreeMap<String, String> {
-    members(value, path).filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned()))).collect()
+    members(value, path)
+        .filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_owned())))
+        .collect()
 }
 
 /// Is something there?
@@ -74,7 +76,11 @@ pub(crate) fn child<'a>(value: &'a mut Value, key: &str) -> Option<&'a mut Value
 
 /// The items under a key, where there is a list.
 pub(crate) fn list<'a>(value: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
-    value.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
+    value
+        .get_mut(key)
+        .and_then(Value::as_array_mut)
+        .into_iter()
+        .flatten()
 }
 
 /// Sets a member that is absent or null.
@@ -107,7 +113,9 @@ pub(crate) fn fill_text(value: &mut Value, key: &str, with: &str) {
 /// Like [`fill`], also over a zero: numbers whose zero means "not given".
 pub(crate) fn fill_number(value: &mut Value, key: &str, with: i64) {
     if let Some(map) = value.as_object_mut()
-        && map.get(key).is_none_or(|had| had.is_null() || had.as_i64() == Some(0))
+        && map
+            .get(key)
+            .is_none_or(|had| had.is_null() || had.as_i64() == Some(0))
     {
         map.insert(key.to_owned(), with.into());
     }
@@ -115,7 +123,12 @@ pub(crate) fn fill_number(value: &mut Value, key: &str, with: i64) {
 
 /// Rewrites every quantity of a resource list in canonical form; what is no quantity stays for validation to name.
 pub(crate) fn canonical_quantities(value: &mut Value, key: &str) {
-    for (_, quantity) in value.get_mut(key).and_then(Value::as_object_mut).into_iter().flatten() {
+    for (_, quantity) in value
+        .get_mut(key)
+        .and_then(Value::as_object_mut)
+        .into_iter()
+        .flatten()
+    {
         canonical_quantity(quantity);
     }
 }
@@ -137,7 +150,9 @@ pub(crate) fn same(a: &Value, b: &Value) -> bool {
             x.iter().all(|(k, v)| same(v, y.get(k).unwrap_or(&NULL)))
                 && y.iter().all(|(k, v)| x.contains_key(k) || is_empty(v))
         }
-        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(v, w)| same(v, w)),
+        (Value::Array(x), Value::Array(y)) => {
+            x.len() == y.len() && x.iter().zip(y).all(|(v, w)| same(v, w))
+        }
         _ => a == b || (is_empty(a) && is_empty(b)),
     }
 }
@@ -168,7 +183,14 @@ mod tests {
 
     #[test]
     fn reading_the_wrong_shape_finds_nothing_and_never_panics() {
-        for value in [json!(null), json!(1), json!([1]), json!("x"), json!({"a": 1}), json!({"a": [1]})] {
+        for value in [
+            json!(null),
+            json!(1),
+            json!([1]),
+            json!("x"),
+            json!({"a": 1}),
+            json!({"a": [1]}),
+        ] {
             assert!(at(&value, &["a", "b", "c"]).is_null());
             assert_eq!(text(&value, &["a", "b"]), "");
             assert!(items(&value, &["b"]).is_empty());
@@ -183,7 +205,8 @@ mod tests {
 
     #[test]
     fn numbers_become_canonical_quantities() {
-        let mut value = json!({"limits": {"cpu": 0.5, "nvidia.com/gpu": 2, "memory": "1024Mi", "bad": "x"}});
+        let mut value =
+            json!({"limits": {"cpu": 0.5, "nvidia.com/gpu": 2, "memory": "1024Mi", "bad": "x"}});
         canonical_quantities(&mut value, "limits");
         assert_eq!(
             value,

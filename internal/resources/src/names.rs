@@ -52,7 +52,13 @@ pub const SYSTEM_NAMESPACE: &str = "muster-system";
 /// The namespace of the nodes' leases.
 pub const NODE_LEASES: &str = "kube-node-lease";
 /// The namespaces that exist from the start.
-pub const FIRST_NAMESPACES: [&str; 5] = ["default", "kube-system", "kube-public", "kube-node-lease", "muster-system"];
+pub const FIRST_NAMESPACES: [&str; 5] = [
+    "default",
+    "kube-system",
+    "kube-public",
+    "kube-node-lease",
+    "muster-system",
+];
 /// What a node's user name starts with; the node's name follows.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 /// The group that nodes are in.

@@ -25,7 +25,9 @@ const DIGITS_BINARY: usize = 20;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// The text is not a number with a suffix.
-    #[error("quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'")]
+    #[error(
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )]
     Format,
     /// The number has no digits or two points.
     #[error("unable to parse numeric part of quantity")]
@@ -53,21 +55,33 @@ pub struct Quantity {
 
 impl Quantity {
     /// Zero.
-    pub const ZERO: Quantity = Quantity { nanos: 0, format: Format::DecimalSi };
+    pub const ZERO: Quantity = Quantity {
+        nanos: 0,
+        format: Format::DecimalSi,
+    };
 
     /// So many whole units.
     pub fn from_value(units: i64) -> Self {
-        Self { nanos: i128::from(units) * NANO, format: Format::DecimalSi }
+        Self {
+            nanos: i128::from(units) * NANO,
+            format: Format::DecimalSi,
+        }
     }
 
     /// So many thousandths.
     pub fn from_milli(thousandths: i64) -> Self {
-        Self { nanos: i128::from(thousandths) * (NANO / 1000), format: Format::DecimalSi }
+        Self {
+            nanos: i128::from(thousandths) * (NANO / 1000),
+            format: Format::DecimalSi,
+        }
     }
 
     /// So many whole units, printed with binary suffixes (`Ki`, `Mi`): bytes.
     pub fn from_bytes(bytes: i64) -> Self {
-        Self { nanos: i128::from(bytes) * NANO, format: Format::BinarySi }
+        Self {
+            nanos: i128::from(bytes) * NANO,
+            format: Format::BinarySi,
+        }
     }
 
     /// Reads the quantity of a Kubernetes object.
@@ -148,15 +162,29 @@ impl Add for Quantity {
     type Output = Self;
     fn add(self, other: Self) -> Self {
         // As Kubernetes does: nothing plus something is printed like the something.
-        let format = if self.is_zero() { other.format } else { self.format };
-        Self { nanos: (self.nanos + other.nanos).clamp(-MAX, MAX), format }
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
+        Self {
+            nanos: (self.nanos + other.nanos).clamp(-MAX, MAX),
+            format,
+        }
     }
 }
 impl Sub for Quantity {
     type Output = Self;
     fn sub(self, other: Self) -> Self {
-        let format = if self.is_zero() { other.format } else { self.format };
-        Self { nanos: (self.nanos - other.nanos).clamp(-MAX, MAX), format }
+        let format = if self.is_zero() {
+            other.format
+        } else {
+            self.format
+        };
+        Self {
+            nanos: (self.nanos - other.nanos).clamp(-MAX, MAX),
+            format,
+        }
     }
 }
 impl Sum for Quantity {
@@ -177,7 +205,9 @@ impl FromStr for Quantity {
             b'+' => (false, &text[1..]),
             _ => (false, text),
         };
-        let number_end = rest.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(rest.len());
+        let number_end = rest
+            .find(|c: char| !(c.is_ascii_digit() || c == '.'))
+            .unwrap_or(rest.len());
         let (number, suffix) = rest.split_at(number_end);
         if number.is_empty() || !suffix_is_formed(suffix) {
             return Err(QuantityError::Format);
@@ -198,7 +228,10 @@ impl FromStr for Quantity {
                 format = Format::DecimalSi;
             }
         }
-        Ok(Self { nanos: if negative { -nanos } else { nanos }, format })
+        Ok(Self {
+            nanos: if negative { -nanos } else { nanos },
+            format,
+        })
     }
 }
 
@@ -237,7 +270,9 @@ fn interpret(suffix: &str) -> Result<(Scale, Format), QuantityError> {
         "Pi" => binary(50),
         "Ei" => binary(60),
         _ => {
-            let exponent = suffix.strip_prefix(['e', 'E']).ok_or(QuantityError::Suffix)?;
+            let exponent = suffix
+                .strip_prefix(['e', 'E'])
+                .ok_or(QuantityError::Suffix)?;
             let exponent: i64 = exponent.parse().map_err(|_| QuantityError::Suffix)?;
             // Beyond this, every number is nothing (rounded up to a billionth) or the cap.
             let exponent = exponent.clamp(-1000, 1000) as i32;
@@ -252,14 +287,22 @@ fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
         Scale::Ten(e) => (e, DIGITS_DECIMAL, 1),
         Scale::Two(bits) => (0, DIGITS_BINARY, 1_i128 << bits),
     };
-    let digits = || whole.bytes().chain(fraction.bytes()).map(|b| i128::from(b - b'0'));
+    let digits = || {
+        whole
+            .bytes()
+            .chain(fraction.bytes())
+            .map(|b| i128::from(b - b'0'))
+    };
     let leading = digits().take_while(|d| *d == 0).count();
     let total = whole.len() + fraction.len();
     if leading == total {
         return 0;
     }
     let kept = (total - leading).min(digits_kept);
-    let mantissa = digits().skip(leading).take(kept).fold(0_i128, |n, d| n * 10 + d);
+    let mantissa = digits()
+        .skip(leading)
+        .take(kept)
+        .fold(0_i128, |n, d| n * 10 + d);
     let lost = digits().skip(leading + kept).any(|d| d != 0);
     // In billionths the value is mantissa * unit * 10^exponent, and a little more where digits were lost.
     let point = i64::try_from(whole.len()).unwrap_or(i64::MAX / 4);
@@ -269,10 +312,22 @@ fn count(whole: &str, fraction: &str, scale: Scale) -> i128 {
 
 fn shift_ten(mantissa: i128, lost: bool, exponent: i64) -> i128 {
     if exponent >= 0 {
-        let Some(factor) = u32::try_from(exponent).ok().and_then(|e| 10_i128.checked_pow(e)) else { return MAX };
-        mantissa.checked_mul(factor).map_or(MAX, |n| (n + i128::from(lost)).min(MAX))
+        let Some(factor) = u32::try_from(exponent)
+            .ok()
+            .and_then(|e| 10_i128.checked_pow(e))
+        else {
+            return MAX;
+        };
+        mantissa
+            .checked_mul(factor)
+            .map_or(MAX, |n| (n + i128::from(lost)).min(MAX))
     } else {
-        let Some(divisor) = u32::try_from(-exponent).ok().and_then(|e| 10_i128.checked_pow(e)) else { return 1 };
+        let Some(divisor) = u32::try_from(-exponent)
+            .ok()
+            .and_then(|e| 10_i128.checked_pow(e))
+        else {
+            return 1;
+        };
         let rounded = mantissa / divisor + i128::from(mantissa % divisor != 0 || lost);
         rounded.min(MAX)
     }
@@ -304,9 +359,15 @@ impl fmt::Display for Quantity {
             exponent += 3;
         }
         if format == Format::DecimalExponent {
-            if exponent == 0 { write!(f, "{n}") } else { write!(f, "{n}e{exponent}") }
+            if exponent == 0 {
+                write!(f, "{n}")
+            } else {
+                write!(f, "{n}e{exponent}")
+            }
         } else {
-            let suffix = DECIMAL[usize::try_from((exponent + 9) / 3).unwrap_or(3).min(DECIMAL.len() - 1)];
+            let suffix = DECIMAL[usize::try_from((exponent + 9) / 3)
+                .unwrap_or(3)
+                .min(DECIMAL.len() - 1)];
             write!(f, "{n}{suffix}")
         }
     }

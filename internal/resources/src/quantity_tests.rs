@@ -59,14 +59,36 @@ fn quantities_are_printed_in_kubernetes_canonical_form() {
 
 #[test]
 fn what_is_no_quantity_is_refused_in_kubernetes_words() {
-    for text in ["", "abc", "1 Gi", "1.2.3", "--1", "1Gi ", "1Gib", "%", "1e3x", "+", "-"] {
-        assert_eq!(text.parse::<Quantity>(), Err(QuantityError::Format), "{text}");
+    for text in [
+        "", "abc", "1 Gi", "1.2.3", "--1", "1Gi ", "1Gib", "%", "1e3x", "+", "-",
+    ] {
+        assert_eq!(
+            text.parse::<Quantity>(),
+            Err(QuantityError::Format),
+            "{text}"
+        );
     }
-    for text in ["1i", "1KK", "1e", "1mm", "1K", "1Kim", "1e9999999999999999999999"] {
-        assert_eq!(text.parse::<Quantity>(), Err(QuantityError::Suffix), "{text}");
+    for text in [
+        "1i",
+        "1KK",
+        "1e",
+        "1mm",
+        "1K",
+        "1Kim",
+        "1e9999999999999999999999",
+    ] {
+        assert_eq!(
+            text.parse::<Quantity>(),
+            Err(QuantityError::Suffix),
+            "{text}"
+        );
     }
     assert_eq!(".".parse::<Quantity>(), Err(QuantityError::Numeric));
-    assert!(QuantityError::Format.to_string().starts_with("quantities must match the regular expression"));
+    assert!(
+        QuantityError::Format
+            .to_string()
+            .starts_with("quantities must match the regular expression")
+    );
 }
 
 #[test]
@@ -101,7 +123,10 @@ fn sums_print_like_their_first_term() {
     assert_eq!((q("0") + q("1Gi")).to_string(), "1Gi");
     assert_eq!((q("500m") + q("500m")).to_string(), "1");
     assert_eq!((q("1") - q("1500m")).to_string(), "-500m");
-    assert_eq!([q("1"), q("2"), q("3")].into_iter().sum::<Quantity>(), q("6"));
+    assert_eq!(
+        [q("1"), q("2"), q("3")].into_iter().sum::<Quantity>(),
+        q("6")
+    );
 }
 
 #[test]
@@ -109,11 +134,18 @@ fn quantities_of_objects_are_read_and_written() {
     assert_eq!(Quantity::parse_k8s(&K8sQuantity("2".into())), Ok(q("2")));
     assert_eq!(Quantity::from_bytes(1 << 30).to_k8s().0, "1Gi");
     assert_eq!(Quantity::from_milli(250).to_k8s().0, "250m");
-    assert!(q("0").is_zero() && q("-1").is_negative() && !q("1500m").is_whole() && q("1500m").is_whole_milli());
+    assert!(
+        q("0").is_zero()
+            && q("-1").is_negative()
+            && !q("1500m").is_whole()
+            && q("1500m").is_whole_milli()
+    );
 }
 
-const SUFFIXES: [&str; 19] =
-    ["n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3", "E-2", "e+1"];
+const SUFFIXES: [&str; 19] = [
+    "n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3",
+    "E-2", "e+1",
+];
 
 proptest! {
     #[test]

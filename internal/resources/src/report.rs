@@ -117,13 +117,22 @@ impl PlacementReport {
             );
         }
         if self.per_reason.is_empty() {
-            out.push_str(if self.binding.is_empty() { self.verdict.reason() } else { &self.binding });
+            out.push_str(if self.binding.is_empty() {
+                self.verdict.reason()
+            } else {
+                &self.binding
+            });
             if !out.ends_with('.') {
                 out.push('.');
             }
             return out;
         }
-        let _ = write!(out, "{}/{} nodes are available: ", self.nodes - self.refused(), self.nodes);
+        let _ = write!(
+            out,
+            "{}/{} nodes are available: ",
+            self.nodes - self.refused(),
+            self.nodes
+        );
         for (i, reason) in self.per_reason.iter().enumerate() {
             let comma = if i == 0 { "" } else { ", " };
             let _ = write!(out, "{comma}{} {}", reason.nodes, reason.reason);
@@ -134,7 +143,11 @@ impl PlacementReport {
 
     /// Nodes refused, when each node is counted under one reason; never more than there are.
     fn refused(&self) -> usize {
-        self.per_reason.iter().map(|r| r.nodes).sum::<usize>().min(self.nodes)
+        self.per_reason
+            .iter()
+            .map(|r| r.nodes)
+            .sum::<usize>()
+            .min(self.nodes)
     }
 }
 
@@ -147,10 +160,16 @@ mod tests {
         let mut report = PlacementReport {
             members_wanted: 1,
             nodes: 2,
-            per_reason: vec![ReasonCount { reason: "Insufficient nvidia.com/gpu".into(), nodes: 2 }],
+            per_reason: vec![ReasonCount {
+                reason: "Insufficient nvidia.com/gpu".into(),
+                nodes: 2,
+            }],
             ..PlacementReport::default()
         };
-        assert_eq!(report.sentence(), "0/2 nodes are available: 2 Insufficient nvidia.com/gpu.");
+        assert_eq!(
+            report.sentence(),
+            "0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
+        );
         report.members_wanted = 6;
         report.members_placed_possible = 2;
         assert_eq!(
@@ -172,9 +191,16 @@ mod tests {
 
     #[test]
     fn a_report_survives_its_json() {
-        let report = PlacementReport { group: "g".into(), ahead: 3, ..PlacementReport::default() };
+        let report = PlacementReport {
+            group: "g".into(),
+            ahead: 3,
+            ..PlacementReport::default()
+        };
         let text = serde_json::to_string(&report).unwrap();
         assert!(text.contains("membersWanted"));
-        assert_eq!(serde_json::from_str::<PlacementReport>(&text).unwrap(), report);
+        assert_eq!(
+            serde_json::from_str::<PlacementReport>(&text).unwrap(),
+            report
+        );
     }
 }

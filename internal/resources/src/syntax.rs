@@ -53,7 +53,9 @@ fn is_name_shape(text: &str) -> bool {
         (Some(first), Some(last)) => {
             first.is_ascii_alphanumeric()
                 && last.is_ascii_alphanumeric()
-                && bytes.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+                && bytes
+                    .iter()
+                    .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
         }
         _ => false,
     }
@@ -119,15 +121,25 @@ pub fn qualified_name(text: &str) -> Vec<String> {
     let name = match text.split_once('/') {
         None => text,
         Some((_, name)) if name.contains('/') => {
-            let mut message = pattern(&format!("a qualified name {MESSAGE}"), QUALIFIED_FMT, &EXAMPLES);
-            message.push_str(" with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')");
+            let mut message = pattern(
+                &format!("a qualified name {MESSAGE}"),
+                QUALIFIED_FMT,
+                &EXAMPLES,
+            );
+            message.push_str(
+                " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
+            );
             return vec![message];
         }
         Some((prefix, name)) => {
             if prefix.is_empty() {
                 out.push("prefix part must be non-empty".to_owned());
             } else {
-                out.extend(dns1123_subdomain(prefix).into_iter().map(|m| format!("prefix part {m}")));
+                out.extend(
+                    dns1123_subdomain(prefix)
+                        .into_iter()
+                        .map(|m| format!("prefix part {m}")),
+                );
             }
             name
         }
@@ -138,7 +150,11 @@ pub fn qualified_name(text: &str) -> Vec<String> {
         out.push(format!("name part {}", too_long(LABEL_MAX)));
     }
     if !is_name_shape(name) {
-        out.push(pattern(&format!("name part {MESSAGE}"), QUALIFIED_FMT, &EXAMPLES));
+        out.push(pattern(
+            &format!("name part {MESSAGE}"),
+            QUALIFIED_FMT,
+            &EXAMPLES,
+        ));
     }
     out
 }
@@ -176,7 +192,11 @@ pub fn config_key(text: &str) -> Vec<String> {
     if text.len() > SUBDOMAIN_MAX {
         out.push(too_long(SUBDOMAIN_MAX));
     }
-    if text.is_empty() || !text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_')) {
+    if text.is_empty()
+        || !text
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))
+    {
         out.push(pattern(
             "a valid config key must consist of alphanumeric characters, '-', '_' or '.'",
             CONFIG_KEY_FMT,
@@ -200,7 +220,9 @@ pub fn port_name(text: &str) -> Vec<String> {
         out.push(too_long(15));
     }
     if text.is_empty() || !text.bytes().all(|b| is_lower(b) || b == b'-') {
-        out.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+        out.push(
+            "must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned(),
+        );
     }
     if !text.bytes().any(|b| b.is_ascii_lowercase()) {
         out.push("must contain at least one letter (a-z)".to_owned());
@@ -216,10 +238,63 @@ pub fn port_name(text: &str) -> Vec<String> {
 
 /// A port's number.
 pub fn port_number(port: i64) -> Vec<String> {
-    if (1..=65535).contains(&port) { Vec::new() } else { vec![in_range(1, 65535)] }
+    if (1..=65535).contains(&port) {
+        Vec::new()
+    } else {
+        vec![in_range(1, 65535)]
+    }
 }
 
 /// What Kubernetes says of a number outside its range.
 pub fn in_range(low: i64, high: i64) -> String {
     format!("must be between {low} and {high}, inclusive")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_their_syntax() {
+        let long = "a".repeat(64);
+        let table: [(fn(&str) -> Vec<String>, &[&str], &[&str]); 8] = [
+            (
+                dns1123_label,
+                &["a", "a-1", "1"],
+                &["", "A", "-a", "a-", "a.b", "a_b", &long],
+            ),
+            (
+                dns1123_subdomain,
+                &["a.b", "a", "1.2", &long],
+                &["", ".a", "a..b", "a.-b", "A"],
+            ),
+            (dns1035_label, &["a", "a1"], &["1a", "", "a.b"]),
+            (
+                qualified_name,
+                &["a", "A_b.c", "x.io/a"],
+                &["", "/a", "x/", "a/b/c", "X.io/a", "-a"],
+            ),
+            (label_value, &["", "a", "A.b_c-d"], &["-", "a b", &long]),
+            (env_name, &["A", "a.b", "1", "A B"], &["", "A=B", "é"]),
+            (
+                config_key,
+                &["a", "a.b", "_"],
+                &["", ".", "..", "..a", "a/b"],
+            ),
+            (
+                port_name,
+                &["http", "a-1"],
+                &["", "1", "A", "a--b", "-a", "a234567890123456"],
+            ),
+        ];
+        for (i, (rule, good, bad)) in table.into_iter().enumerate() {
+            for text in good {
+                assert!(rule(text).is_empty(), "rule {i}: {text}");
+            }
+            for text in bad {
+                assert!(!rule(text).is_empty(), "rule {i}: {text}");
+            }
+        }
+        assert_eq!(dns1123_label(&long), ["must be no more than 63 characters"]);
+    }
 }

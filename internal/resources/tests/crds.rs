@@ -25,7 +25,11 @@ fn the_files_are_what_the_types_generate() {
         // Compared by meaning: the order of members is the serialiser's.
         let there = std::fs::read_to_string(&path).unwrap_or_default();
         let there: serde_json::Value = serde_norway::from_str(&there).unwrap_or_default();
-        assert!(there == value, "{} is out of date: run MUSTER_BLESS=1 cargo test -p resources --test crds", path.display());
+        assert!(
+            there == value,
+            "{} is out of date: run MUSTER_BLESS=1 cargo test -p resources --test crds",
+            path.display()
+        );
         names.push(name);
     }
     let mut files: Vec<String> = std::fs::read_dir(folder())
@@ -41,16 +45,40 @@ fn the_files_are_what_the_types_generate() {
 fn every_custom_kind_is_registered_under_the_same_names() {
     for crd in crds::all() {
         let version = &crd.spec.versions[0];
-        let kind = registry::find(&crd.spec.group, &version.name, &crd.spec.names.plural).expect("registered");
+        let kind = registry::find(&crd.spec.group, &version.name, &crd.spec.names.plural)
+            .expect("registered");
         assert_eq!(kind.kind, crd.spec.names.kind);
         assert_eq!(kind.singular, crd.spec.names.singular.as_deref().unwrap());
-        assert_eq!(kind.list_kind, crd.spec.names.list_kind.clone().unwrap_or_else(|| format!("{}List", kind.kind)));
+        assert_eq!(
+            kind.list_kind,
+            crd.spec
+                .names
+                .list_kind
+                .clone()
+                .unwrap_or_else(|| format!("{}List", kind.kind))
+        );
         assert_eq!(kind.namespaced, crd.spec.scope == "Namespaced");
-        let short: Vec<&str> = crd.spec.names.short_names.iter().flatten().map(String::as_str).collect();
+        let short: Vec<&str> = crd
+            .spec
+            .names
+            .short_names
+            .iter()
+            .flatten()
+            .map(String::as_str)
+            .collect();
         assert_eq!(kind.short_names, short);
         let scale = version.subresources.as_ref().and_then(|s| s.scale.as_ref());
-        assert_eq!(kind.scale.map(|s| s.spec_replicas), scale.map(|s| s.spec_replicas_path.as_str()));
-        assert_eq!(kind.status, version.subresources.as_ref().is_some_and(|s| s.status.is_some()));
+        assert_eq!(
+            kind.scale.map(|s| s.spec_replicas),
+            scale.map(|s| s.spec_replicas_path.as_str())
+        );
+        assert_eq!(
+            kind.status,
+            version
+                .subresources
+                .as_ref()
+                .is_some_and(|s| s.status.is_some())
+        );
         assert!(!kind.strategic);
     }
 }
@@ -59,12 +87,20 @@ fn every_custom_kind_is_registered_under_the_same_names() {
 fn schemas_name_a_type_for_every_field() {
     fn walk(schema: &serde_json::Value, path: &str) {
         for key in ["anyOf", "oneOf", "$ref", "definitions"] {
-            assert!(schema.get(key).is_none(), "{path} has {key}, which no structural schema may");
+            assert!(
+                schema.get(key).is_none(),
+                "{path} has {key}, which no structural schema may"
+            );
         }
         let open = schema.get("x-kubernetes-int-or-string").is_some()
             || schema.get("x-kubernetes-preserve-unknown-fields").is_some();
         assert!(open || schema.get("type").is_some(), "{path} has no type");
-        for (name, inner) in schema.get("properties").and_then(|p| p.as_object()).into_iter().flatten() {
+        for (name, inner) in schema
+            .get("properties")
+            .and_then(|p| p.as_object())
+            .into_iter()
+            .flatten()
+        {
             walk(inner, &format!("{path}.{name}"));
         }
         for key in ["items", "additionalProperties"] {
@@ -74,7 +110,11 @@ fn schemas_name_a_type_for_every_field() {
         }
     }
     for crd in crds::all() {
-        let schema = crd.spec.versions[0].schema.as_ref().and_then(|s| s.open_api_v3_schema.as_ref()).unwrap();
+        let schema = crd.spec.versions[0]
+            .schema
+            .as_ref()
+            .and_then(|s| s.open_api_v3_schema.as_ref())
+            .unwrap();
         walk(&serde_json::to_value(schema).unwrap(), &crd.spec.names.kind);
     }
 }

@@ -4,7 +4,7 @@
 use futures::stream::{self, StreamExt as _};
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
-use kube::{Api, Client, Resource as _, ResourceExt as _};
+use kube::{Api, Client, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde_json::{Value, json};
 use std::sync::Arc;

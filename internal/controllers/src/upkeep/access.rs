@@ -1,10 +1,16 @@
 //! Owns how the loops reach any registered kind through the API, and how its answers are
 //! told apart. No decisions.
 
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream;
 use kube::api::{ApiResource, DynamicObject};
 use kube::core::{GroupVersionKind, PartialObjectMeta};
 use kube::{Api, Client};
 use resources::registry::Kind;
+
+/// How many writes of one loop are under way at once.
+pub(super) const WRITES_MAX: usize = 8;
 
 /// An object of any kind, its metadata only.
 pub(super) type Metadata = PartialObjectMeta<DynamicObject>;
@@ -41,4 +47,12 @@ pub(super) fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<Option<T>
         Err(error) if answered(&error, 404) => Ok(None),
         Err(error) => Err(error),
     }
+}
+
+/// Does all of these writes, some of them at a time; the first error of any, once all
+/// were tried.
+pub(super) async fn together(writes: Vec<BoxFuture<'_, kube::Result<()>>>) -> kube::Result<()> {
+    let done = stream::iter(writes).buffer_unordered(WRITES_MAX);
+    let outcomes: Vec<_> = done.collect().await;
+    outcomes.into_iter().collect()
 }

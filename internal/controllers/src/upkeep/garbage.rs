@@ -5,6 +5,7 @@
 use std::collections::BTreeSet;
 
 use futures::StreamExt as _;
+use futures::future::FutureExt as _;
 use futures::stream::{self, SelectAll};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -12,7 +13,7 @@ use kube::runtime::watcher;
 use resources::registry::{self, Kind};
 use serde_json::json;
 
-use super::access::{Metadata, answered, everywhere, unless_gone, within};
+use super::access::{Metadata, WRITES_MAX, answered, everywhere, unless_gone, within};
 use super::graph::{Cascade, Graph, Node, Step, Uid, owner_kind};
 use super::work::Work;
 use super::{mirror, stopped};
@@ -20,8 +21,6 @@ use crate::Context;
 
 /// How many objects are looked at before the watches are read again.
 const TAKE_MAX: usize = 256;
-/// How many writes are under way at once.
-const WRITES_MAX: usize = 8;
 /// How many absent owners are remembered; the API is asked again about forgotten ones.
 const ABSENT_MAX: usize = 10_000;
 
@@ -82,7 +81,13 @@ impl Collector {
 
     fn take(&mut self, kind: &'static Kind, event: watcher::Event<Metadata>) {
         let look = match event {
-            watcher::Event::Init => Vec::new(),
+            watcher::Event::Init => {
+                // A list that broke off is forgotten.
+                for uid in self.graph.of_kind(kind) {
+                    self.listing.remove(&uid);
+                }
+                Vec::new()
+            }
             watcher::Event::InitApply(object) => {
                 let node = node(kind, object);
                 self.listing.insert(node.uid.clone());
@@ -115,18 +120,20 @@ impl Collector {
             }
             steps.extend(decided.into_iter().map(|step| (uid.clone(), step)));
         }
-        let (client, graph) = (&self.client, &self.graph);
-        let outcomes: Vec<_> = stream::iter(steps)
-            .map(|(uid, step)| async move {
-                let outcome = perform(client, graph, &uid, &step).await;
-                (uid, step, outcome)
-            })
-            .buffer_unordered(WRITES_MAX)
-            .collect()
-            .await;
+        let mut writes = Vec::new();
+        for (uid, step) in steps {
+            writes.push(self.perform(uid, step).boxed());
+        }
+        let done = stream::iter(writes).buffer_unordered(WRITES_MAX);
+        let outcomes: Vec<_> = done.collect().await;
         for (uid, step, outcome) in outcomes {
             self.settle(uid, &step, outcome);
         }
+    }
+
+    async fn perform(&self, uid: Uid, step: Step) -> (Uid, Step, kube::Result<Outcome>) {
+        let outcome = perform(&self.client, &self.graph, &uid, &step).await;
+        (uid, step, outcome)
     }
 
     fn settle(&mut self, uid: Uid, step: &Step, outcome: kube::Result<Outcome>) {

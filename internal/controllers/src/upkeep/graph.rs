@@ -89,7 +89,10 @@ impl Graph {
             look.push(node.uid.clone());
         }
         let began_waiting = node.awaits_dependents()
-            && !self.nodes.get(&node.uid).is_some_and(Node::awaits_dependents);
+            && !self
+                .nodes
+                .get(&node.uid)
+                .is_some_and(Node::awaits_dependents);
         if began_waiting {
             look.extend(self.dependents_of(&node.uid).cloned());
         }
@@ -156,7 +159,8 @@ impl Graph {
 
     fn decide_deleting(&self, node: &Node) -> Vec<Step> {
         if node.has_finalizer(ORPHAN) {
-            let strip = |dependent: &Uid| Step::DropOwners(dependent.clone(), vec![node.uid.clone()]);
+            let strip =
+                |dependent: &Uid| Step::DropOwners(dependent.clone(), vec![node.uid.clone()]);
             let steps: Vec<Step> = self.dependents_of(&node.uid).map(strip).collect();
             if steps.is_empty() {
                 return vec![Step::DropFinalizer(node.uid.clone(), ORPHAN)];

@@ -47,7 +47,10 @@ fn absent(uids: &[&str]) -> BTreeSet<Uid> {
 }
 
 fn drop_owners(uid: &str, owners: &[&str]) -> Step {
-    Step::DropOwners(uid.to_owned(), owners.iter().map(|o| (*o).to_owned()).collect())
+    Step::DropOwners(
+        uid.to_owned(),
+        owners.iter().map(|o| (*o).to_owned()).collect(),
+    )
 }
 
 fn delete(uid: &str, cascade: Cascade) -> Step {
@@ -83,7 +86,10 @@ fn what_follows_from_the_owners() {
         ),
         (
             "one of two owners gone",
-            vec![node("p", &[]), node("d", &[owner("o", true), owner("p", true)])],
+            vec![
+                node("p", &[]),
+                node("d", &[owner("o", true), owner("p", true)]),
+            ],
             absent(&["o"]),
             vec![drop_owners("d", &["o"])],
         ),
@@ -105,7 +111,10 @@ fn what_follows_from_the_owners() {
         ),
         (
             "an owner that is deleted in the background is there until it is gone",
-            vec![going("o", &[], "example.com/mine"), node("d", &[owner("o", true)])],
+            vec![
+                going("o", &[], "example.com/mine"),
+                node("d", &[owner("o", true)]),
+            ],
             absent(&[]),
             vec![],
         ),
@@ -253,7 +262,11 @@ fn a_deleted_tree_collapses_to_nothing_in_every_mode() {
                 }
             }
         }
-        assert!(graph.nodes.is_empty(), "{cascade:?}: {:?}", graph.nodes.keys());
+        assert!(
+            graph.nodes.is_empty(),
+            "{cascade:?}: {:?}",
+            graph.nodes.keys()
+        );
         assert!(graph.dependents.is_empty());
     }
 }

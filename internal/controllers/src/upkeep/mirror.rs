@@ -23,7 +23,10 @@ pub(super) fn key_of<K: Resource>(object: &K) -> Key {
 }
 
 /// Watches a kind for ever: errors are logged and retried after a growing while.
-pub(super) fn watch<K>(api: Api<K>, config: watcher::Config) -> BoxStream<'static, watcher::Event<K>>
+pub(super) fn watch<K>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> BoxStream<'static, watcher::Event<K>>
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
@@ -100,10 +103,8 @@ impl<T> Mirror<T> {
             }
             watcher::Event::InitDone => {
                 self.synced = true;
-                let mut old = std::mem::replace(
-                    &mut self.objects,
-                    std::mem::take(&mut self.incoming),
-                );
+                let mut old =
+                    std::mem::replace(&mut self.objects, std::mem::take(&mut self.incoming));
                 let keys: BTreeSet<Key> = old.keys().chain(self.objects.keys()).cloned().collect();
                 keys.into_iter()
                     .map(|key| Change {

@@ -19,7 +19,10 @@ pub fn limit_ranges(pod: &mut Value, ranges: &[LimitRange]) -> Vec<String> {
     }
     let mut notes = Vec::new();
     for range in ranges {
-        for (list, word) in [("containers", "container"), ("initContainers", "init container")] {
+        for (list, word) in [
+            ("containers", "container"),
+            ("initContainers", "init container"),
+        ] {
             if let Some(spec) = json::child(pod, "spec") {
                 for container in json::list(spec, list) {
                     merge_defaults(container, range, word, &mut notes);
@@ -28,25 +31,36 @@ pub fn limit_ranges(pod: &mut Value, ranges: &[LimitRange]) -> Vec<String> {
         }
     }
     if !notes.is_empty()
-        && let Some(annotations) = json::object(pod, "metadata").and_then(|meta| json::object(meta, "annotations"))
+        && let Some(annotations) =
+            json::object(pod, "metadata").and_then(|meta| json::object(meta, "annotations"))
         && let Some(map) = annotations.as_object_mut()
     {
         let text = format!("LimitRanger plugin set: {}", notes.join("; "));
         map.insert(ANNOTATION.to_owned(), Value::String(text));
     }
     let mut broken = Vec::new();
-    for item in ranges.iter().filter_map(|range| range.spec.as_ref()).flat_map(|spec| &spec.limits) {
+    for item in ranges
+        .iter()
+        .filter_map(|range| range.spec.as_ref())
+        .flat_map(|spec| &spec.limits)
+    {
         match item.type_.as_str() {
             "Container" => {
                 for list in ["containers", "initContainers"] {
                     for container in json::items(pod, &["spec", list]) {
                         let resources = json::at(container, &["resources"]);
-                        let (requests, limits) = (read(resources, "requests"), read(resources, "limits"));
+                        let (requests, limits) =
+                            (read(resources, "requests"), read(resources, "limits"));
                         check(item, &requests, &limits, &mut broken);
                     }
                 }
             }
-            "Pod" => check(item, &pod_total(pod, "requests"), &pod_total(pod, "limits"), &mut broken),
+            "Pod" => check(
+                item,
+                &pod_total(pod, "requests"),
+                &pod_total(pod, "limits"),
+                &mut broken,
+            ),
             _ => {}
         }
     }
@@ -54,15 +68,23 @@ pub fn limit_ranges(pod: &mut Value, ranges: &[LimitRange]) -> Vec<String> {
 }
 
 fn items(range: &LimitRange) -> impl Iterator<Item = &LimitRangeItem> {
-    range.spec.iter().flat_map(|spec| &spec.limits).filter(|item| item.type_ == "Container")
+    range
+        .spec
+        .iter()
+        .flat_map(|spec| &spec.limits)
+        .filter(|item| item.type_ == "Container")
 }
 
 fn merge_defaults(container: &mut Value, range: &LimitRange, word: &str, notes: &mut Vec<String>) {
     let name = json::text(container, &["name"]).to_owned();
-    let Some(resources) = json::object(container, "resources") else { return };
+    let Some(resources) = json::object(container, "resources") else {
+        return;
+    };
     type Pick = fn(&LimitRangeItem) -> Option<&BTreeMap<String, K8sQuantity>>;
-    let lists: [(&str, &str, Pick); 2] =
-        [("requests", "request", |item| item.default_request.as_ref()), ("limits", "limit", |item| item.default.as_ref())];
+    let lists: [(&str, &str, Pick); 2] = [
+        ("requests", "request", |item| item.default_request.as_ref()),
+        ("limits", "limit", |item| item.default.as_ref()),
+    ];
     for (list, singular, pick) in lists {
         let mut set = Vec::new();
         for (resource, quantity) in items(range).filter_map(pick).flatten() {
@@ -84,7 +106,9 @@ fn merge_defaults(container: &mut Value, range: &LimitRange, word: &str, notes: 
 pub(super) type List = BTreeMap<String, Quantity>;
 
 fn read(resources: &Value, list: &str) -> List {
-    json::members(resources, &[list]).filter_map(|(k, v)| Some((k.clone(), json::quantity_of(v)?))).collect()
+    json::members(resources, &[list])
+        .filter_map(|(k, v)| Some((k.clone(), json::quantity_of(v)?)))
+        .collect()
 }
 
 /// What a pod's containers ask for together, with init containers counted as the larger of the two.
@@ -116,14 +140,21 @@ pub(super) fn pod_total(pod: &Value, list: &str) -> List {
 fn check(item: &LimitRangeItem, requests: &List, limits: &List, broken: &mut Vec<String>) {
     let kind = &item.type_;
     let each = |list: &Option<BTreeMap<String, K8sQuantity>>| -> List {
-        list.iter().flatten().filter_map(|(name, q)| Some((name.clone(), Quantity::parse_k8s(q).ok()?))).collect()
+        list.iter()
+            .flatten()
+            .filter_map(|(name, q)| Some((name.clone(), Quantity::parse_k8s(q).ok()?)))
+            .collect()
     };
     for (name, least) in each(&item.min) {
         let words = format!("minimum {name} usage per {kind} is {least}");
         match (requests.get(&name), limits.get(&name)) {
             (None, _) => broken.push(format!("{words}.  No request is specified")),
-            (Some(request), _) if *request < least => broken.push(format!("{words}, but request is {request}")),
-            (_, Some(limit)) if *limit < least => broken.push(format!("{words}, but limit is {limit}")),
+            (Some(request), _) if *request < least => {
+                broken.push(format!("{words}, but request is {request}"))
+            }
+            (_, Some(limit)) if *limit < least => {
+                broken.push(format!("{words}, but limit is {limit}"))
+            }
             _ => {}
         }
     }
@@ -131,16 +162,25 @@ fn check(item: &LimitRangeItem, requests: &List, limits: &List, broken: &mut Vec
         let words = format!("maximum {name} usage per {kind} is {most}");
         match (requests.get(&name), limits.get(&name)) {
             (_, None) => broken.push(format!("{words}.  No limit is specified")),
-            (_, Some(limit)) if *limit > most => broken.push(format!("{words}, but limit is {limit}")),
-            (Some(request), _) if *request > most => broken.push(format!("{words}, but request is {request}")),
+            (_, Some(limit)) if *limit > most => {
+                broken.push(format!("{words}, but limit is {limit}"))
+            }
+            (Some(request), _) if *request > most => {
+                broken.push(format!("{words}, but request is {request}"))
+            }
             _ => {}
         }
     }
     for (name, ratio) in each(&item.max_limit_request_ratio) {
         let words = format!("{name} max limit to request ratio per {kind} is {ratio}");
         let (request, limit) = (requests.get(&name), limits.get(&name));
-        match (request.filter(|q| !q.is_zero()), limit.filter(|q| !q.is_zero())) {
-            (None, _) => broken.push(format!("{words}, but no request is specified or request is 0")),
+        match (
+            request.filter(|q| !q.is_zero()),
+            limit.filter(|q| !q.is_zero()),
+        ) {
+            (None, _) => broken.push(format!(
+                "{words}, but no request is specified or request is 0"
+            )),
             (_, None) => broken.push(format!("{words}, but no limit is specified or limit is 0")),
             (Some(request), Some(limit)) => {
                 let observed = limit.as_f64() / request.as_f64();

@@ -8,8 +8,10 @@ use crate::json;
 /// The highest priority that a user's class may have.
 pub const HIGHEST_USER_PRIORITY: i64 = 1_000_000_000;
 /// The classes that are always there, and their priorities.
-pub const SYSTEM_CLASSES: [(&str, i64); 2] =
-    [("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+pub const SYSTEM_CLASSES: [(&str, i64); 2] = [
+    ("system-node-critical", 2_000_001_000),
+    ("system-cluster-critical", 2_000_000_000),
+];
 const DEFAULT_POLICY: &str = "PreemptLowerPriority";
 
 /// Why a pod's priority cannot be settled; the words are Kubernetes'.
@@ -19,7 +21,9 @@ pub enum PriorityError {
     #[error("no PriorityClass with name {0} was found")]
     NotFound(String),
     /// The pod states another priority than its class has.
-    #[error("the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {computed} from the given PriorityClass name")]
+    #[error(
+        "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {computed} from the given PriorityClass name"
+    )]
     Contradiction {
         /// What the pod states.
         given: i64,
@@ -33,19 +37,35 @@ pub enum PriorityError {
 /// # Errors
 /// When the class named does not exist, or the pod states another priority than its class has.
 pub fn priority(pod: &mut Value, classes: &[PriorityClass]) -> Result<(), PriorityError> {
-    let Some(spec) = json::object(pod, "spec") else { return Ok(()) };
+    let Some(spec) = json::object(pod, "spec") else {
+        return Ok(());
+    };
     let name = json::text(spec, &["priorityClassName"]).to_owned();
-    let known = |name: &str| classes.iter().find(|class| class.metadata.name.as_deref() == Some(name));
+    let known = |name: &str| {
+        classes
+            .iter()
+            .find(|class| class.metadata.name.as_deref() == Some(name))
+    };
     let (name, value, policy) = if name.is_empty() {
         // Of several defaults the lowest binds, as in Kubernetes.
-        let default =
-            classes.iter().filter(|class| class.global_default == Some(true)).min_by_key(|class| class.value);
+        let default = classes
+            .iter()
+            .filter(|class| class.global_default == Some(true))
+            .min_by_key(|class| class.value);
         match default {
-            Some(class) => (class.metadata.name.clone(), i64::from(class.value), class.preemption_policy.clone()),
+            Some(class) => (
+                class.metadata.name.clone(),
+                i64::from(class.value),
+                class.preemption_policy.clone(),
+            ),
             None => (None, 0, None),
         }
     } else if let Some(class) = known(&name) {
-        (Some(name), i64::from(class.value), class.preemption_policy.clone())
+        (
+            Some(name),
+            i64::from(class.value),
+            class.preemption_policy.clone(),
+        )
     } else if let Some((_, value)) = SYSTEM_CLASSES.iter().find(|(known, _)| *known == name) {
         (Some(name), *value, None)
     } else {
@@ -54,13 +74,20 @@ pub fn priority(pod: &mut Value, classes: &[PriorityClass]) -> Result<(), Priori
     if let Some(given) = json::int(spec, &["priority"])
         && given != value
     {
-        return Err(PriorityError::Contradiction { given, computed: value });
+        return Err(PriorityError::Contradiction {
+            given,
+            computed: value,
+        });
     }
     spec["priority"] = Value::from(value);
     if let Some(name) = name {
         spec["priorityClassName"] = Value::from(name);
     }
-    json::fill_text(spec, "preemptionPolicy", policy.as_deref().unwrap_or(DEFAULT_POLICY));
+    json::fill_text(
+        spec,
+        "preemptionPolicy",
+        policy.as_deref().unwrap_or(DEFAULT_POLICY),
+    );
     Ok(())
 }
 
@@ -71,7 +98,11 @@ mod tests {
     use super::*;
 
     fn class(name: &str, value: i32, default: bool) -> PriorityClass {
-        let mut class = PriorityClass { value, global_default: Some(default), ..PriorityClass::default() };
+        let mut class = PriorityClass {
+            value,
+            global_default: Some(default),
+            ..PriorityClass::default()
+        };
         class.metadata.name = Some(name.to_owned());
         class
     }
@@ -83,7 +114,11 @@ mod tests {
             (json!({"spec": {"priorityClassName": "high"}}), 1000, "high"),
             (json!({"spec": {}}), 100, "low"),
             (json!({}), 100, "low"),
-            (json!({"spec": {"priorityClassName": "system-node-critical"}}), 2_000_001_000, "system-node-critical"),
+            (
+                json!({"spec": {"priorityClassName": "system-node-critical"}}),
+                2_000_001_000,
+                "system-node-critical",
+            ),
         ];
         for (mut pod, value, name) in table {
             priority(&mut pod, &classes).unwrap();
@@ -97,16 +132,26 @@ mod tests {
     fn without_any_class_the_priority_is_zero() {
         let mut pod = json!({"spec": {}});
         priority(&mut pod, &[]).unwrap();
-        assert_eq!(pod["spec"], json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}));
+        assert_eq!(
+            pod["spec"],
+            json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"})
+        );
     }
 
     #[test]
     fn an_unknown_class_and_a_contradiction_are_refused_in_kubernetes_words() {
         let mut pod = json!({"spec": {"priorityClassName": "nope"}});
         let error = priority(&mut pod, &[]).unwrap_err();
-        assert_eq!(error.to_string(), "no PriorityClass with name nope was found");
+        assert_eq!(
+            error.to_string(),
+            "no PriorityClass with name nope was found"
+        );
         let mut pod = json!({"spec": {"priorityClassName": "high", "priority": 5}});
         let error = priority(&mut pod, &[class("high", 10, false)]).unwrap_err();
-        assert!(error.to_string().starts_with("the integer value of priority (5) must not be provided"));
+        assert!(
+            error
+                .to_string()
+                .starts_with("the integer value of priority (5) must not be provided")
+        );
     }
 }

@@ -14,10 +14,24 @@ use crate::registry::pod::{is_extended, qos_class};
 pub type Usage = BTreeMap<String, Quantity>;
 
 /// If one of these is limited, every container must say how much of it it wants: a rule of Kubernetes' first quotas.
-const MUST_SPECIFY: [&str; 6] = ["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+const MUST_SPECIFY: [&str; 6] = [
+    "cpu",
+    "memory",
+    "requests.cpu",
+    "requests.memory",
+    "limits.cpu",
+    "limits.memory",
+];
 /// Kinds whose number may be limited by their plural alone.
-const COUNTED: [&str; 7] =
-    ["configmaps", "persistentvolumeclaims", "replicationcontrollers", "resourcequotas", "secrets", "services", "pods"];
+const COUNTED: [&str; 7] = [
+    "configmaps",
+    "persistentvolumeclaims",
+    "replicationcontrollers",
+    "resourcequotas",
+    "secrets",
+    "services",
+    "pods",
+];
 
 /// What an object counts as. A pod that has ended counts only as an object.
 pub fn usage_of(kind: &Kind, object: &Value) -> Usage {
@@ -39,7 +53,10 @@ pub fn usage_of(kind: &Kind, object: &Value) -> Usage {
     }
     match kind.plural {
         "persistentvolumeclaims" => {
-            if let Some(size) = json::quantity_of(json::at(object, &["spec", "resources", "requests", "storage"])) {
+            if let Some(size) = json::quantity_of(json::at(
+                object,
+                &["spec", "resources", "requests", "storage"],
+            )) {
                 usage.insert("requests.storage".to_owned(), size);
                 let class = json::text(object, &["spec", "storageClassName"]);
                 if !class.is_empty() {
@@ -66,7 +83,10 @@ pub fn usage_of(kind: &Kind, object: &Value) -> Usage {
 }
 
 fn has_ended(pod: &Value) -> bool {
-    matches!(json::text(pod, &["status", "phase"]), "Succeeded" | "Failed")
+    matches!(
+        json::text(pod, &["status", "phase"]),
+        "Succeeded" | "Failed"
+    )
 }
 
 /// A pod's requests and limits under the names that quotas use.
@@ -90,7 +110,11 @@ fn pod_usage(pod: &Value, usage: &mut Usage) {
 pub fn matches_scopes(quota: &ResourceQuota, kind: &Kind, object: &Value) -> bool {
     let Some(spec) = &quota.spec else { return true };
     let scopes = spec.scopes.iter().flatten();
-    let selected = spec.scope_selector.iter().filter_map(|s| s.match_expressions.as_ref()).flatten();
+    let selected = spec
+        .scope_selector
+        .iter()
+        .filter_map(|s| s.match_expressions.as_ref())
+        .flatten();
     let mut all = scopes
         .map(|name| ScopedResourceSelectorRequirement {
             scope_name: name.clone(),
@@ -137,14 +161,21 @@ fn crosses_namespaces(spec: &Value) -> bool {
     ["podAffinity", "podAntiAffinity"].iter().any(|key| {
         let wishes = json::at(spec, &["affinity", key]);
         json::items(wishes, &[REQUIRED]).iter().any(crosses)
-            || json::items(wishes, &[PREFERRED]).iter().any(|p| crosses(json::at(p, &["podAffinityTerm"])))
+            || json::items(wishes, &[PREFERRED])
+                .iter()
+                .any(|p| crosses(json::at(p, &["podAffinityTerm"])))
     })
 }
 
 /// What a quota allows, from its spec.
 pub fn hard(quota: &ResourceQuota) -> Usage {
-    let hard = quota.spec.iter().filter_map(|spec| spec.hard.as_ref()).flatten();
-    hard.filter_map(|(name, quantity)| Some((name.clone(), Quantity::parse_k8s(quantity).ok()?))).collect()
+    let hard = quota
+        .spec
+        .iter()
+        .filter_map(|spec| spec.hard.as_ref())
+        .flatten();
+    hard.filter_map(|(name, quantity)| Some((name.clone(), Quantity::parse_k8s(quantity).ok()?)))
+        .collect()
 }
 
 /// The message when adding `requested` to `used` would pass `hard`; nothing when it fits. Only resources that `hard`
@@ -167,7 +198,12 @@ pub fn exceeded(name: &str, hard: &Usage, used: &Usage, requested: &Usage) -> Op
     let list = |amounts: &Usage| {
         let texts: Vec<String> = over
             .iter()
-            .map(|resource| format!("{resource}={}", amounts.get(*resource).copied().unwrap_or(nothing)))
+            .map(|resource| {
+                format!(
+                    "{resource}={}",
+                    amounts.get(*resource).copied().unwrap_or(nothing)
+                )
+            })
             .collect();
         texts.join(",")
     };
@@ -184,10 +220,16 @@ pub fn must_specify(name: &str, hard: &Usage, kind: &Kind, pod: &Value) -> Optio
     if !kind.group.is_empty() || kind.plural != "pods" || json::has(pod, &["spec", "resources"]) {
         return None;
     }
-    let containers =
-        || json::items(pod, &["spec", "containers"]).iter().chain(json::items(pod, &["spec", "initContainers"]));
+    let containers = || {
+        json::items(pod, &["spec", "containers"])
+            .iter()
+            .chain(json::items(pod, &["spec", "initContainers"]))
+    };
     let mut missing: Vec<String> = Vec::new();
-    let limited: BTreeSet<&str> = MUST_SPECIFY.into_iter().filter(|resource| hard.contains_key(*resource)).collect();
+    let limited: BTreeSet<&str> = MUST_SPECIFY
+        .into_iter()
+        .filter(|resource| hard.contains_key(*resource))
+        .collect();
     for resource in limited {
         let (list, plain) = match resource.split_once('.') {
             Some((list, plain)) => (list, plain),
@@ -202,7 +244,8 @@ pub fn must_specify(name: &str, hard: &Usage, kind: &Kind, pod: &Value) -> Optio
             missing.push(format!("{resource} for: {}", names.join(",")));
         }
     }
-    (!missing.is_empty()).then(|| format!("failed quota: {name}: must specify {}", missing.join("; ")))
+    (!missing.is_empty())
+        .then(|| format!("failed quota: {name}: must specify {}", missing.join("; ")))
 }
 
 /// Adds one usage to another.

@@ -8,13 +8,15 @@ mod queue;
 mod schemas;
 
 pub use podgroup::{
-    NetworkTopologyMode, NetworkTopologySpec, PodGroup, PodGroupCondition, PodGroupPhase, PodGroupSpec, PodGroupStatus,
+    NetworkTopologyMode, NetworkTopologySpec, PodGroup, PodGroupCondition, PodGroupPhase,
+    PodGroupSpec, PodGroupStatus,
 };
 pub use pytorchjob::{
-    CleanPodPolicy, ElasticPolicy, JobCondition, JobConditionType, PyTorchJob, PyTorchJobSpec, PyTorchJobStatus,
-    RdzvConf, ReplicaSpec, ReplicaStatus, RestartPolicy, RunPolicy, SchedulingPolicy,
+    CleanPodPolicy, ElasticPolicy, JobCondition, JobConditionType, PyTorchJob, PyTorchJobSpec,
+    PyTorchJobStatus, RdzvConf, ReplicaSpec, ReplicaStatus, RestartPolicy, RunPolicy,
+    SchedulingPolicy,
 };
 pub use queue::{
-    Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueClusterCapacity, QueueSpec, QueueState,
-    QueueStatus, Reservation,
+    Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueClusterCapacity,
+    QueueSpec, QueueState, QueueStatus, Reservation,
 };

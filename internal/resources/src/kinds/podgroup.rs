@@ -28,8 +28,17 @@ use super::schemas;
     printcolumn(name = "STATUS", type_ = "string", json_path = ".status.phase"),
     printcolumn(name = "minMember", type_ = "integer", json_path = ".spec.minMember"),
     printcolumn(name = "RUNNINGS", type_ = "integer", json_path = ".status.running"),
-    printcolumn(name = "AGE", type_ = "date", json_path = ".metadata.creationTimestamp"),
-    printcolumn(name = "QUEUE", type_ = "string", json_path = ".spec.queue", priority = "1")
+    printcolumn(
+        name = "AGE",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    ),
+    printcolumn(
+        name = "QUEUE",
+        type_ = "string",
+        json_path = ".spec.queue",
+        priority = "1"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PodGroupSpec {
@@ -106,7 +115,20 @@ pub struct PodGroupStatus {
 }
 
 /// Where a gang stands.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
 pub enum PodGroupPhase {
     /// It waits to be let in.
     #[default]
@@ -144,7 +166,11 @@ pub struct PodGroupCondition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
     /// The id of the scheduling attempt.
-    #[serde(default, rename = "transitionID", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "transitionID",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub transition_id: Option<String>,
     /// When its status last changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -31,8 +31,16 @@ use super::schemas;
         status_replicas_path = ".status.replicaStatuses.Worker.active",
         label_selector_path = ".status.replicaStatuses.Worker.selector"
     ),
-    printcolumn(name = "State", type_ = "string", json_path = ".status.conditions[-1:].type"),
-    printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    printcolumn(
+        name = "State",
+        type_ = "string",
+        json_path = ".status.conditions[-1:].type"
+    ),
+    printcolumn(
+        name = "Age",
+        type_ = "date",
+        json_path = ".metadata.creationTimestamp"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct PyTorchJobSpec {
@@ -67,7 +75,20 @@ pub struct ReplicaSpec {
 }
 
 /// What happens when a replica ends.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    PartialOrd,
+    Ord,
+    Serialize,
+    Deserialize,
+    JsonSchema,
+)]
 pub enum RestartPolicy {
     /// Restart whatever the exit code.
     Always,
@@ -88,7 +109,11 @@ pub struct RunPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clean_pod_policy: Option<CleanPodPolicy>,
     /// Seconds after which a finished job is deleted.
-    #[serde(default, rename = "ttlSecondsAfterFinished", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "ttlSecondsAfterFinished",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub ttl_seconds_after_finished: Option<i32>,
     /// Seconds from its start within which the job must end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -170,7 +195,11 @@ pub struct ElasticPolicy {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub standalone: Option<bool>,
     /// Processes per replica. Kubeflow keeps it for old manifests; `spec.nprocPerNode` is preferred.
-    #[serde(default, rename = "nProcPerNode", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "nProcPerNode",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub n_proc_per_node: Option<i32>,
     /// torchrun's restarts of its worker group.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -237,7 +266,9 @@ pub struct JobCondition {
 }
 
 /// The conditions a job can have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 pub enum JobConditionType {
     /// It was accepted.
     Created,

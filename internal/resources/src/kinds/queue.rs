@@ -30,7 +30,12 @@ type ResourceList = BTreeMap<String, Quantity>;
     printcolumn(name = "Inqueue", type_ = "integer", json_path = ".status.inqueue"),
     printcolumn(name = "Pending", type_ = "integer", json_path = ".status.pending"),
     printcolumn(name = "Running", type_ = "integer", json_path = ".status.running"),
-    printcolumn(name = "Parent", type_ = "string", json_path = ".spec.parent", priority = "1")
+    printcolumn(
+        name = "Parent",
+        type_ = "string",
+        json_path = ".spec.parent",
+        priority = "1"
+    )
 )]
 #[serde(rename_all = "camelCase")]
 pub struct QueueSpec {
@@ -78,7 +83,10 @@ pub struct QueueSpec {
 impl QueueSpec {
     /// What is kept for the queue, however it was written.
     pub fn guaranteed_resources(&self) -> Option<&ResourceList> {
-        self.guarantee.as_ref().and_then(|g| g.resource.as_ref()).or(self.guaranteed.as_ref())
+        self.guarantee
+            .as_ref()
+            .and_then(|g| g.resource.as_ref())
+            .or(self.guaranteed.as_ref())
     }
 }
 
@@ -109,10 +117,18 @@ pub struct QueueAffinity {
 #[serde(rename_all = "camelCase")]
 pub struct QueueAffinityGroups {
     /// They must.
-    #[serde(default, rename = "requiredDuringSchedulingIgnoredDuringExecution", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "requiredDuringSchedulingIgnoredDuringExecution",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub required: Option<Vec<String>>,
     /// They should.
-    #[serde(default, rename = "preferredDuringSchedulingIgnoredDuringExecution", skip_serializing_if = "Option::is_none")]
+    #[serde(
+        default,
+        rename = "preferredDuringSchedulingIgnoredDuringExecution",
+        skip_serializing_if = "Option::is_none"
+    )]
     pub preferred: Option<Vec<String>>,
 }
 

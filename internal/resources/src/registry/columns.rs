@@ -23,7 +23,12 @@ pub(super) const AGE: Column = Column {
     format: "",
     description: "CreationTimestamp is a timestamp representing the server time when this object was created. It is not guaranteed to be set in happens-before order across separate operations. Clients may not set this value. It is represented in RFC3339 form and is in UTC.",
     priority: 0,
-    value: |object, now| Value::from(since(json::at(object, &["metadata", "creationTimestamp"]), now)),
+    value: |object, now| {
+        Value::from(since(
+            json::at(object, &["metadata", "creationTimestamp"]),
+            now,
+        ))
+    },
 };
 
 /// Name and age only.
@@ -36,7 +41,14 @@ pub(super) const fn column(
     description: &'static str,
     value: fn(&Value, Timestamp) -> Value,
 ) -> Column {
-    Column { name, type_, format: "", description, priority: 0, value }
+    Column {
+        name,
+        type_,
+        format: "",
+        description,
+        priority: 0,
+        value,
+    }
 }
 
 /// A column shown with `-o wide`.
@@ -46,7 +58,14 @@ pub(super) const fn wide(
     description: &'static str,
     value: fn(&Value, Timestamp) -> Value,
 ) -> Column {
-    Column { name, type_, format: "", description, priority: 1, value }
+    Column {
+        name,
+        type_,
+        format: "",
+        description,
+        priority: 1,
+        value,
+    }
 }
 
 /// How long ago a timestamp was, as kubectl prints it; `<unknown>` where there is none.
@@ -70,7 +89,11 @@ pub(super) fn or_none(text: &str) -> Value {
 /// Seconds as kubectl prints durations: `45s`, `3m20s`, `7d`, `2y10d`.
 pub fn human_duration(seconds: i64) -> String {
     let with_rest = |big: i64, unit: char, rest: i64, rest_unit: char| {
-        if rest == 0 { format!("{big}{unit}") } else { format!("{big}{unit}{rest}{rest_unit}") }
+        if rest == 0 {
+            format!("{big}{unit}")
+        } else {
+            format!("{big}{unit}{rest}{rest_unit}")
+        }
     };
     // Clocks differ a little: a second in the future is now.
     if seconds < -1 {
@@ -133,6 +156,9 @@ mod tests {
     #[test]
     fn an_object_without_a_time_has_an_unknown_age() {
         assert_eq!(since(&Value::Null, Timestamp::UNIX_EPOCH), "<unknown>");
-        assert_eq!(since(&Value::from("1970-01-01T00:00:00Z"), Timestamp::UNIX_EPOCH), "0s");
+        assert_eq!(
+            since(&Value::from("1970-01-01T00:00:00Z"), Timestamp::UNIX_EPOCH),
+            "0s"
+        );
     }
 }

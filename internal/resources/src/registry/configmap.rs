@@ -18,7 +18,8 @@ const IMMUTABLE: &str = "field is immutable when `immutable` is set";
 const COLUMNS: &[Column] = &[
     NAME,
     column("Data", "string", "How many keys.", |object, _| {
-        let count = json::members(object, &["data"]).count() + json::members(object, &["binaryData"]).count();
+        let count = json::members(object, &["data"]).count()
+            + json::members(object, &["binaryData"]).count();
         Value::from(count)
     }),
     AGE,
@@ -42,7 +43,9 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(old) = old {
         check_immutable(new, old, &["data", "binaryData"], &mut errors);
     }
-    let binary: BTreeSet<&str> = json::members(new, &["binaryData"]).map(|(k, _)| k.as_str()).collect();
+    let binary: BTreeSet<&str> = json::members(new, &["binaryData"])
+        .map(|(k, _)| k.as_str())
+        .collect();
     let mut size = 0;
     for bag in ["data", "binaryData"] {
         let path = Path::new(bag);
@@ -73,7 +76,12 @@ pub(super) fn check_keys(bag: &Value, path: &Path<'_>, errors: &mut Vec<FieldErr
 }
 
 /// What may not change once `immutable` is set.
-pub(super) fn check_immutable(new: &Value, old: &Value, bags: &'static [&'static str], errors: &mut Vec<FieldError>) {
+pub(super) fn check_immutable(
+    new: &Value,
+    old: &Value,
+    bags: &'static [&'static str],
+    errors: &mut Vec<FieldError>,
+) {
     if !json::truth(old, &["immutable"]) {
         return;
     }

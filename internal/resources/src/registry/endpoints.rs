@@ -11,8 +11,13 @@ use crate::json;
 /// How many addresses a table shows.
 const SHOWN: usize = 3;
 
-const COLUMNS: &[Column] =
-    &[NAME, column("Endpoints", "string", "The addresses.", |object, _| addresses(object)), AGE];
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("Endpoints", "string", "The addresses.", |object, _| {
+        addresses(object)
+    }),
+    AGE,
+];
 
 pub(super) const KIND: Kind = Kind {
     kind: "Endpoints",
@@ -42,7 +47,10 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let list = path.child("addresses");
         let addresses = json::items(subset, &["addresses"]);
         if addresses.is_empty() && json::items(subset, &["notReadyAddresses"]).is_empty() {
-            errors.push(FieldError::required(&path, "must specify `addresses` or `notReadyAddresses`"));
+            errors.push(FieldError::required(
+                &path,
+                "must specify `addresses` or `notReadyAddresses`",
+            ));
         }
         for (j, address) in addresses.iter().enumerate() {
             let ip = json::text(address, &["ip"]);
@@ -58,7 +66,9 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 fn addresses(object: &Value) -> Value {
     let mut all = Vec::new();
     for subset in json::items(object, &["subsets"]) {
-        let ips = json::items(subset, &["addresses"]).iter().map(|a| json::text(a, &["ip"]));
+        let ips = json::items(subset, &["addresses"])
+            .iter()
+            .map(|a| json::text(a, &["ip"]));
         let ports = json::items(subset, &["ports"]);
         if ports.is_empty() {
             all.extend(ips.map(str::to_owned));
@@ -67,7 +77,11 @@ fn addresses(object: &Value) -> Value {
         for port in ports {
             let number = json::int(port, &["port"]).unwrap_or(0);
             for ip in ips.clone() {
-                all.push(if ip.contains(':') { format!("[{ip}]:{number}") } else { format!("{ip}:{number}") });
+                all.push(if ip.contains(':') {
+                    format!("[{ip}]:{number}")
+                } else {
+                    format!("{ip}:{number}")
+                });
             }
         }
     }
@@ -76,6 +90,15 @@ fn addresses(object: &Value) -> Value {
 
 /// The first few of a list, and how many more there are.
 pub(super) fn shortened(all: &[String]) -> String {
-    let shown = all.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(",");
-    if all.len() > SHOWN { format!("{shown} + {} more...", all.len() - SHOWN) } else { shown }
+    let shown = all
+        .iter()
+        .take(SHOWN)
+        .map(String::as_str)
+        .collect::<Vec<_>>()
+        .join(",");
+    if all.len() > SHOWN {
+        format!("{shown} + {} more...", all.len() - SHOWN)
+    } else {
+        shown
+    }
 }

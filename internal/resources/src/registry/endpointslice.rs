@@ -15,17 +15,31 @@ const ENDPOINTS_MAX: usize = 1000;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("AddressType", "string", "What its addresses are.", |object, _| json::at(object, &["addressType"]).clone()),
+    column(
+        "AddressType",
+        "string",
+        "What its addresses are.",
+        |object, _| json::at(object, &["addressType"]).clone(),
+    ),
     column("Ports", "string", "Its ports.", |object, _| {
-        let ports = json::items(object, &["ports"]).iter().map(|port| match json::int(port, &["port"]) {
-            Some(number) => number.to_string(),
-            None => json::at(port, &["name"]).as_str().unwrap_or("*").to_owned(),
-        });
+        let ports =
+            json::items(object, &["ports"])
+                .iter()
+                .map(|port| match json::int(port, &["port"]) {
+                    Some(number) => number.to_string(),
+                    None => json::at(port, &["name"]).as_str().unwrap_or("*").to_owned(),
+                });
         unset(&ports.collect::<Vec<_>>())
     }),
     column("Endpoints", "string", "The addresses.", |object, _| {
-        let all = json::items(object, &["endpoints"]).iter().flat_map(|e| json::items(e, &["addresses"]));
-        unset(&all.filter_map(Value::as_str).map(str::to_owned).collect::<Vec<_>>())
+        let all = json::items(object, &["endpoints"])
+            .iter()
+            .flat_map(|e| json::items(e, &["addresses"]));
+        unset(
+            &all.filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect::<Vec<_>>(),
+        )
     }),
     AGE,
 ];
@@ -49,7 +63,11 @@ pub(super) const KIND: Kind = Kind {
 };
 
 fn unset(all: &[String]) -> Value {
-    Value::from(if all.is_empty() { "<unset>".to_owned() } else { shortened(all) })
+    Value::from(if all.is_empty() {
+        "<unset>".to_owned()
+    } else {
+        shortened(all)
+    })
 }
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -59,7 +77,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if kind.is_empty() {
         errors.push(FieldError::required("addressType", ""));
     } else if !ADDRESS_TYPES.contains(&kind) {
-        errors.push(FieldError::not_supported("addressType", kind, &ADDRESS_TYPES));
+        errors.push(FieldError::not_supported(
+            "addressType",
+            kind,
+            &ADDRESS_TYPES,
+        ));
     }
     if let Some(old) = old
         && json::text(old, &["addressType"]) != kind
@@ -75,9 +97,16 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let path = list.index(i);
         let addresses = json::items(endpoint, &["addresses"]);
         if addresses.is_empty() {
-            errors.push(FieldError::required(&path.child("addresses"), "must contain at least 1 address"));
+            errors.push(FieldError::required(
+                &path.child("addresses"),
+                "must contain at least 1 address",
+            ));
         } else if addresses.len() > ADDRESSES_MAX {
-            errors.push(FieldError::too_many(&path.child("addresses"), addresses.len(), ADDRESSES_MAX));
+            errors.push(FieldError::too_many(
+                &path.child("addresses"),
+                addresses.len(),
+                ADDRESSES_MAX,
+            ));
         }
     }
     errors

@@ -24,24 +24,57 @@ const LIMITS: [&str; 7] = [
     "backoffLimitPerIndex",
     "maxFailedIndexes",
 ];
-const FIXED: [&str; 6] =
-    ["selector", "completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"];
+const FIXED: [&str; 6] = [
+    "selector",
+    "completionMode",
+    "podFailurePolicy",
+    "backoffLimitPerIndex",
+    "managedBy",
+    "successPolicy",
+];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Status", "string", "Status of the job.", |job, _| Value::from(status(job))),
-    column("Completions", "string", "Pods that succeeded, of those wanted.", |job, _| completions(job)),
-    column("Duration", "string", "Time required to complete the job.", |job, now| duration(job, now)),
-    AGE,
-    wide("Containers", "string", "Names of each container in the template.", |job, _| containers(job, "name")),
-    wide("Images", "string", "Images referenced by each container in the template.", |job, _| containers(job, "image")),
-    wide("Selector", "string", "Which pods are the job's.", |job, _| {
-        let pairs: Vec<String> = json::texts(job, &["spec", "selector", "matchLabels"])
-            .into_iter()
-            .map(|(k, v)| format!("{k}={v}"))
-            .collect();
-        or_none(&pairs.join(","))
+    column("Status", "string", "Status of the job.", |job, _| {
+        Value::from(status(job))
     }),
+    column(
+        "Completions",
+        "string",
+        "Pods that succeeded, of those wanted.",
+        |job, _| completions(job),
+    ),
+    column(
+        "Duration",
+        "string",
+        "Time required to complete the job.",
+        |job, now| duration(job, now),
+    ),
+    AGE,
+    wide(
+        "Containers",
+        "string",
+        "Names of each container in the template.",
+        |job, _| containers(job, "name"),
+    ),
+    wide(
+        "Images",
+        "string",
+        "Images referenced by each container in the template.",
+        |job, _| containers(job, "image"),
+    ),
+    wide(
+        "Selector",
+        "string",
+        "Which pods are the job's.",
+        |job, _| {
+            let pairs: Vec<String> = json::texts(job, &["spec", "selector", "matchLabels"])
+                .into_iter()
+                .map(|(k, v)| format!("{k}={v}"))
+                .collect();
+            or_none(&pairs.join(","))
+        },
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -64,24 +97,42 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     columns: COLUMNS,
-    fields: &[("status.successful", |job| json::int(job, &["status", "succeeded"]).unwrap_or(0).to_string())],
+    fields: &[("status.successful", |job| {
+        json::int(job, &["status", "succeeded"])
+            .unwrap_or(0)
+            .to_string()
+    })],
     ..Kind::BASE
 };
 
 fn default(job: &mut Value) {
     let name = json::text(job, &["metadata", "name"]).to_owned();
     let uid = json::text(job, &["metadata", "uid"]).to_owned();
-    let Some(spec) = json::object(job, "spec") else { return };
+    let Some(spec) = json::object(job, "spec") else {
+        return;
+    };
     if !json::has(spec, &["completions"]) && !json::has(spec, &["parallelism"]) {
         json::fill(spec, "completions", 1);
     }
     json::fill(spec, "parallelism", 1);
     let per_index = json::has(spec, &["backoffLimitPerIndex"]);
-    json::fill(spec, "backoffLimit", if per_index { i64::from(i32::MAX) } else { BACKOFF_LIMIT });
+    json::fill(
+        spec,
+        "backoffLimit",
+        if per_index {
+            i64::from(i32::MAX)
+        } else {
+            BACKOFF_LIMIT
+        },
+    );
     json::fill_text(spec, "completionMode", "NonIndexed");
     json::fill(spec, "suspend", false);
     json::fill(spec, "manualSelector", false);
-    let replace = if json::has(spec, &["podFailurePolicy"]) { "Failed" } else { "TerminatingOrFailed" };
+    let replace = if json::has(spec, &["podFailurePolicy"]) {
+        "Failed"
+    } else {
+        "TerminatingOrFailed"
+    };
     json::fill_text(spec, "podReplacementPolicy", replace);
     if let Some(template) = json::object(spec, "template") {
         default_template(template);
@@ -114,7 +165,11 @@ fn generate_selector(spec: &mut Value, name: &str, uid: &str) {
             json::fill(labels, key, value);
         }
     }
-    json::fill(spec, "selector", json!({ "matchLabels": { names::BATCH_CONTROLLER_UID: uid } }));
+    json::fill(
+        spec,
+        "selector",
+        json!({ "matchLabels": { names::BATCH_CONTROLLER_UID: uid } }),
+    );
 }
 
 fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
@@ -135,14 +190,21 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let policy_path = policy_path.child("restartPolicy");
     match json::text(spec, &["template", "spec", "restartPolicy"]) {
         "" | "Always" => {
-            errors.push(FieldError::required(&policy_path, "valid values: \"OnFailure\", \"Never\""));
+            errors.push(FieldError::required(
+                &policy_path,
+                "valid values: \"OnFailure\", \"Never\"",
+            ));
         }
         "OnFailure" if json::has(spec, &["podFailurePolicy"]) => {
             let detail = "only \"Never\" is supported when podFailurePolicy is specified";
             errors.push(FieldError::invalid(&policy_path, "OnFailure", detail));
         }
         "OnFailure" | "Never" => {}
-        other => errors.push(FieldError::not_supported(&policy_path, other, &["OnFailure", "Never"])),
+        other => errors.push(FieldError::not_supported(
+            &policy_path,
+            other,
+            &["OnFailure", "Never"],
+        )),
     }
     if let Some(old) = old {
         check_change(spec, json::at(old, &["spec"]), &path, &mut errors);
@@ -158,7 +220,9 @@ fn check_selector(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<F
     }
     meta::selector(selector, &path.child("selector"), errors);
     let labels = json::texts(spec, &["template", "metadata", "labels"]);
-    let parsed = serde_json::from_value(selector.clone()).ok().and_then(|s| LabelSelector::from_k8s(&s).ok());
+    let parsed = serde_json::from_value(selector.clone())
+        .ok()
+        .and_then(|s| LabelSelector::from_k8s(&s).ok());
     if parsed.is_some_and(|selector| !selector.matches(&labels)) {
         let template = path.child("template");
         let meta = template.child("metadata");
@@ -170,37 +234,63 @@ fn check_selector(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<F
         return;
     }
     let expected = [
-        (names::LEGACY_CONTROLLER_UID, json::text(job, &["metadata", "uid"])),
-        (names::LEGACY_JOB_NAME, json::text(job, &["metadata", "name"])),
+        (
+            names::LEGACY_CONTROLLER_UID,
+            json::text(job, &["metadata", "uid"]),
+        ),
+        (
+            names::LEGACY_JOB_NAME,
+            json::text(job, &["metadata", "name"]),
+        ),
     ];
     for (key, value) in expected {
         if labels.get(key).map(String::as_str) != Some(value) {
             let template = path.child("template");
             let meta = template.child("metadata");
             let all = json::at(spec, &["template", "metadata", "labels"]).clone();
-            errors.push(FieldError::invalid(&meta.child("labels"), all, format!("must be '{value}' for key '{key}'")));
+            errors.push(FieldError::invalid(
+                &meta.child("labels"),
+                all,
+                format!("must be '{value}' for key '{key}'"),
+            ));
         }
     }
 }
 
 fn check_mode(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    meta::one_of(spec, "completionMode", &["NonIndexed", "Indexed"], path, errors);
+    meta::one_of(
+        spec,
+        "completionMode",
+        &["NonIndexed", "Indexed"],
+        path,
+        errors,
+    );
     let number = |key: &str| json::int(spec, &[key]);
     if number("maxFailedIndexes").is_some() && number("backoffLimitPerIndex").is_none() {
         let detail = "when maxFailedIndexes is specified";
-        errors.push(FieldError::required(&path.child("backoffLimitPerIndex"), detail));
+        errors.push(FieldError::required(
+            &path.child("backoffLimitPerIndex"),
+            detail,
+        ));
     }
     if json::text(spec, &["completionMode"]) != "Indexed" {
         for key in ["backoffLimitPerIndex", "maxFailedIndexes", "successPolicy"] {
             let value = json::at(spec, &[key]);
             if !value.is_null() {
-                errors.push(FieldError::invalid(&path.child(key), value.clone(), "requires indexed completion mode"));
+                errors.push(FieldError::invalid(
+                    &path.child(key),
+                    value.clone(),
+                    "requires indexed completion mode",
+                ));
             }
         }
         return;
     }
     match number("completions") {
-        None => errors.push(FieldError::required(&path.child("completions"), "when completion mode is Indexed")),
+        None => errors.push(FieldError::required(
+            &path.child("completions"),
+            "when completion mode is Indexed",
+        )),
         Some(count) if count > 0 => {
             let name = json::text(job, &["metadata", "name"]);
             let host = format!("{name}-{}", count - 1);
@@ -212,35 +302,64 @@ fn check_mode(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<Field
         Some(_) => {}
     }
     if let Some(many) = number("parallelism").filter(|n| *n > PARALLELISM_MAX) {
-        let detail = format!("must be less than or equal to {PARALLELISM_MAX} when completion mode is Indexed");
-        errors.push(FieldError::invalid(&path.child("parallelism"), many, detail));
+        let detail = format!(
+            "must be less than or equal to {PARALLELISM_MAX} when completion mode is Indexed"
+        );
+        errors.push(FieldError::invalid(
+            &path.child("parallelism"),
+            many,
+            detail,
+        ));
     }
     if let (Some(failed), Some(all)) = (number("maxFailedIndexes"), number("completions"))
         && failed > all
     {
         let detail = "must be less than or equal to completions";
-        errors.push(FieldError::invalid(&path.child("maxFailedIndexes"), failed, detail));
+        errors.push(FieldError::invalid(
+            &path.child("maxFailedIndexes"),
+            failed,
+            detail,
+        ));
     }
 }
 
 fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let indexed = json::text(new, &["completionMode"]) == "Indexed";
-    let (now, before) = (json::int(new, &["completions"]), json::int(old, &["completions"]));
+    let (now, before) = (
+        json::int(new, &["completions"]),
+        json::int(old, &["completions"]),
+    );
     if now != before {
         let value = json::at(new, &["completions"]).clone();
         if !indexed {
-            errors.push(FieldError::invalid(&path.child("completions"), value, meta::IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &path.child("completions"),
+                value,
+                meta::IMMUTABLE,
+            ));
         } else if now.is_none() || now != json::int(new, &["parallelism"]) {
             let detail = "can only be modified in tandem with .spec.parallelism such that parallelism == completions";
-            errors.push(FieldError::invalid(&path.child("completions"), value, detail));
+            errors.push(FieldError::invalid(
+                &path.child("completions"),
+                value,
+                detail,
+            ));
         }
     }
     meta::immutable(new, old, &FIXED, path, errors);
     // A job that has not started may still be sent elsewhere.
     let held = json::truth(old, &["suspend"]);
-    if !same_template(json::at(new, &["template"]), json::at(old, &["template"]), held) {
+    if !same_template(
+        json::at(new, &["template"]),
+        json::at(old, &["template"]),
+        held,
+    ) {
         let value = json::at(new, &["template"]).clone();
-        errors.push(FieldError::invalid(&path.child("template"), value, meta::IMMUTABLE));
+        errors.push(FieldError::invalid(
+            &path.child("template"),
+            value,
+            meta::IMMUTABLE,
+        ));
     }
 }
 
@@ -302,13 +421,17 @@ fn completions(job: &Value) -> Value {
 }
 
 fn duration(job: &Value, now: Timestamp) -> Value {
-    let Some(start) = instant(json::at(job, &["status", "startTime"])) else { return Value::from("") };
+    let Some(start) = instant(json::at(job, &["status", "startTime"])) else {
+        return Value::from("");
+    };
     let end = instant(json::at(job, &["status", "completionTime"])).unwrap_or(now);
     Value::from(human_duration(end.as_second() - start.as_second()))
 }
 
 fn containers(job: &Value, key: &str) -> Value {
-    let texts: Vec<&str> =
-        json::items(job, &["spec", "template", "spec", "containers"]).iter().map(|c| json::text(c, &[key])).collect();
+    let texts: Vec<&str> = json::items(job, &["spec", "template", "spec", "containers"])
+        .iter()
+        .map(|c| json::text(c, &[key]))
+        .collect();
     Value::from(texts.join(","))
 }

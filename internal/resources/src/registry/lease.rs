@@ -10,7 +10,9 @@ use crate::json;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Holder", "string", "Who holds it.", |lease, _| Value::from(json::text(lease, &["spec", "holderIdentity"]))),
+    column("Holder", "string", "Who holds it.", |lease, _| {
+        Value::from(json::text(lease, &["spec", "holderIdentity"]))
+    }),
     AGE,
 ];
 
@@ -30,10 +32,18 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let mut errors = Vec::new();
     meta::check(new, old, true, NameRule::Subdomain, &mut errors);
     if let Some(seconds) = json::int(new, &["spec", "leaseDurationSeconds"]).filter(|n| *n <= 0) {
-        errors.push(FieldError::invalid("spec.leaseDurationSeconds", seconds, "must be greater than 0"));
+        errors.push(FieldError::invalid(
+            "spec.leaseDurationSeconds",
+            seconds,
+            "must be greater than 0",
+        ));
     }
     if let Some(count) = json::int(new, &["spec", "leaseTransitions"]).filter(|n| *n < 0) {
-        errors.push(FieldError::invalid("spec.leaseTransitions", count, "must be greater than or equal to 0"));
+        errors.push(FieldError::invalid(
+            "spec.leaseTransitions",
+            count,
+            "must be greater than or equal to 0",
+        ));
     }
     errors
 }

@@ -51,20 +51,35 @@ fn segment(name: &str) -> Vec<String> {
 }
 
 /// Checks `metadata` of a new object, or of a change.
-pub fn check(new: &Value, old: Option<&Value>, namespaced: bool, rule: NameRule, errors: &mut Vec<FieldError>) {
+pub fn check(
+    new: &Value,
+    old: Option<&Value>,
+    namespaced: bool,
+    rule: NameRule,
+    errors: &mut Vec<FieldError>,
+) {
     let path = Path::new("metadata");
     let meta = json::at(new, &["metadata"]);
     let generate = json::text(meta, &["generateName"]);
     if old.is_none() && !generate.is_empty() {
         // The generated end follows a dash, so one may stand last.
-        let shape = generate.strip_suffix('-').map_or_else(|| generate.to_owned(), |rest| format!("{rest}a"));
+        let shape = generate
+            .strip_suffix('-')
+            .map_or_else(|| generate.to_owned(), |rest| format!("{rest}a"));
         for fault in rule.faults(&shape) {
-            errors.push(FieldError::invalid(&path.child("generateName"), generate, fault));
+            errors.push(FieldError::invalid(
+                &path.child("generateName"),
+                generate,
+                fault,
+            ));
         }
     }
     let name = json::text(meta, &["name"]);
     if name.is_empty() {
-        errors.push(FieldError::required(&path.child("name"), "name or generateName is required"));
+        errors.push(FieldError::required(
+            &path.child("name"),
+            "name or generateName is required",
+        ));
     } else {
         for fault in rule.faults(name) {
             errors.push(FieldError::invalid(&path.child("name"), name, fault));
@@ -75,13 +90,24 @@ pub fn check(new: &Value, old: Option<&Value>, namespaced: bool, rule: NameRule,
         errors.push(FieldError::required(&path.child("namespace"), ""));
     } else if namespaced {
         for fault in syntax::dns1123_label(namespace) {
-            errors.push(FieldError::invalid(&path.child("namespace"), namespace, fault));
+            errors.push(FieldError::invalid(
+                &path.child("namespace"),
+                namespace,
+                fault,
+            ));
         }
     } else if !namespace.is_empty() {
-        errors.push(FieldError::forbidden(&path.child("namespace"), "not allowed on this type"));
+        errors.push(FieldError::forbidden(
+            &path.child("namespace"),
+            "not allowed on this type",
+        ));
     }
     labels(json::at(meta, &["labels"]), &path.child("labels"), errors);
-    annotations(json::at(meta, &["annotations"]), &path.child("annotations"), errors);
+    annotations(
+        json::at(meta, &["annotations"]),
+        &path.child("annotations"),
+        errors,
+    );
     owners(meta, &path, errors);
     finalizers(meta, &path, errors);
     if let Some(old) = old {
@@ -93,7 +119,11 @@ fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     for key in ["name", "namespace", "uid", "creationTimestamp"] {
         let (now, before) = (json::at(new, &[key]), json::at(old, &[key]));
         if !json::same(now, before) {
-            errors.push(FieldError::invalid(&path.child(key), now.clone(), IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &path.child(key),
+                now.clone(),
+                IMMUTABLE,
+            ));
         }
     }
     if json::has(old, &["deletionTimestamp"]) {
@@ -159,15 +189,27 @@ fn owners(meta: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let mut controller: Option<String> = None;
     for owner in owners {
         if json::text(owner, &["apiVersion"]).is_empty() {
-            errors.push(FieldError::invalid(&path.child("apiVersion"), "", "version must not be empty"));
+            errors.push(FieldError::invalid(
+                &path.child("apiVersion"),
+                "",
+                "version must not be empty",
+            ));
         }
         for key in ["kind", "name", "uid"] {
             if json::text(owner, &[key]).is_empty() {
-                errors.push(FieldError::invalid(&path.child(key), "", "must not be empty"));
+                errors.push(FieldError::invalid(
+                    &path.child(key),
+                    "",
+                    "must not be empty",
+                ));
             }
         }
         if json::truth(owner, &["controller"]) {
-            let this = format!("{}/{}", json::text(owner, &["kind"]), json::text(owner, &["name"]));
+            let this = format!(
+                "{}/{}",
+                json::text(owner, &["kind"]),
+                json::text(owner, &["name"])
+            );
             match &controller {
                 None => controller = Some(this),
                 Some(first) => errors.push(FieldError::invalid(
@@ -200,9 +242,16 @@ fn finalizers(meta: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 
 /// Checks a label selector object.
 pub fn selector(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    labels(json::at(selector, &["matchLabels"]), &path.child("matchLabels"), errors);
+    labels(
+        json::at(selector, &["matchLabels"]),
+        &path.child("matchLabels"),
+        errors,
+    );
     let list = path.child("matchExpressions");
-    for (i, expression) in json::items(selector, &["matchExpressions"]).iter().enumerate() {
+    for (i, expression) in json::items(selector, &["matchExpressions"])
+        .iter()
+        .enumerate()
+    {
         let path = list.index(i);
         let values = json::items(expression, &["values"]);
         match json::text(expression, &["operator"]) {
@@ -216,24 +265,42 @@ pub fn selector(selector: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
             )),
             "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
             other => {
-                errors.push(FieldError::invalid(&path.child("operator"), other, "not a valid selector operator"));
+                errors.push(FieldError::invalid(
+                    &path.child("operator"),
+                    other,
+                    "not a valid selector operator",
+                ));
             }
         }
         label_key(json::text(expression, &["key"]), &path.child("key"), errors);
         for (j, value) in values.iter().filter_map(Value::as_str).enumerate() {
             for fault in syntax::label_value(value) {
-                errors.push(FieldError::invalid(&path.child("values").index(j), value, fault));
+                errors.push(FieldError::invalid(
+                    &path.child("values").index(j),
+                    value,
+                    fault,
+                ));
             }
         }
     }
 }
 
 /// Reports a field that changed although it may not.
-pub fn immutable(new: &Value, old: &Value, keys: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn immutable(
+    new: &Value,
+    old: &Value,
+    keys: &[&str],
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     for key in keys {
         let (now, before) = (json::at(new, &[key]), json::at(old, &[key]));
         if !json::same(now, before) {
-            errors.push(FieldError::invalid(&path.child(key), now.clone(), IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &path.child(key),
+                now.clone(),
+                IMMUTABLE,
+            ));
         }
     }
 }
@@ -241,12 +308,22 @@ pub fn immutable(new: &Value, old: &Value, keys: &[&str], path: &Path<'_>, error
 /// Reports a number below zero.
 pub fn not_negative(value: &Value, key: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     if let Some(number) = json::int(value, &[key]).filter(|n| *n < 0) {
-        errors.push(FieldError::invalid(&path.child(key), number, "must be greater than or equal to 0"));
+        errors.push(FieldError::invalid(
+            &path.child(key),
+            number,
+            "must be greater than or equal to 0",
+        ));
     }
 }
 
 /// Reports a text that is not among those supported; an absent one is fine.
-pub fn one_of(value: &Value, key: &str, supported: &[&str], path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub fn one_of(
+    value: &Value,
+    key: &str,
+    supported: &[&str],
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let text = json::text(value, &[key]);
     if !text.is_empty() && !supported.contains(&text) {
         errors.push(FieldError::not_supported(&path.child(key), text, supported));

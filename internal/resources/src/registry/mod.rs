@@ -143,12 +143,14 @@ pub fn all() -> &'static [Kind] {
 
 /// The kind served under a group, version and plural.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
-    ALL.iter().find(|k| k.plural == plural && k.group == group && k.version == version)
+    ALL.iter()
+        .find(|k| k.plural == plural && k.group == group && k.version == version)
 }
 
 /// The kind by its own name.
 pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
-    ALL.iter().find(|k| k.kind == kind && k.group == group && k.version == version)
+    ALL.iter()
+        .find(|k| k.kind == kind && k.group == group && k.version == version)
 }
 
 /// The kind of an object, from its `apiVersion` and `kind`.
@@ -187,7 +189,11 @@ impl Kind {
 
     /// `v1` or `batch/v1`.
     pub fn api_version(&self) -> String {
-        if self.group.is_empty() { self.version.to_owned() } else { format!("{}/{}", self.group, self.version) }
+        if self.group.is_empty() {
+            self.version.to_owned()
+        } else {
+            format!("{}/{}", self.group, self.version)
+        }
     }
 
     /// The store's key of an object: `/{group or core}/{plural}/{namespace or -}/{name}`.
@@ -199,7 +205,11 @@ impl Kind {
 
     /// What the store's keys of a namespace's objects (or, without one, of all the kind's objects) start with.
     pub fn prefix(&self, namespace: Option<&str>) -> String {
-        let group = if self.group.is_empty() { "core" } else { self.group };
+        let group = if self.group.is_empty() {
+            "core"
+        } else {
+            self.group
+        };
         match namespace {
             Some(namespace) => format!("/{group}/{}/{namespace}/", self.plural),
             None => format!("/{group}/{}/", self.plural),
@@ -209,9 +219,15 @@ impl Kind {
     /// What field selectors see of an object: the kind's own fields, its name and its namespace.
     pub fn selectable(&self, object: &Value) -> BTreeMap<String, String> {
         let mut out = BTreeMap::new();
-        out.insert("metadata.name".to_owned(), json::text(object, &["metadata", "name"]).to_owned());
+        out.insert(
+            "metadata.name".to_owned(),
+            json::text(object, &["metadata", "name"]).to_owned(),
+        );
         if self.namespaced {
-            out.insert("metadata.namespace".to_owned(), json::text(object, &["metadata", "namespace"]).to_owned());
+            out.insert(
+                "metadata.namespace".to_owned(),
+                json::text(object, &["metadata", "namespace"]).to_owned(),
+            );
         }
         for (path, value) in self.fields {
             out.insert((*path).to_owned(), value(object));
@@ -228,7 +244,11 @@ impl Kind {
 
     /// `pods` or `jobs.batch`: how errors name the resource.
     pub fn qualified(&self) -> String {
-        if self.group.is_empty() { self.plural.to_owned() } else { format!("{}.{}", self.plural, self.group) }
+        if self.group.is_empty() {
+            self.plural.to_owned()
+        } else {
+            format!("{}.{}", self.plural, self.group)
+        }
     }
 }
 
@@ -237,3 +257,6 @@ impl std::fmt::Debug for Kind {
         write!(f, "Kind({} {})", self.api_version(), self.kind)
     }
 }
+
+#[cfg(test)]
+mod tests;

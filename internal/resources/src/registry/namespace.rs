@@ -11,9 +11,12 @@ const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Status", "string", "The status of the namespace.", |object, _| {
-        Value::from(json::text(object, &["status", "phase"]))
-    }),
+    column(
+        "Status",
+        "string",
+        "The status of the namespace.",
+        |object, _| Value::from(json::text(object, &["status", "phase"])),
+    ),
     AGE,
 ];
 
@@ -34,7 +37,9 @@ pub(super) const KIND: Kind = Kind {
     },
     prepare,
     columns: COLUMNS,
-    fields: &[("status.phase", |namespace| json::text(namespace, &["status", "phase"]).to_owned())],
+    fields: &[("status.phase", |namespace| {
+        json::text(namespace, &["status", "phase"]).to_owned()
+    })],
     ..Kind::BASE
 };
 
@@ -43,7 +48,9 @@ fn default(namespace: &mut Value) {
     if name.is_empty() {
         return;
     }
-    if let Some(labels) = json::object(namespace, "metadata").and_then(|meta| json::object(meta, "labels")) {
+    if let Some(labels) =
+        json::object(namespace, "metadata").and_then(|meta| json::object(meta, "labels"))
+    {
         json::fill(labels, NAME_LABEL, name);
     }
 }

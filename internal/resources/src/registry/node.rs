@@ -17,17 +17,43 @@ const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Status", "string", "The status of the node", |node, _| status(node)),
-    column("Roles", "string", "The roles of the node", |node, _| roles(node)),
-    AGE,
-    column("Version", "string", "The version of the node's agent.", |node, _| info(node, "kubeletVersion", "")),
-    wide("Internal-IP", "string", "Where the node is reached.", |node, _| address(node, "InternalIP")),
-    wide("External-IP", "string", "Where the node is reached from outside.", |node, _| address(node, "ExternalIP")),
-    wide("OS-Image", "string", "The operating system.", |node, _| info(node, "osImage", "<unknown>")),
-    wide("Kernel-Version", "string", "The kernel.", |node, _| info(node, "kernelVersion", "<unknown>")),
-    wide("Container-Runtime", "string", "What runs containers.", |node, _| {
-        info(node, "containerRuntimeVersion", "<unknown>")
+    column("Status", "string", "The status of the node", |node, _| {
+        status(node)
     }),
+    column("Roles", "string", "The roles of the node", |node, _| {
+        roles(node)
+    }),
+    AGE,
+    column(
+        "Version",
+        "string",
+        "The version of the node's agent.",
+        |node, _| info(node, "kubeletVersion", ""),
+    ),
+    wide(
+        "Internal-IP",
+        "string",
+        "Where the node is reached.",
+        |node, _| address(node, "InternalIP"),
+    ),
+    wide(
+        "External-IP",
+        "string",
+        "Where the node is reached from outside.",
+        |node, _| address(node, "ExternalIP"),
+    ),
+    wide("OS-Image", "string", "The operating system.", |node, _| {
+        info(node, "osImage", "<unknown>")
+    }),
+    wide("Kernel-Version", "string", "The kernel.", |node, _| {
+        info(node, "kernelVersion", "<unknown>")
+    }),
+    wide(
+        "Container-Runtime",
+        "string",
+        "What runs containers.",
+        |node, _| info(node, "containerRuntimeVersion", "<unknown>"),
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -42,7 +68,9 @@ pub(super) const KIND: Kind = Kind {
     default,
     validate,
     columns: COLUMNS,
-    fields: &[("spec.unschedulable", |node| json::truth(node, &["spec", "unschedulable"]).to_string())],
+    fields: &[("spec.unschedulable", |node| {
+        json::truth(node, &["spec", "unschedulable"]).to_string()
+    })],
     ..Kind::BASE
 };
 
@@ -69,7 +97,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         meta::label_key(key, &path.child("key"), &mut errors);
         let faults = syntax::label_value(json::text(taint, &["value"]));
         if !faults.is_empty() {
-            errors.push(FieldError::invalid(&path.child("value"), json::text(taint, &["value"]), faults.join(";")));
+            errors.push(FieldError::invalid(
+                &path.child("value"),
+                json::text(taint, &["value"]),
+                faults.join(";"),
+            ));
         }
         if effect.is_empty() {
             errors.push(FieldError::required(&path.child("effect"), ""));
@@ -83,13 +115,19 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 fn status(node: &Value) -> Value {
-    let ready = json::items(node, &["status", "conditions"]).iter().find(|c| json::text(c, &["type"]) == "Ready");
+    let ready = json::items(node, &["status", "conditions"])
+        .iter()
+        .find(|c| json::text(c, &["type"]) == "Ready");
     let word = match ready.map(|c| json::text(c, &["status"])) {
         None => "Unknown",
         Some("True") => "Ready",
         Some(_) => "NotReady",
     };
-    let held = if json::truth(node, &["spec", "unschedulable"]) { ",SchedulingDisabled" } else { "" };
+    let held = if json::truth(node, &["spec", "unschedulable"]) {
+        ",SchedulingDisabled"
+    } else {
+        ""
+    };
     Value::from(format!("{word}{held}"))
 }
 
@@ -110,6 +148,8 @@ fn info(node: &Value, key: &str, absent: &str) -> Value {
 }
 
 fn address(node: &Value, kind: &str) -> Value {
-    let found = json::items(node, &["status", "addresses"]).iter().find(|a| json::text(a, &["type"]) == kind);
+    let found = json::items(node, &["status", "addresses"])
+        .iter()
+        .find(|a| json::text(a, &["type"]) == kind);
     or_none(found.map_or("", |a| json::text(a, &["address"])))
 }

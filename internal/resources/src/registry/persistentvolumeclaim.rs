@@ -10,33 +10,72 @@ use crate::field::{FieldError, Path};
 use crate::json;
 use crate::quantity::Quantity;
 
-const MODES: [&str; 4] = ["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-const MODE_LETTERS: [(&str, &str); 4] =
-    [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
-const FIXED: &str =
-    "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
+const MODES: [&str; 4] = [
+    "ReadOnlyMany",
+    "ReadWriteMany",
+    "ReadWriteOnce",
+    "ReadWriteOncePod",
+];
+const MODE_LETTERS: [(&str, &str); 4] = [
+    ("ReadWriteOnce", "RWO"),
+    ("ReadOnlyMany", "ROX"),
+    ("ReadWriteMany", "RWX"),
+    ("ReadWriteOncePod", "RWOP"),
+];
+const FIXED: &str = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims";
 
 const COLUMNS: &[Column] = &[
     NAME,
     column("Status", "string", "Is it bound?", |claim, _| {
         let deleting = json::has(claim, &["metadata", "deletionTimestamp"]);
-        Value::from(if deleting { "Terminating" } else { json::text(claim, &["status", "phase"]) })
+        Value::from(if deleting {
+            "Terminating"
+        } else {
+            json::text(claim, &["status", "phase"])
+        })
     }),
-    column("Volume", "string", "What it is bound to.", |claim, _| Value::from(json::text(claim, &["spec", "volumeName"]))),
+    column("Volume", "string", "What it is bound to.", |claim, _| {
+        Value::from(json::text(claim, &["spec", "volumeName"]))
+    }),
     column("Capacity", "string", "How much there is.", |claim, _| {
         let bound = !json::text(claim, &["spec", "volumeName"]).is_empty();
-        Value::from(if bound { json::text(claim, &["status", "capacity", "storage"]) } else { "" })
+        Value::from(if bound {
+            json::text(claim, &["status", "capacity", "storage"])
+        } else {
+            ""
+        })
     }),
-    column("Access Modes", "string", "Who may use it at once.", |claim, _| modes(claim)),
-    column("StorageClass", "string", "StorageClass of the pvc", |claim, _| {
-        Value::from(json::text(claim, &["spec", "storageClassName"]))
-    }),
-    column("VolumeAttributesClass", "string", "VolumeAttributesClass of the pvc", |claim, _| {
-        Value::from(json::at(claim, &["spec", "volumeAttributesClassName"]).as_str().unwrap_or("<unset>"))
-    }),
+    column(
+        "Access Modes",
+        "string",
+        "Who may use it at once.",
+        |claim, _| modes(claim),
+    ),
+    column(
+        "StorageClass",
+        "string",
+        "StorageClass of the pvc",
+        |claim, _| Value::from(json::text(claim, &["spec", "storageClassName"])),
+    ),
+    column(
+        "VolumeAttributesClass",
+        "string",
+        "VolumeAttributesClass of the pvc",
+        |claim, _| {
+            Value::from(
+                json::at(claim, &["spec", "volumeAttributesClassName"])
+                    .as_str()
+                    .unwrap_or("<unset>"),
+            )
+        },
+    ),
     AGE,
     wide("VolumeMode", "string", "Files or blocks.", |claim, _| {
-        Value::from(json::at(claim, &["spec", "volumeMode"]).as_str().unwrap_or("<unset>"))
+        Value::from(
+            json::at(claim, &["spec", "volumeMode"])
+                .as_str()
+                .unwrap_or("<unset>"),
+        )
     }),
 ];
 
@@ -89,10 +128,21 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let spec = json::at(new, &["spec"]);
     let modes = json::items(spec, &["accessModes"]);
     if modes.is_empty() {
-        errors.push(FieldError::required(&path.child("accessModes"), "at least 1 access mode is required"));
+        errors.push(FieldError::required(
+            &path.child("accessModes"),
+            "at least 1 access mode is required",
+        ));
     }
-    for mode in modes.iter().filter_map(Value::as_str).filter(|m| !MODES.contains(m)) {
-        errors.push(FieldError::not_supported(&path.child("accessModes"), mode, &MODES));
+    for mode in modes
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|m| !MODES.contains(m))
+    {
+        errors.push(FieldError::not_supported(
+            &path.child("accessModes"),
+            mode,
+            &MODES,
+        ));
     }
     if modes.len() > 1 && modes.iter().any(|m| m.as_str() == Some("ReadWriteOncePod")) {
         let detail = "may not use ReadWriteOncePod with other access modes";
@@ -104,12 +154,26 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     match json::quantity_of(storage) {
         _ if storage.is_null() => errors.push(FieldError::required(&storage_path, "")),
         Some(size) if size <= Quantity::ZERO => {
-            errors.push(FieldError::invalid(&storage_path, size.to_string(), "must be greater than zero"));
+            errors.push(FieldError::invalid(
+                &storage_path,
+                size.to_string(),
+                "must be greater than zero",
+            ));
         }
         _ => check_quantity("storage", storage, &storage_path, &mut errors),
     }
-    meta::one_of(spec, "volumeMode", &["Block", "Filesystem"], &path, &mut errors);
-    meta::selector(json::at(spec, &["selector"]), &path.child("selector"), &mut errors);
+    meta::one_of(
+        spec,
+        "volumeMode",
+        &["Block", "Filesystem"],
+        &path,
+        &mut errors,
+    );
+    meta::selector(
+        json::at(spec, &["selector"]),
+        &path.child("selector"),
+        &mut errors,
+    );
     if let Some(old) = old {
         check_change(spec, json::at(old, &["spec"]), &path, &mut errors);
     }
@@ -117,7 +181,9 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 }
 
 fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let keys = json::members(new, &[]).chain(json::members(old, &[])).map(|(k, _)| k.as_str());
+    let keys = json::members(new, &[])
+        .chain(json::members(old, &[]))
+        .map(|(k, _)| k.as_str());
     let changed = keys
         .filter(|key| match *key {
             // A claim is bound once.
@@ -130,11 +196,15 @@ fn check_change(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Fiel
     if changed {
         errors.push(FieldError::forbidden(path, FIXED));
     }
-    let size = |spec: &Value| json::quantity_of(json::at(spec, &["resources", "requests", "storage"]));
+    let size =
+        |spec: &Value| json::quantity_of(json::at(spec, &["resources", "requests", "storage"]));
     if let (Some(now), Some(before)) = (size(new), size(old))
         && now < before
     {
         let detail = "field can not be less than status.capacity";
-        errors.push(FieldError::forbidden(&path.child("resources").child("requests").child("storage"), detail));
+        errors.push(FieldError::forbidden(
+            &path.child("resources").child("requests").child("storage"),
+            detail,
+        ));
     }
 }

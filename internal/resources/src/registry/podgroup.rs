@@ -16,14 +16,19 @@ const COLUMNS: &[Column] = &[
     column("STATUS", "string", "Where the gang stands.", |group, _| {
         Value::from(json::text(group, &["status", "phase"]))
     }),
-    column("minMember", "integer", "Members that must start together.", |group, _| {
-        json::at(group, &["spec", "minMember"]).clone()
-    }),
+    column(
+        "minMember",
+        "integer",
+        "Members that must start together.",
+        |group, _| json::at(group, &["spec", "minMember"]).clone(),
+    ),
     column("RUNNINGS", "integer", "Members running.", |group, _| {
         Value::from(json::int(group, &["status", "running"]).unwrap_or(0))
     }),
     AGE,
-    wide("QUEUE", "string", "The queue it waits in.", |group, _| Value::from(json::text(group, &["spec", "queue"]))),
+    wide("QUEUE", "string", "The queue it waits in.", |group, _| {
+        Value::from(json::text(group, &["spec", "queue"]))
+    }),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -48,12 +53,16 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     columns: COLUMNS,
-    fields: &[("spec.queue", |group| json::text(group, &["spec", "queue"]).to_owned())],
+    fields: &[("spec.queue", |group| {
+        json::text(group, &["spec", "queue"]).to_owned()
+    })],
     ..Kind::BASE
 };
 
 fn default(group: &mut Value) {
-    let Some(spec) = json::object(group, "spec") else { return };
+    let Some(spec) = json::object(group, "spec") else {
+        return;
+    };
     json::fill(spec, "minMember", 1);
     json::fill_text(spec, "queue", names::DEFAULT_QUEUE);
     json::canonical_quantities(spec, "minResources");
@@ -81,6 +90,12 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         check_quantity(name, value, &resources.key(name), &mut errors);
     }
     let topology = path.child("networkTopology");
-    meta::one_of(json::at(spec, &["networkTopology"]), "mode", &["hard", "soft"], &topology, &mut errors);
+    meta::one_of(
+        json::at(spec, &["networkTopology"]),
+        "mode",
+        &["hard", "soft"],
+        &topology,
+        &mut errors,
+    );
     errors
 }

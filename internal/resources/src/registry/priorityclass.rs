@@ -13,14 +13,22 @@ const SYSTEM_PREFIX: &str = "system-";
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Value", "integer", "The priority.", |class, _| Value::from(json::int(class, &["value"]).unwrap_or(0))),
-    column("Global-Default", "boolean", "Is it the priority of pods that name none?", |class, _| {
-        Value::from(json::truth(class, &["globalDefault"]))
+    column("Value", "integer", "The priority.", |class, _| {
+        Value::from(json::int(class, &["value"]).unwrap_or(0))
     }),
+    column(
+        "Global-Default",
+        "boolean",
+        "Is it the priority of pods that name none?",
+        |class, _| Value::from(json::truth(class, &["globalDefault"])),
+    ),
     AGE,
-    column("PreemptionPolicy", "string", "May its pods evict others?", |class, _| {
-        Value::from(json::text(class, &["preemptionPolicy"]))
-    }),
+    column(
+        "PreemptionPolicy",
+        "string",
+        "May its pods evict others?",
+        |class, _| Value::from(json::text(class, &["preemptionPolicy"])),
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -47,10 +55,12 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let known = SYSTEM_CLASSES.iter().find(|(known, _)| *known == name);
         let fault = match known {
             None => Some(format!("{name} is not a known system priority class")),
-            Some((_, right)) if *right != value => Some(format!("value of {name} PriorityClass must be {right}")),
-            Some(_) if json::truth(new, &["globalDefault"]) => {
-                Some(format!("globalDefault of {name} PriorityClass must be false"))
+            Some((_, right)) if *right != value => {
+                Some(format!("value of {name} PriorityClass must be {right}"))
             }
+            Some(_) if json::truth(new, &["globalDefault"]) => Some(format!(
+                "globalDefault of {name} PriorityClass must be false"
+            )),
             Some(_) => None,
         };
         if let Some(fault) = fault {
@@ -60,21 +70,33 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             ));
         }
     } else if value > HIGHEST_USER_PRIORITY {
-        let detail = format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
+        let detail =
+            format!("maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}");
         errors.push(FieldError::forbidden("value", detail));
     }
     if let Some(policy) = json::at(new, &["preemptionPolicy"]).as_str()
         && !matches!(policy, "PreemptLowerPriority" | "Never")
     {
-        errors.push(FieldError::not_supported("preemptionPolicy", policy, &["PreemptLowerPriority", "Never"]));
+        errors.push(FieldError::not_supported(
+            "preemptionPolicy",
+            policy,
+            &["PreemptLowerPriority", "Never"],
+        ));
     }
     if let Some(old) = old {
         if json::int(old, &["value"]).unwrap_or(0) != value {
-            errors.push(FieldError::forbidden("value", "may not be changed in an update."));
+            errors.push(FieldError::forbidden(
+                "value",
+                "may not be changed in an update.",
+            ));
         }
         let now = json::at(new, &["preemptionPolicy"]);
         if !json::same(now, json::at(old, &["preemptionPolicy"])) {
-            errors.push(FieldError::invalid(&Path::new("preemptionPolicy"), now.clone(), meta::IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &Path::new("preemptionPolicy"),
+                now.clone(),
+                meta::IMMUTABLE,
+            ));
         }
     }
     errors

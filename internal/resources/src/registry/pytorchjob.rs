@@ -18,10 +18,22 @@ const REPLICAS: [&str; 2] = ["spec", "pytorchReplicaSpecs"];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("State", "string", "What has become of the job.", |job, _| Value::from(state(job))),
+    column(
+        "State",
+        "string",
+        "What has become of the job.",
+        |job, _| Value::from(state(job)),
+    ),
     AGE,
-    wide("Ready", "string", "Replicas that run or are done, of all.", |job, _| Value::from(ready(job))),
-    wide("Queue", "string", "The queue it waits in.", |job, _| or_none(queue(job))),
+    wide(
+        "Ready",
+        "string",
+        "Replicas that run or are done, of all.",
+        |job, _| Value::from(ready(job)),
+    ),
+    wide("Queue", "string", "The queue it waits in.", |job, _| {
+        or_none(queue(job))
+    }),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -54,7 +66,9 @@ pub(super) const KIND: Kind = Kind {
 };
 
 fn default(job: &mut Value) {
-    let Some(spec) = json::object(job, "spec") else { return };
+    let Some(spec) = json::object(job, "spec") else {
+        return;
+    };
     if let Some(policy) = json::object(spec, "runPolicy") {
         json::fill_text(policy, "cleanPodPolicy", "None");
         json::fill(policy, "suspend", false);
@@ -62,9 +76,15 @@ fn default(job: &mut Value) {
             json::canonical_quantities(scheduling, "minResources");
         }
     }
-    if let Some(specs) = spec.get_mut("pytorchReplicaSpecs").and_then(Value::as_object_mut) {
+    if let Some(specs) = spec
+        .get_mut("pytorchReplicaSpecs")
+        .and_then(Value::as_object_mut)
+    {
         for right in TYPES {
-            let written = specs.keys().find(|key| key.eq_ignore_ascii_case(right) && key.as_str() != right).cloned();
+            let written = specs
+                .keys()
+                .find(|key| key.eq_ignore_ascii_case(right) && key.as_str() != right)
+                .cloned();
             if let Some(written) = written
                 && !specs.contains_key(right)
                 && let Some(value) = specs.remove(&written)
@@ -80,10 +100,25 @@ fn default(job: &mut Value) {
     let workers = json::at(spec, &["pytorchReplicaSpecs", "Worker", "replicas"]).clone();
     let old_processes = json::int(spec, &["elasticPolicy", "nProcPerNode"]).is_some();
     if let Some(elastic) = json::child(spec, "elasticPolicy") {
-        let (min, max) = (json::at(elastic, &["minReplicas"]).clone(), json::at(elastic, &["maxReplicas"]).clone());
-        let fallback = if workers.is_null() { Value::from(1) } else { workers };
-        json::fill(elastic, "minReplicas", if max.is_null() { fallback.clone() } else { max });
-        json::fill(elastic, "maxReplicas", if min.is_null() { fallback } else { min });
+        let (min, max) = (
+            json::at(elastic, &["minReplicas"]).clone(),
+            json::at(elastic, &["maxReplicas"]).clone(),
+        );
+        let fallback = if workers.is_null() {
+            Value::from(1)
+        } else {
+            workers
+        };
+        json::fill(
+            elastic,
+            "minReplicas",
+            if max.is_null() { fallback.clone() } else { max },
+        );
+        json::fill(
+            elastic,
+            "maxReplicas",
+            if min.is_null() { fallback } else { min },
+        );
         json::fill_text(elastic, "rdzvBackend", "c10d");
     }
     if !old_processes {
@@ -100,23 +135,44 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     run_policy(json::at(spec, &["runPolicy"]), &policy, &mut errors);
     replicas(new, &path.child("pytorchReplicaSpecs"), &mut errors);
     elastic(spec, &path, &mut errors);
-    processes(json::at(spec, &["nprocPerNode"]), &path.child("nprocPerNode"), &mut errors);
+    processes(
+        json::at(spec, &["nprocPerNode"]),
+        &path.child("nprocPerNode"),
+        &mut errors,
+    );
     if let Some(old) = old {
         let before = json::at(old, &["spec", "runPolicy"]);
-        meta::immutable(json::at(spec, &["runPolicy"]), before, &["managedBy"], &policy, &mut errors);
+        meta::immutable(
+            json::at(spec, &["runPolicy"]),
+            before,
+            &["managedBy"],
+            &policy,
+            &mut errors,
+        );
     }
     errors
 }
 
 fn run_policy(policy: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     meta::one_of(policy, "cleanPodPolicy", &CLEAN_POLICIES, path, errors);
-    for key in ["ttlSecondsAfterFinished", "activeDeadlineSeconds", "backoffLimit"] {
+    for key in [
+        "ttlSecondsAfterFinished",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+    ] {
         meta::not_negative(policy, key, path, errors);
     }
     let manager = json::text(policy, &["managedBy"]);
-    let managers = ["kubeflow.org/training-operator", "kueue.x-k8s.io/multikueue"];
+    let managers = [
+        "kubeflow.org/training-operator",
+        "kueue.x-k8s.io/multikueue",
+    ];
     if !manager.is_empty() && !managers.contains(&manager) {
-        errors.push(FieldError::not_supported(&path.child("managedBy"), manager, &managers));
+        errors.push(FieldError::not_supported(
+            &path.child("managedBy"),
+            manager,
+            &managers,
+        ));
     }
     let scheduling = json::at(policy, &["schedulingPolicy"]);
     let path = path.child("schedulingPolicy");
@@ -147,7 +203,10 @@ fn replicas(job: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let template_path = path.child("template");
         if json::items(replica, &["template", "spec", "containers"]).is_empty() {
             let spec = template_path.child("spec");
-            errors.push(FieldError::required(&spec.child("containers"), "must be specified"));
+            errors.push(FieldError::required(
+                &spec.child("containers"),
+                "must be specified",
+            ));
             continue;
         }
         // Checked as the pod it will become, while the job keeps what was written.
@@ -163,17 +222,28 @@ fn elastic(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         return;
     }
     let elastic = path.child("elasticPolicy");
-    let (min, max) = (json::int(policy, &["minReplicas"]), json::int(policy, &["maxReplicas"]));
+    let (min, max) = (
+        json::int(policy, &["minReplicas"]),
+        json::int(policy, &["maxReplicas"]),
+    );
     for (key, value) in [("minReplicas", min), ("maxReplicas", max)] {
         if let Some(value) = value.filter(|n| *n < 1) {
-            errors.push(FieldError::invalid(&elastic.child(key), value, "must be greater than or equal to 1"));
+            errors.push(FieldError::invalid(
+                &elastic.child(key),
+                value,
+                "must be greater than or equal to 1",
+            ));
         }
     }
     if let (Some(min), Some(max)) = (min, max)
         && min > max
     {
         let detail = format!("must be less than or equal to maxReplicas {max}");
-        errors.push(FieldError::invalid(&elastic.child("minReplicas"), min, detail));
+        errors.push(FieldError::invalid(
+            &elastic.child("minReplicas"),
+            min,
+            detail,
+        ));
     }
     if let Some(workers) = json::int(spec, &["pytorchReplicaSpecs", "Worker", "replicas"])
         && let Some(max) = max
@@ -182,12 +252,20 @@ fn elastic(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let specs = path.child("pytorchReplicaSpecs");
         let worker = specs.key("Worker");
         let detail = format!("must be less than or equal to elasticPolicy.maxReplicas {max}");
-        errors.push(FieldError::invalid(&worker.child("replicas"), workers, detail));
+        errors.push(FieldError::invalid(
+            &worker.child("replicas"),
+            workers,
+            detail,
+        ));
     }
     let backend = json::text(policy, &["rdzvBackend"]);
     if !matches!(backend, "" | "c10d" | "etcd" | "etcd-v2" | "static") {
         let known = ["c10d", "etcd", "etcd-v2", "static"];
-        errors.push(FieldError::not_supported(&elastic.child("rdzvBackend"), backend, &known));
+        errors.push(FieldError::not_supported(
+            &elastic.child("rdzvBackend"),
+            backend,
+            &known,
+        ));
     }
     if let Some(port) = json::int(policy, &["rdzvPort"]) {
         for fault in crate::syntax::port_number(port) {
@@ -196,7 +274,10 @@ fn elastic(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
     meta::not_negative(policy, "maxRestarts", &elastic, errors);
     if json::int(policy, &["nProcPerNode"]).is_some() && json::has(spec, &["nprocPerNode"]) {
-        errors.push(FieldError::forbidden(&elastic.child("nProcPerNode"), "must not be used with spec.nprocPerNode"));
+        errors.push(FieldError::forbidden(
+            &elastic.child("nProcPerNode"),
+            "must not be used with spec.nprocPerNode",
+        ));
     }
 }
 
@@ -204,27 +285,39 @@ fn processes(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let fine = match value {
         Value::Null => true,
         Value::String(text) => {
-            matches!(text.as_str(), "auto" | "cpu" | "gpu") || text.parse::<u32>().is_ok_and(|n| n > 0)
+            matches!(text.as_str(), "auto" | "cpu" | "gpu")
+                || text.parse::<u32>().is_ok_and(|n| n > 0)
         }
         Value::Number(number) => number.as_i64().is_some_and(|n| n > 0),
         _ => false,
     };
     if !fine {
-        errors.push(FieldError::invalid(path, value.clone(), "must be auto, cpu, gpu or a number greater than 0"));
+        errors.push(FieldError::invalid(
+            path,
+            value.clone(),
+            "must be auto, cpu, gpu or a number greater than 0",
+        ));
     }
 }
 
 fn state(job: &Value) -> &str {
     let conditions = json::items(job, &["status", "conditions"]);
-    let last = conditions.iter().rev().find(|c| json::text(c, &["status"]) == "True").or(conditions.last());
+    let last = conditions
+        .iter()
+        .rev()
+        .find(|c| json::text(c, &["status"]) == "True")
+        .or(conditions.last());
     last.map_or("", |c| json::text(c, &["type"]))
 }
 
 fn ready(job: &Value) -> String {
-    let wanted: i64 =
-        json::members(job, &REPLICAS).map(|(_, r)| json::int(r, &["replicas"]).unwrap_or(1)).sum();
+    let wanted: i64 = json::members(job, &REPLICAS)
+        .map(|(_, r)| json::int(r, &["replicas"]).unwrap_or(1))
+        .sum();
     let there: i64 = json::members(job, &["status", "replicaStatuses"])
-        .map(|(_, s)| json::int(s, &["active"]).unwrap_or(0) + json::int(s, &["succeeded"]).unwrap_or(0))
+        .map(|(_, s)| {
+            json::int(s, &["active"]).unwrap_or(0) + json::int(s, &["succeeded"]).unwrap_or(0)
+        })
         .sum();
     format!("{there}/{wanted}")
 }
@@ -236,5 +329,8 @@ fn queue(job: &Value) -> &str {
         json::text(job, &["metadata", "labels", names::QUEUE_NAME]),
         json::text(job, &["metadata", "annotations", names::QUEUE_NAME]),
     ];
-    asked.into_iter().find(|name| !name.is_empty()).unwrap_or(names::DEFAULT_QUEUE)
+    asked
+        .into_iter()
+        .find(|name| !name.is_empty())
+        .unwrap_or(names::DEFAULT_QUEUE)
 }

@@ -12,7 +12,12 @@ use crate::json;
 use crate::syntax;
 
 const WEIGHT_MAX: i64 = 65_535;
-const LISTS: [&[&str]; 4] = [&["capability"], &["deserved"], &["guaranteed"], &["guarantee", "resource"]];
+const LISTS: [&[&str]; 4] = [
+    &["capability"],
+    &["deserved"],
+    &["guaranteed"],
+    &["guarantee", "resource"],
+];
 
 fn count(queue: &Value, key: &str) -> Value {
     Value::from(json::int(queue, &["status", key]).unwrap_or(0))
@@ -20,14 +25,33 @@ fn count(queue: &Value, key: &str) -> Value {
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Weight", "integer", "Its share beside its siblings.", |queue, _| {
-        Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1))
+    column(
+        "Weight",
+        "integer",
+        "Its share beside its siblings.",
+        |queue, _| Value::from(json::int(queue, &["spec", "weight"]).unwrap_or(1)),
+    ),
+    column("State", "string", "Does it take work?", |queue, _| {
+        Value::from(json::text(queue, &["status", "state"]))
     }),
-    column("State", "string", "Does it take work?", |queue, _| Value::from(json::text(queue, &["status", "state"]))),
-    column("Inqueue", "integer", "Gangs let in and not yet placed.", |queue, _| count(queue, "inqueue")),
-    column("Pending", "integer", "Gangs waiting.", |queue, _| count(queue, "pending")),
-    column("Running", "integer", "Gangs running.", |queue, _| count(queue, "running")),
-    wide("Parent", "string", "The queue it is part of.", |queue, _| Value::from(json::text(queue, &["spec", "parent"]))),
+    column(
+        "Inqueue",
+        "integer",
+        "Gangs let in and not yet placed.",
+        |queue, _| count(queue, "inqueue"),
+    ),
+    column("Pending", "integer", "Gangs waiting.", |queue, _| {
+        count(queue, "pending")
+    }),
+    column("Running", "integer", "Gangs running.", |queue, _| {
+        count(queue, "running")
+    }),
+    wide(
+        "Parent",
+        "string",
+        "The queue it is part of.",
+        |queue, _| Value::from(json::text(queue, &["spec", "parent"])),
+    ),
 ];
 
 pub(super) const KIND: Kind = Kind {
@@ -53,12 +77,16 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     columns: COLUMNS,
-    fields: &[("spec.parent", |queue| json::text(queue, &["spec", "parent"]).to_owned())],
+    fields: &[("spec.parent", |queue| {
+        json::text(queue, &["spec", "parent"]).to_owned()
+    })],
     ..Kind::BASE
 };
 
 fn default(queue: &mut Value) {
-    let Some(spec) = json::object(queue, "spec") else { return };
+    let Some(spec) = json::object(queue, "spec") else {
+        return;
+    };
     json::fill_number(spec, "weight", 1);
     json::fill(spec, "reclaimable", true);
     for list in ["capability", "deserved", "guaranteed"] {
@@ -77,19 +105,49 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if let Some(weight) = json::int(spec, &["weight"])
         && !(1..=WEIGHT_MAX).contains(&weight)
     {
-        let detail = if weight < 1 { "queue weight must be a positive integer".to_owned() } else { syntax::in_range(1, WEIGHT_MAX) };
+        let detail = if weight < 1 {
+            "queue weight must be a positive integer".to_owned()
+        } else {
+            syntax::in_range(1, WEIGHT_MAX)
+        };
         errors.push(FieldError::invalid(&path.child("weight"), weight, detail));
     }
     for list in LISTS {
         for (name, value) in json::members(spec, list) {
-            check_quantity(name, value, &path.child(&list.join(".")).key(name), &mut errors);
+            check_quantity(
+                name,
+                value,
+                &path.child(&list.join(".")).key(name),
+                &mut errors,
+            );
         }
     }
-    let guarantee: &[&str] =
-        if json::has(spec, &["guarantee", "resource"]) { &["guarantee", "resource"] } else { &["guaranteed"] };
-    at_most(spec, ("deserved", &["deserved"]), ("capability", &["capability"]), &path, &mut errors);
-    at_most(spec, ("guarantee", guarantee), ("capability", &["capability"]), &path, &mut errors);
-    at_most(spec, ("guarantee", guarantee), ("deserved", &["deserved"]), &path, &mut errors);
+    let guarantee: &[&str] = if json::has(spec, &["guarantee", "resource"]) {
+        &["guarantee", "resource"]
+    } else {
+        &["guaranteed"]
+    };
+    at_most(
+        spec,
+        ("deserved", &["deserved"]),
+        ("capability", &["capability"]),
+        &path,
+        &mut errors,
+    );
+    at_most(
+        spec,
+        ("guarantee", guarantee),
+        ("capability", &["capability"]),
+        &path,
+        &mut errors,
+    );
+    at_most(
+        spec,
+        ("guarantee", guarantee),
+        ("deserved", &["deserved"]),
+        &path,
+        &mut errors,
+    );
     let name = json::text(new, &["metadata", "name"]);
     let parent = json::text(spec, &["parent"]);
     if !parent.is_empty() {
@@ -97,10 +155,20 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             errors.push(FieldError::invalid(&path.child("parent"), parent, fault));
         }
         if parent == name {
-            errors.push(FieldError::invalid(&path.child("parent"), parent, "a queue cannot be its own parent"));
+            errors.push(FieldError::invalid(
+                &path.child("parent"),
+                parent,
+                "a queue cannot be its own parent",
+            ));
         }
     }
-    meta::one_of(spec, "dequeueStrategy", &["fifo", "traverse"], &path, &mut errors);
+    meta::one_of(
+        spec,
+        "dequeueStrategy",
+        &["fifo", "traverse"],
+        &path,
+        &mut errors,
+    );
     errors
 }
 
@@ -113,12 +181,21 @@ fn at_most(
     errors: &mut Vec<FieldError>,
 ) {
     for (name, value) in json::members(spec, less.1) {
-        let Some(bound) = json::at(spec, more.1).get(name) else { continue };
+        let Some(bound) = json::at(spec, more.1).get(name) else {
+            continue;
+        };
         if let (Some(amount), Some(bound)) = (json::quantity_of(value), json::quantity_of(bound))
             && amount > bound
         {
-            let detail = format!("{} should be less than or equal to {} {bound}", less.0, more.0);
-            errors.push(FieldError::invalid(&path.child(less.0).key(name), amount.to_string(), detail));
+            let detail = format!(
+                "{} should be less than or equal to {} {bound}",
+                less.0, more.0
+            );
+            errors.push(FieldError::invalid(
+                &path.child(less.0).key(name),
+                amount.to_string(),
+                detail,
+            ));
         }
     }
 }

@@ -21,12 +21,25 @@ const SCOPES: [&str; 7] = [
     "Terminating",
     "VolumeAttributesClass",
 ];
-const OPPOSITES: [(&str, &str); 2] = [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")];
+const OPPOSITES: [(&str, &str); 2] = [
+    ("BestEffort", "NotBestEffort"),
+    ("Terminating", "NotTerminating"),
+];
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Request", "string", "What is used of what may be requested.", |quota, _| used(quota, false)),
-    column("Limit", "string", "What is used of what limits may add up to.", |quota, _| used(quota, true)),
+    column(
+        "Request",
+        "string",
+        "What is used of what may be requested.",
+        |quota, _| used(quota, false),
+    ),
+    column(
+        "Limit",
+        "string",
+        "What is used of what limits may add up to.",
+        |quota, _| used(quota, true),
+    ),
     AGE,
 ];
 
@@ -85,32 +98,57 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         let path = hard.key(name);
         let faults = syntax::qualified_name(name);
         if !faults.is_empty() {
-            errors.extend(faults.into_iter().map(|fault| FieldError::invalid(&path, name.as_str(), fault)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|fault| FieldError::invalid(&path, name.as_str(), fault)),
+            );
         } else if !name.contains('/') && !is_standard(name) {
             let detail = "must be a standard resource type or fully qualified";
             errors.push(FieldError::invalid(&path, name.as_str(), detail));
-            errors.push(FieldError::invalid(&path, name.as_str(), "must be a standard resource for quota"));
+            errors.push(FieldError::invalid(
+                &path,
+                name.as_str(),
+                "must be a standard resource for quota",
+            ));
         }
         check_quantity(name, value, &path, &mut errors);
     }
-    let scopes: BTreeSet<&str> = json::items(spec, &["scopes"]).iter().filter_map(Value::as_str).collect();
+    let scopes: BTreeSet<&str> = json::items(spec, &["scopes"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     for scope in &scopes {
         if !SCOPES.contains(scope) {
-            errors.push(FieldError::invalid(&spec_path.child("scopes"), *scope, "unsupported scope"));
+            errors.push(FieldError::invalid(
+                &spec_path.child("scopes"),
+                *scope,
+                "unsupported scope",
+            ));
         }
     }
     for (one, other) in OPPOSITES {
         if scopes.contains(one) && scopes.contains(other) {
             let value = json::at(spec, &["scopes"]).clone();
-            errors.push(FieldError::invalid(&spec_path.child("scopes"), value, "conflicting scopes"));
+            errors.push(FieldError::invalid(
+                &spec_path.child("scopes"),
+                value,
+                "conflicting scopes",
+            ));
         }
     }
     if let Some(old) = old {
-        let before: BTreeSet<&str> =
-            json::items(old, &["spec", "scopes"]).iter().filter_map(Value::as_str).collect();
+        let before: BTreeSet<&str> = json::items(old, &["spec", "scopes"])
+            .iter()
+            .filter_map(Value::as_str)
+            .collect();
         if before != scopes {
             let value = json::at(spec, &["scopes"]).clone();
-            errors.push(FieldError::invalid(&spec_path.child("scopes"), value, meta::IMMUTABLE));
+            errors.push(FieldError::invalid(
+                &spec_path.child("scopes"),
+                value,
+                meta::IMMUTABLE,
+            ));
         }
     }
     errors
@@ -119,13 +157,22 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
 fn used(quota: &Value, limits: bool) -> Value {
     // Before its usage was counted for the first time, a quota shows what it allows.
     let counted = json::has(quota, &["status", "hard"]);
-    let hard = if counted { ["status", "hard"] } else { ["spec", "hard"] };
+    let hard = if counted {
+        ["status", "hard"]
+    } else {
+        ["spec", "hard"]
+    };
     let texts: Vec<String> = json::members(quota, &hard)
         .filter(|(name, _)| name.starts_with("limits.") == limits)
         .map(|(name, hard)| {
             let used = json::text(quota, &["status", "used", name]);
-            let hard = hard.as_str().map_or_else(|| hard.to_string(), str::to_owned);
-            format!("{name}: {}/{hard}", if used.is_empty() { "0" } else { used })
+            let hard = hard
+                .as_str()
+                .map_or_else(|| hard.to_string(), str::to_owned);
+            format!(
+                "{name}: {}/{hard}",
+                if used.is_empty() { "0" } else { used }
+            )
         })
         .collect();
     Value::from(texts.join(", "))

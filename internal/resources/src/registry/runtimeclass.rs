@@ -11,7 +11,12 @@ use crate::syntax;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Handler", "string", "What runs the containers.", |class, _| json::at(class, &["handler"]).clone()),
+    column(
+        "Handler",
+        "string",
+        "What runs the containers.",
+        |class, _| json::at(class, &["handler"]).clone(),
+    ),
     AGE,
 ];
 

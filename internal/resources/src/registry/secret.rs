@@ -13,8 +13,12 @@ use crate::json;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Type", "string", "What the secret is for.", |object, _| json::at(object, &["type"]).clone()),
-    column("Data", "string", "How many keys.", |object, _| Value::from(json::members(object, &["data"]).count())),
+    column("Type", "string", "What the secret is for.", |object, _| {
+        json::at(object, &["type"]).clone()
+    }),
+    column("Data", "string", "How many keys.", |object, _| {
+        Value::from(json::members(object, &["data"]).count())
+    }),
     AGE,
 ];
 
@@ -76,9 +80,16 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         errors.push(FieldError::too_long(&path, DATA_MAX));
     }
     for (key, value) in json::members(new, &["data"]) {
-        if value.as_str().is_some_and(|text| STANDARD.decode(text).is_err()) {
+        if value
+            .as_str()
+            .is_some_and(|text| STANDARD.decode(text).is_err())
+        {
             let redacted = "<secret contents redacted>";
-            errors.push(FieldError::invalid(&path.key(key), redacted, "illegal base64 data"));
+            errors.push(FieldError::invalid(
+                &path.key(key),
+                redacted,
+                "illegal base64 data",
+            ));
         }
     }
     let kind = json::text(new, &["type"]);
@@ -97,7 +108,10 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     if kind == "kubernetes.io/service-account-token" {
         let key = "kubernetes.io/service-account.name";
         if json::text(new, &["metadata", "annotations", key]).is_empty() {
-            errors.push(FieldError::required(format!("metadata.annotations[{key}]"), ""));
+            errors.push(FieldError::required(
+                format!("metadata.annotations[{key}]"),
+                "",
+            ));
         }
     }
     errors

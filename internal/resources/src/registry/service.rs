@@ -16,17 +16,35 @@ const TYPES: [&str; 4] = ["ClusterIP", "ExternalName", "LoadBalancer", "NodePort
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Type", "string", "How the service is exposed.", |s, _| Value::from(json::text(s, &["spec", "type"]))),
-    column("Cluster-IP", "string", "Its virtual address; None where its name stands for its pods.", |s, _| {
-        let first = json::items(s, &["spec", "clusterIPs"]).first().and_then(Value::as_str).unwrap_or_default();
-        or_none(if first.is_empty() { json::text(s, &["spec", "clusterIP"]) } else { first })
+    column("Type", "string", "How the service is exposed.", |s, _| {
+        Value::from(json::text(s, &["spec", "type"]))
     }),
-    column("External-IP", "string", "Addresses outside.", |s, _| external(s)),
+    column(
+        "Cluster-IP",
+        "string",
+        "Its virtual address; None where its name stands for its pods.",
+        |s, _| {
+            let first = json::items(s, &["spec", "clusterIPs"])
+                .first()
+                .and_then(Value::as_str)
+                .unwrap_or_default();
+            or_none(if first.is_empty() {
+                json::text(s, &["spec", "clusterIP"])
+            } else {
+                first
+            })
+        },
+    ),
+    column("External-IP", "string", "Addresses outside.", |s, _| {
+        external(s)
+    }),
     column("Port(s)", "string", "Its ports.", |s, _| ports_text(s)),
     AGE,
     wide("Selector", "string", "Which pods it stands for.", |s, _| {
-        let pairs: Vec<String> =
-            json::texts(s, &["spec", "selector"]).into_iter().map(|(k, v)| format!("{k}={v}")).collect();
+        let pairs: Vec<String> = json::texts(s, &["spec", "selector"])
+            .into_iter()
+            .map(|(k, v)| format!("{k}={v}"))
+            .collect();
         or_none(&pairs.join(","))
     }),
 ];
@@ -51,14 +69,18 @@ pub(super) const KIND: Kind = Kind {
     },
     columns: COLUMNS,
     fields: &[
-        ("spec.clusterIP", |s| json::text(s, &["spec", "clusterIP"]).to_owned()),
+        ("spec.clusterIP", |s| {
+            json::text(s, &["spec", "clusterIP"]).to_owned()
+        }),
         ("spec.type", |s| json::text(s, &["spec", "type"]).to_owned()),
     ],
     ..Kind::BASE
 };
 
 fn default(service: &mut Value) {
-    let Some(spec) = json::object(service, "spec") else { return };
+    let Some(spec) = json::object(service, "spec") else {
+        return;
+    };
     json::fill_text(spec, "sessionAffinity", "None");
     json::fill_text(spec, "type", "ClusterIP");
     for port in json::list(spec, "ports") {
@@ -87,17 +109,37 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     meta::one_of(spec, "type", &TYPES, &path, &mut errors);
-    meta::one_of(spec, "sessionAffinity", &["ClientIP", "None"], &path, &mut errors);
-    meta::labels(json::at(spec, &["selector"]), &path.child("selector"), &mut errors);
-    if json::text(spec, &["type"]) == "ExternalName" && json::text(spec, &["externalName"]).is_empty() {
+    meta::one_of(
+        spec,
+        "sessionAffinity",
+        &["ClientIP", "None"],
+        &path,
+        &mut errors,
+    );
+    meta::labels(
+        json::at(spec, &["selector"]),
+        &path.child("selector"),
+        &mut errors,
+    );
+    if json::text(spec, &["type"]) == "ExternalName"
+        && json::text(spec, &["externalName"]).is_empty()
+    {
         errors.push(FieldError::required(&path.child("externalName"), ""));
     }
     let address = json::text(spec, &["clusterIP"]);
     if !matches!(address, "" | "None") && address.parse::<std::net::IpAddr>().is_err() {
         let detail = "must be empty, 'None', or a valid IP address";
-        errors.push(FieldError::invalid(&path.child("clusterIP"), address, detail));
+        errors.push(FieldError::invalid(
+            &path.child("clusterIP"),
+            address,
+            detail,
+        ));
     }
-    ports(json::items(spec, &["ports"]), &path.child("ports"), &mut errors);
+    ports(
+        json::items(spec, &["ports"]),
+        &path.child("ports"),
+        &mut errors,
+    );
     errors
 }
 
@@ -113,7 +155,11 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
             }
         } else {
             let faults = syntax::dns1123_label(name);
-            errors.extend(faults.into_iter().map(|f| FieldError::invalid(&path.child("name"), name, f)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|f| FieldError::invalid(&path.child("name"), name, f)),
+            );
             if !names.insert(name) {
                 errors.push(FieldError::duplicate(&path.child("name"), name));
             }
@@ -127,12 +173,20 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
             Value::Number(target) => {
                 let target = target.as_i64().unwrap_or(0);
                 for fault in syntax::port_number(target) {
-                    errors.push(FieldError::invalid(&path.child("targetPort"), target, fault));
+                    errors.push(FieldError::invalid(
+                        &path.child("targetPort"),
+                        target,
+                        fault,
+                    ));
                 }
             }
             Value::String(target) => {
                 for fault in syntax::port_name(target) {
-                    errors.push(FieldError::invalid(&path.child("targetPort"), target.as_str(), fault));
+                    errors.push(FieldError::invalid(
+                        &path.child("targetPort"),
+                        target.as_str(),
+                        fault,
+                    ));
                 }
             }
             _ => {}
@@ -145,8 +199,10 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 fn external(service: &Value) -> Value {
-    let addresses: Vec<&str> =
-        json::items(service, &["spec", "externalIPs"]).iter().filter_map(Value::as_str).collect();
+    let addresses: Vec<&str> = json::items(service, &["spec", "externalIPs"])
+        .iter()
+        .filter_map(Value::as_str)
+        .collect();
     match json::text(service, &["spec", "type"]) {
         "ExternalName" => Value::from(json::text(service, &["spec", "externalName"])),
         "LoadBalancer" if addresses.is_empty() => Value::from("<pending>"),
@@ -158,7 +214,10 @@ fn ports_text(service: &Value) -> Value {
     let texts: Vec<String> = json::items(service, &["spec", "ports"])
         .iter()
         .map(|port| {
-            let (number, protocol) = (json::int(port, &["port"]).unwrap_or(0), json::text(port, &["protocol"]));
+            let (number, protocol) = (
+                json::int(port, &["port"]).unwrap_or(0),
+                json::text(port, &["protocol"]),
+            );
             match json::int(port, &["nodePort"]).unwrap_or(0) {
                 0 => format!("{number}/{protocol}"),
                 node => format!("{number}:{node}/{protocol}"),

@@ -9,9 +9,12 @@ use crate::json;
 
 const COLUMNS: &[Column] = &[
     NAME,
-    column("Secrets", "string", "How many secrets its pods may use.", |object, _| {
-        Value::from(json::items(object, &["secrets"]).len())
-    }),
+    column(
+        "Secrets",
+        "string",
+        "How many secrets its pods may use.",
+        |object, _| Value::from(json::items(object, &["secrets"]).len()),
+    ),
     AGE,
 ];
 

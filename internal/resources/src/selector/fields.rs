@@ -32,7 +32,9 @@ impl FieldSelector {
                 continue;
             }
             let (path, op, value) = split_term(part).ok_or_else(|| {
-                SelectorError(format!("invalid selector: '{text}'; can't understand '{part}'"))
+                SelectorError(format!(
+                    "invalid selector: '{text}'; can't understand '{part}'"
+                ))
             })?;
             terms.push((path.to_owned(), op, unescape(value)?));
         }
@@ -59,7 +61,10 @@ impl FieldSelector {
 
     /// The value that a field must have, where the selector says so: for lookups by name or node.
     pub fn exact(&self, path: &str) -> Option<&str> {
-        self.terms.iter().find(|(p, op, _)| p == path && *op == FieldOp::Eq).map(|(_, _, value)| value.as_str())
+        self.terms
+            .iter()
+            .find(|(p, op, _)| p == path && *op == FieldOp::Eq)
+            .map(|(_, _, value)| value.as_str())
     }
 }
 
@@ -101,12 +106,20 @@ fn unescape(value: &str) -> Result<String, SelectorError> {
             '\\' => match chars.next() {
                 Some(c @ ('\\' | ',' | '=')) => out.push(c),
                 Some(c) => {
-                    return Err(SelectorError(format!("invalid field selector: invalid escape sequence: \\{c}")));
+                    return Err(SelectorError(format!(
+                        "invalid field selector: invalid escape sequence: \\{c}"
+                    )));
                 }
-                None => return Err(SelectorError("invalid field selector: invalid escape sequence: \\".to_owned())),
+                None => {
+                    return Err(SelectorError(
+                        "invalid field selector: invalid escape sequence: \\".to_owned(),
+                    ));
+                }
             },
             ',' | '=' => {
-                return Err(SelectorError(format!("invalid field selector: unescaped character in value: {c}")));
+                return Err(SelectorError(format!(
+                    "invalid field selector: unescaped character in value: {c}"
+                )));
             }
             c => out.push(c),
         }
@@ -119,7 +132,10 @@ impl fmt::Display for FieldSelector {
         for (i, (path, op, value)) in self.terms.iter().enumerate() {
             let comma = if i == 0 { "" } else { "," };
             let sign = if *op == FieldOp::Eq { "=" } else { "!=" };
-            let value = value.replace('\\', "\\\\").replace(',', "\\,").replace('=', "\\=");
+            let value = value
+                .replace('\\', "\\\\")
+                .replace(',', "\\,")
+                .replace('=', "\\=");
             write!(f, "{comma}{path}{sign}{value}")?;
         }
         Ok(())

@@ -52,16 +52,20 @@ impl Requirement {
         }
         let all = || Value::from(values.clone());
         match operator {
-            Operator::In | Operator::NotIn if values.is_empty() => errors.push(FieldError::invalid(
-                "values",
-                all(),
-                "for 'in', 'notin' operators, values set can't be empty",
-            )),
-            Operator::Exists | Operator::DoesNotExist if !values.is_empty() => errors.push(FieldError::invalid(
-                "values",
-                all(),
-                "values set must be empty for exists and does not exist",
-            )),
+            Operator::In | Operator::NotIn if values.is_empty() => {
+                errors.push(FieldError::invalid(
+                    "values",
+                    all(),
+                    "for 'in', 'notin' operators, values set can't be empty",
+                ))
+            }
+            Operator::Exists | Operator::DoesNotExist if !values.is_empty() => {
+                errors.push(FieldError::invalid(
+                    "values",
+                    all(),
+                    "values set must be empty for exists and does not exist",
+                ))
+            }
             Operator::GreaterThan | Operator::LessThan => {
                 if values.len() != 1 {
                     errors.push(FieldError::invalid(
@@ -85,7 +89,11 @@ impl Requirement {
         for (i, value) in values.iter().enumerate() {
             let faults = syntax::label_value(value);
             if !faults.is_empty() {
-                errors.push(FieldError::invalid(format!("values[{i}][{key}]"), value.as_str(), faults.join("; ")));
+                errors.push(FieldError::invalid(
+                    format!("values[{i}][{key}]"),
+                    value.as_str(),
+                    faults.join("; "),
+                ));
             }
         }
         if !errors.is_empty() {
@@ -94,14 +102,20 @@ impl Requirement {
         let mut values = values;
         values.sort();
         values.dedup();
-        Ok(Self { key: key.to_owned(), operator, values })
+        Ok(Self {
+            key: key.to_owned(),
+            operator,
+            values,
+        })
     }
 
     /// Do these labels satisfy it?
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         let label = labels.get(&self.key);
         let among = |value: &String| self.values.binary_search(value).is_ok();
-        let numbers = || -> Option<(i64, i64)> { Some((label?.parse().ok()?, self.values.first()?.parse().ok()?)) };
+        let numbers = || -> Option<(i64, i64)> {
+            Some((label?.parse().ok()?, self.values.first()?.parse().ok()?))
+        };
         match self.operator {
             Operator::In => label.is_some_and(among),
             Operator::NotIn => !label.is_some_and(among),
@@ -162,7 +176,9 @@ impl LabelSelector {
             operator: Operator::In,
             values: vec![value.clone()],
         };
-        Self { requirements: labels.iter().map(one).collect() }
+        Self {
+            requirements: labels.iter().map(one).collect(),
+        }
     }
 
     /// From an object's selector. An empty one matches everything; what an absent one means is the caller's.
@@ -180,16 +196,26 @@ impl LabelSelector {
                 "NotIn" => Operator::NotIn,
                 "Exists" => Operator::Exists,
                 "DoesNotExist" => Operator::DoesNotExist,
-                other => return Err(SelectorError(format!("\"{other}\" is not a valid label selector operator"))),
+                other => {
+                    return Err(SelectorError(format!(
+                        "\"{other}\" is not a valid label selector operator"
+                    )));
+                }
             };
-            requirements.push(Requirement::new(&expression.key, operator, expression.values.clone().unwrap_or_default())?);
+            requirements.push(Requirement::new(
+                &expression.key,
+                operator,
+                expression.values.clone().unwrap_or_default(),
+            )?);
         }
         Ok(Self::new(requirements))
     }
 
     /// Do these labels satisfy every requirement?
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
-        self.requirements.iter().all(|requirement| requirement.matches(labels))
+        self.requirements
+            .iter()
+            .all(|requirement| requirement.matches(labels))
     }
 
     /// Does it match everything?

@@ -48,7 +48,9 @@ fn scan(text: &str) -> Vec<(Token, &str)> {
                 _ => (Token::Wrong, first.len_utf8()),
             }
         } else {
-            let end = rest.find(|c| is_special(c) || is_space(c)).unwrap_or(rest.len());
+            let end = rest
+                .find(|c| is_special(c) || is_space(c))
+                .unwrap_or(rest.len());
             let token = match &rest[..end] {
                 "in" => Token::In,
                 "notin" => Token::NotIn,
@@ -102,7 +104,11 @@ impl<'a> Parser<'a> {
             return Err(format!("found '{key}', expected: identifier"));
         }
         if negated || matches!(self.ahead().0, Token::End | Token::Comma) {
-            let operator = if negated { Operator::DoesNotExist } else { Operator::Exists };
+            let operator = if negated {
+                Operator::DoesNotExist
+            } else {
+                Operator::Exists
+            };
             return Requirement::new(key, operator, Vec::new()).map_err(|e| e.0);
         }
         let (token, literal) = self.take_operator();
@@ -113,7 +119,11 @@ impl<'a> Parser<'a> {
             Token::Less => Operator::LessThan,
             _ => return Err(format!("found '{literal}', expected: {BINARY_OPERATORS}")),
         };
-        let values = if matches!(token, Token::In | Token::NotIn) { self.values()? } else { vec![self.value()?] };
+        let values = if matches!(token, Token::In | Token::NotIn) {
+            self.values()?
+        } else {
+            vec![self.value()?]
+        };
         Requirement::new(key, operator, values).map_err(|e| e.0)
     }
 
@@ -154,38 +164,52 @@ impl<'a> Parser<'a> {
                     }
                     return Ok(values);
                 }
-                (_, literal) if last_was_value => return Err(format!("found '{literal}', expected: ',' or ')'")),
-                (_, literal) => return Err(format!("found '{literal}', expected: ',', or identifier")),
+                (_, literal) if last_was_value => {
+                    return Err(format!("found '{literal}', expected: ',' or ')'"));
+                }
+                (_, literal) => {
+                    return Err(format!("found '{literal}', expected: ',', or identifier"));
+                }
             }
         }
     }
 }
 
 pub(super) fn parse(text: &str) -> Result<Vec<Requirement>, SelectorError> {
-    let mut parser = Parser { items: scan(text), at: 0 };
+    let mut parser = Parser {
+        items: scan(text),
+        at: 0,
+    };
     let mut out = Vec::new();
     loop {
         match parser.ahead() {
             (Token::Identifier | Token::Not, _) => {
-                let requirement =
-                    parser.requirement().map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
+                let requirement = parser
+                    .requirement()
+                    .map_err(|e| SelectorError(format!("unable to parse requirement: {e}")))?;
                 out.push(requirement);
                 match parser.take() {
                     (Token::End, _) => return Ok(out),
                     (Token::Comma, _) => {
                         let (token, literal) = parser.ahead();
                         if !matches!(token, Token::Identifier | Token::Not) {
-                            return Err(SelectorError(format!("found '{literal}', expected: identifier after ','")));
+                            return Err(SelectorError(format!(
+                                "found '{literal}', expected: identifier after ','"
+                            )));
                         }
                     }
                     (_, literal) => {
-                        return Err(SelectorError(format!("found '{literal}', expected: ',' or 'end of string'")));
+                        return Err(SelectorError(format!(
+                            "found '{literal}', expected: ',' or 'end of string'"
+                        )));
                     }
                 }
             }
             (Token::End, _) => return Ok(out),
             (_, literal) => {
-                return Err(SelectorError(format!("found '{literal}', expected: !, identifier, or 'end of string'")));
+                return Err(SelectorError(format!(
+                    "found '{literal}', expected: !, identifier, or 'end of string'"
+                )));
             }
         }
     }

@@ -8,12 +8,20 @@ use proptest::prelude::*;
 use super::*;
 
 fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
-    pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
+    pairs
+        .iter()
+        .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+        .collect()
 }
 
 #[test]
 fn selectors_match_as_kubernetes_reads_them() {
-    let gpu = labels(&[("app", "train"), ("tier", "gpu"), ("rank", "3"), ("empty", "")]);
+    let gpu = labels(&[
+        ("app", "train"),
+        ("tier", "gpu"),
+        ("rank", "3"),
+        ("empty", ""),
+    ]);
     let table = [
         ("", true),
         ("app=train", true),
@@ -56,20 +64,47 @@ fn selectors_match_as_kubernetes_reads_them() {
 #[test]
 fn malformed_selectors_are_refused_in_kubernetes_words() {
     let table = [
-        ("=x", "found '=', expected: !, identifier, or 'end of string'"),
+        (
+            "=x",
+            "found '=', expected: !, identifier, or 'end of string'",
+        ),
         ("a=b,", "found '', expected: identifier after ','"),
-        ("a b", "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt"),
-        ("a in b", "unable to parse requirement: found 'b' expected: '('"),
-        ("a in (b", "unable to parse requirement: found '', expected: ',' or ')'"),
+        (
+            "a b",
+            "unable to parse requirement: found 'b', expected: in, notin, =, ==, !=, gt, lt",
+        ),
+        (
+            "a in b",
+            "unable to parse requirement: found 'b' expected: '('",
+        ),
+        (
+            "a in (b",
+            "unable to parse requirement: found '', expected: ',' or ')'",
+        ),
         ("a=b c", "found 'c', expected: ',' or 'end of string'"),
-        ("!", "unable to parse requirement: found '', expected: identifier"),
-        ("a>x", "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer"),
+        (
+            "!",
+            "unable to parse requirement: found '', expected: identifier",
+        ),
+        (
+            "a>x",
+            "unable to parse requirement: values[0]: Invalid value: \"x\": for 'Gt', 'Lt' operators, the value must be an integer",
+        ),
     ];
     for (text, message) in table {
-        assert_eq!(LabelSelector::parse(text).unwrap_err().to_string(), message, "{text}");
+        assert_eq!(
+            LabelSelector::parse(text).unwrap_err().to_string(),
+            message,
+            "{text}"
+        );
     }
     let error = LabelSelector::parse("a=-").unwrap_err().to_string();
-    assert!(error.starts_with("unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must be"), "{error}");
+    assert!(
+        error.starts_with(
+            "unable to parse requirement: values[0][a]: Invalid value: \"-\": a valid label must be"
+        ),
+        "{error}"
+    );
     let error = LabelSelector::parse("/x=1").unwrap_err().to_string();
     assert!(error.contains("prefix part must be non-empty"), "{error}");
 }
@@ -88,7 +123,11 @@ fn selectors_of_objects_are_read() {
     assert_eq!(selector.to_string(), "app=train,!gone,tier in (cpu,gpu)");
     assert!(selector.matches(&labels(&[("app", "train"), ("tier", "gpu")])));
     assert!(!selector.matches(&labels(&[("app", "train"), ("tier", "gpu"), ("gone", "")])));
-    assert!(LabelSelector::from_k8s(&meta::LabelSelector::default()).unwrap().is_everything());
+    assert!(
+        LabelSelector::from_k8s(&meta::LabelSelector::default())
+            .unwrap()
+            .is_everything()
+    );
 }
 
 #[test]
@@ -107,7 +146,11 @@ fn selectors_of_objects_that_make_no_sense_are_refused() {
 
 #[test]
 fn field_selectors_compare_fields() {
-    let fields = labels(&[("status.phase", "Running"), ("spec.nodeName", ""), ("x", "a,b=c\\")]);
+    let fields = labels(&[
+        ("status.phase", "Running"),
+        ("spec.nodeName", ""),
+        ("x", "a,b=c\\"),
+    ]);
     let table = [
         ("", true),
         ("status.phase=Running", true),
@@ -121,18 +164,29 @@ fn field_selectors_compare_fields() {
     for (text, matches) in table {
         let selector = FieldSelector::parse(text).unwrap_or_else(|e| panic!("{text}: {e}"));
         assert_eq!(selector.matches(&fields), matches, "{text}");
-        assert_eq!(FieldSelector::parse(&selector.to_string()).unwrap(), selector);
+        assert_eq!(
+            FieldSelector::parse(&selector.to_string()).unwrap(),
+            selector
+        );
     }
     let selector = FieldSelector::parse("metadata.name=a,b!=c").unwrap();
     assert_eq!(selector.exact("metadata.name"), Some("a"));
     assert_eq!(selector.exact("b"), None);
-    assert_eq!(selector.terms()[1], ("b".to_owned(), FieldOp::Ne, "c".to_owned()));
+    assert_eq!(
+        selector.terms()[1],
+        ("b".to_owned(), FieldOp::Ne, "c".to_owned())
+    );
 }
 
 #[test]
 fn malformed_field_selectors_are_refused() {
-    let error = FieldSelector::parse("status.phase").unwrap_err().to_string();
-    assert_eq!(error, "invalid selector: 'status.phase'; can't understand 'status.phase'");
+    let error = FieldSelector::parse("status.phase")
+        .unwrap_err()
+        .to_string();
+    assert_eq!(
+        error,
+        "invalid selector: 'status.phase'; can't understand 'status.phase'"
+    );
     for text in ["a=b\\x", "a=b\\", "a=b=c"] {
         assert!(FieldSelector::parse(text).is_err(), "{text}");
     }
@@ -142,12 +196,21 @@ fn any_requirement() -> impl Strategy<Value = Requirement> {
     let value = "[a-z0-9]{0,3}";
     let values = proptest::collection::vec(value, 1..4);
     prop_oneof![
-        ("[a-z]{1,4}", values.clone()).prop_map(|(k, v)| Requirement::new(&k, Operator::In, v).unwrap()),
+        ("[a-z]{1,4}", values.clone())
+            .prop_map(|(k, v)| Requirement::new(&k, Operator::In, v).unwrap()),
         ("[a-z]{1,4}", values).prop_map(|(k, v)| Requirement::new(&k, Operator::NotIn, v).unwrap()),
         "[a-z]{1,4}".prop_map(|k| Requirement::new(&k, Operator::Exists, vec![]).unwrap()),
         "[a-z]{1,4}".prop_map(|k| Requirement::new(&k, Operator::DoesNotExist, vec![]).unwrap()),
-        ("[a-z]{1,4}", any::<i16>().prop_filter("labels take no minus first", |n| *n >= 0))
-            .prop_map(|(k, n)| Requirement::new(&k, Operator::GreaterThan, vec![n.to_string()]).unwrap()),
+        (
+            "[a-z]{1,4}",
+            any::<i16>().prop_filter("labels take no minus first", |n| *n >= 0)
+        )
+            .prop_map(|(k, n)| Requirement::new(
+                &k,
+                Operator::GreaterThan,
+                vec![n.to_string()]
+            )
+            .unwrap()),
     ]
 }
 

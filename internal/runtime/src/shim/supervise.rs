@@ -401,7 +401,8 @@ impl Supervisor {
         self.report = None;
         let (notes, error) = read_report(&self.reported);
         record.state.notes.extend(notes);
-        if error.is_none() {
+        // What has ended already needs no word of having run.
+        if error.is_none() && self.ended.is_none() {
             self.started_at = Timestamp::now();
             record.state.state = ContainerState::Running {
                 process: self.process,
@@ -463,7 +464,8 @@ impl Supervisor {
         let late = self
             .drain_until
             .is_some_and(|until| until <= Instant::now());
-        if !late && !(gone && read) {
+        let over = (gone && read) || late;
+        if !over {
             return None;
         }
         let (now, log) = (Timestamp::now(), &mut self.log);

@@ -15,10 +15,21 @@ const PULL_POLICIES: [&str; 3] = ["Always", "IfNotPresent", "Never"];
 const PROTOCOLS: [&str; 3] = ["SCTP", "TCP", "UDP"];
 /// What Muster asks of a container that names no image: its command runs on the host.
 const NEEDS_COMMAND: &str = "a container without an image needs a command";
-const ENV_SOURCES: [&str; 5] = ["fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef"];
+const ENV_SOURCES: [&str; 5] = [
+    "fieldRef",
+    "resourceFieldRef",
+    "configMapKeyRef",
+    "secretKeyRef",
+    "fileKeyRef",
+];
 
 /// Checks containers and init containers; `volumes` are the names that mounts may use.
-pub(super) fn check(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn check(
+    spec: &Value,
+    volumes: &BTreeSet<&str>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let list_path = path.child("containers");
     let containers = json::items(spec, &["containers"]);
     if containers.is_empty() {
@@ -67,7 +78,12 @@ pub(super) fn check(spec: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, err
     }
 }
 
-fn common(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn common(
+    container: &Value,
+    volumes: &BTreeSet<&str>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let name = json::text(container, &["name"]);
     if name.is_empty() {
         errors.push(FieldError::required(&path.child("name"), ""));
@@ -81,14 +97,37 @@ fn common(container: &Value, volumes: &BTreeSet<&str>, path: &Path<'_>, errors: 
         errors.push(FieldError::required(&path.child("command"), NEEDS_COMMAND));
     } else if image.trim() != image {
         let path = path.child("image");
-        errors.push(FieldError::invalid(&path, image, "must not have leading or trailing whitespace"));
+        errors.push(FieldError::invalid(
+            &path,
+            image,
+            "must not have leading or trailing whitespace",
+        ));
     }
     meta::one_of(container, "imagePullPolicy", &PULL_POLICIES, path, errors);
-    meta::one_of(container, "terminationMessagePolicy", &["File", "FallbackToLogsOnError"], path, errors);
-    ports(json::items(container, &["ports"]), &path.child("ports"), errors);
+    meta::one_of(
+        container,
+        "terminationMessagePolicy",
+        &["File", "FallbackToLogsOnError"],
+        path,
+        errors,
+    );
+    ports(
+        json::items(container, &["ports"]),
+        &path.child("ports"),
+        errors,
+    );
     env(json::items(container, &["env"]), &path.child("env"), errors);
-    env_from(json::items(container, &["envFrom"]), &path.child("envFrom"), errors);
-    volumes::mounts(json::items(container, &["volumeMounts"]), volumes, &path.child("volumeMounts"), errors);
+    env_from(
+        json::items(container, &["envFrom"]),
+        &path.child("envFrom"),
+        errors,
+    );
+    volumes::mounts(
+        json::items(container, &["volumeMounts"]),
+        volumes,
+        &path.child("volumeMounts"),
+        errors,
+    );
     let wanted = json::at(container, &["resources"]);
     resources::check(wanted, &path.child("resources"), errors);
 }
@@ -101,7 +140,11 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
         if !name.is_empty() {
             let faults = syntax::port_name(name);
             if !faults.is_empty() {
-                errors.extend(faults.into_iter().map(|f| FieldError::invalid(&path.child("name"), name, f)));
+                errors.extend(
+                    faults
+                        .into_iter()
+                        .map(|f| FieldError::invalid(&path.child("name"), name, f)),
+                );
             } else if !names.insert(name) {
                 errors.push(FieldError::duplicate(&path.child("name"), name));
             }
@@ -122,17 +165,33 @@ fn ports(ports: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 fn number_in_range(number: i64, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    errors.extend(syntax::port_number(number).into_iter().map(|fault| FieldError::invalid(path, number, fault)));
+    errors.extend(
+        syntax::port_number(number)
+            .into_iter()
+            .map(|fault| FieldError::invalid(path, number, fault)),
+    );
 }
 
-fn unique_host_ports(container: &Value, seen: &mut BTreeSet<String>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn unique_host_ports(
+    container: &Value,
+    seen: &mut BTreeSet<String>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     for (i, port) in json::items(container, &["ports"]).iter().enumerate() {
         let number = json::int(port, &["hostPort"]).unwrap_or(0);
         if number != 0 {
-            let text = format!("{}/{}/{number}", json::text(port, &["protocol"]), json::text(port, &["hostIP"]));
+            let text = format!(
+                "{}/{}/{number}",
+                json::text(port, &["protocol"]),
+                json::text(port, &["hostIP"])
+            );
             if seen.contains(&text) {
                 let ports = path.child("ports");
-                errors.push(FieldError::duplicate(&ports.index(i).child("hostPort"), text));
+                errors.push(FieldError::duplicate(
+                    &ports.index(i).child("hostPort"),
+                    text,
+                ));
             } else {
                 seen.insert(text);
             }
@@ -148,22 +207,42 @@ fn env(env: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
             errors.push(FieldError::required(&path.child("name"), ""));
         } else {
             let faults = syntax::env_name(name);
-            errors.extend(faults.into_iter().map(|f| FieldError::invalid(&path.child("name"), name, f)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|f| FieldError::invalid(&path.child("name"), name, f)),
+            );
         }
         let from = json::at(one, &["valueFrom"]);
         if !from.is_null() {
-            value_from(from, json::text(one, &["value"]), &path.child("valueFrom"), errors);
+            value_from(
+                from,
+                json::text(one, &["value"]),
+                &path.child("valueFrom"),
+                errors,
+            );
         }
     }
 }
 
 fn value_from(from: &Value, value: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let sources = ENV_SOURCES.iter().filter(|key| json::has(from, &[key])).count();
+    let sources = ENV_SOURCES
+        .iter()
+        .filter(|key| json::has(from, &[key]))
+        .count();
     if json::has(from, &["fieldRef"]) && json::text(from, &["fieldRef", "fieldPath"]).is_empty() {
-        errors.push(FieldError::required(&path.child("fieldRef").child("fieldPath"), ""));
+        errors.push(FieldError::required(
+            &path.child("fieldRef").child("fieldPath"),
+            "",
+        ));
     }
-    if json::has(from, &["resourceFieldRef"]) && json::text(from, &["resourceFieldRef", "resource"]).is_empty() {
-        errors.push(FieldError::required(&path.child("resourceFieldRef").child("resource"), ""));
+    if json::has(from, &["resourceFieldRef"])
+        && json::text(from, &["resourceFieldRef", "resource"]).is_empty()
+    {
+        errors.push(FieldError::required(
+            &path.child("resourceFieldRef").child("resource"),
+            "",
+        ));
     }
     for key in ["configMapKeyRef", "secretKeyRef"] {
         let source = json::at(from, &[key]);
@@ -179,7 +258,11 @@ fn value_from(from: &Value, value: &str, path: &Path<'_>, errors: &mut Vec<Field
             errors.push(FieldError::required(&path.child("key"), ""));
         } else {
             let faults = syntax::config_key(name);
-            errors.extend(faults.into_iter().map(|f| FieldError::invalid(&path.child("key"), name, f)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|f| FieldError::invalid(&path.child("key"), name, f)),
+            );
         }
     }
     if sources == 0 {
@@ -189,9 +272,17 @@ fn value_from(from: &Value, value: &str, path: &Path<'_>, errors: &mut Vec<Field
             "must specify one of: `fieldRef`, `resourceFieldRef`, `configMapKeyRef` or `secretKeyRef`",
         ));
     } else if !value.is_empty() {
-        errors.push(FieldError::invalid(path, "", "may not be specified when `value` is not empty"));
+        errors.push(FieldError::invalid(
+            path,
+            "",
+            "may not be specified when `value` is not empty",
+        ));
     } else if sources > 1 {
-        errors.push(FieldError::invalid(path, "", "may not have more than one field specified at a time"));
+        errors.push(FieldError::invalid(
+            path,
+            "",
+            "may not have more than one field specified at a time",
+        ));
     }
 }
 
@@ -208,9 +299,17 @@ fn env_from(sources: &[Value], path: &Path<'_>, errors: &mut Vec<FieldError>) {
             }
         }
         if count == 0 {
-            errors.push(FieldError::invalid(&path, "", "must specify one of: `configMapRef` or `secretRef`"));
+            errors.push(FieldError::invalid(
+                &path,
+                "",
+                "must specify one of: `configMapRef` or `secretRef`",
+            ));
         } else if count > 1 {
-            errors.push(FieldError::invalid(&path, "", "may not have more than one field specified at a time"));
+            errors.push(FieldError::invalid(
+                &path,
+                "",
+                "may not have more than one field specified at a time",
+            ));
         }
     }
 }
@@ -223,16 +322,34 @@ fn probes(container: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         }
         let path = path.child(key);
         handler(probe, &path, errors);
-        for number in ["initialDelaySeconds", "timeoutSeconds", "periodSeconds", "successThreshold", "failureThreshold"] {
+        for number in [
+            "initialDelaySeconds",
+            "timeoutSeconds",
+            "periodSeconds",
+            "successThreshold",
+            "failureThreshold",
+        ] {
             meta::not_negative(probe, number, &path, errors);
         }
-        if key != "readinessProbe" && json::int(probe, &["successThreshold"]).is_some_and(|n| n != 1) {
+        if key != "readinessProbe"
+            && json::int(probe, &["successThreshold"]).is_some_and(|n| n != 1)
+        {
             let number = json::at(probe, &["successThreshold"]).clone();
-            errors.push(FieldError::invalid(&path.child("successThreshold"), number, "must be 1"));
+            errors.push(FieldError::invalid(
+                &path.child("successThreshold"),
+                number,
+                "must be 1",
+            ));
         }
-        if let Some(seconds) = json::int(probe, &["terminationGracePeriodSeconds"]).filter(|n| *n <= 0) {
+        if let Some(seconds) =
+            json::int(probe, &["terminationGracePeriodSeconds"]).filter(|n| *n <= 0)
+        {
             let path = path.child("terminationGracePeriodSeconds");
-            errors.push(FieldError::invalid(&path, seconds, "must be greater than 0"));
+            errors.push(FieldError::invalid(
+                &path,
+                seconds,
+                "must be greater than 0",
+            ));
         }
     }
     for key in ["postStart", "preStop"] {
@@ -253,7 +370,10 @@ fn handler(probe: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         count += 1;
         let path = path.child(key);
         if count > 1 {
-            errors.push(FieldError::forbidden(&path, "may not specify more than 1 handler type"));
+            errors.push(FieldError::forbidden(
+                &path,
+                "may not specify more than 1 handler type",
+            ));
             continue;
         }
         match key {
@@ -276,7 +396,11 @@ fn port_reference(action: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     match json::at(action, &["port"]) {
         Value::String(name) => {
             let faults = syntax::port_name(name);
-            errors.extend(faults.into_iter().map(|f| FieldError::invalid(path, name.as_str(), f)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|f| FieldError::invalid(path, name.as_str(), f)),
+            );
         }
         number => number_in_range(number.as_i64().unwrap_or(0), path, errors),
     }

@@ -14,7 +14,9 @@ const SERVICE_ACCOUNT_TOKEN_SECONDS: i64 = 3600;
 
 /// A whole pod.
 pub(super) fn pod(pod: &mut Value) {
-    let Some(spec) = json::object(pod, "spec") else { return };
+    let Some(spec) = json::object(pod, "spec") else {
+        return;
+    };
     pod_spec(spec);
     let host_network = json::truth(spec, &["hostNetwork"]);
     for list in ["containers", "initContainers"] {
@@ -70,7 +72,11 @@ fn container(container: &mut Value) {
     }
     let image = json::text(container, &["image"]);
     if !image.is_empty() {
-        let policy = if tag_is_latest(image) { "Always" } else { "IfNotPresent" };
+        let policy = if tag_is_latest(image) {
+            "Always"
+        } else {
+            "IfNotPresent"
+        };
         json::fill_text(container, "imagePullPolicy", policy);
     }
     json::fill_text(container, "terminationMessagePath", "/dev/termination-log");
@@ -95,7 +101,9 @@ fn container(container: &mut Value) {
     }
     if let Some(lifecycle) = json::child(container, "lifecycle") {
         for key in ["postStart", "preStop"] {
-            if let Some(get) = json::child(lifecycle, key).and_then(|hook| json::child(hook, "httpGet")) {
+            if let Some(get) =
+                json::child(lifecycle, key).and_then(|hook| json::child(hook, "httpGet"))
+            {
                 http_get(get);
             }
         }
@@ -115,7 +123,12 @@ fn downward(source: &mut Value) {
 }
 
 fn probe(probe: &mut Value) {
-    for (key, value) in [("timeoutSeconds", 1), ("periodSeconds", 10), ("successThreshold", 1), ("failureThreshold", 3)] {
+    for (key, value) in [
+        ("timeoutSeconds", 1),
+        ("periodSeconds", 10),
+        ("successThreshold", 1),
+        ("failureThreshold", 3),
+    ] {
         json::fill_number(probe, key, value);
     }
     if let Some(get) = json::child(probe, "httpGet") {
@@ -132,8 +145,10 @@ fn http_get(get: &mut Value) {
 }
 
 fn volume(volume: &mut Value) {
-    let has_source =
-        volume.as_object().is_none_or(|map| map.iter().any(|(key, value)| key != "name" && !value.is_null()));
+    let has_source = volume.as_object().is_none_or(|map| {
+        map.iter()
+            .any(|(key, value)| key != "name" && !value.is_null())
+    });
     if !has_source {
         json::fill(volume, "emptyDir", json!({}));
     }
@@ -164,8 +179,12 @@ fn volume(volume: &mut Value) {
 }
 
 fn requests_from_limits(container: &mut Value) {
-    let Some(resources) = json::child(container, "resources") else { return };
-    let limits: Vec<(String, Value)> = json::members(resources, &["limits"]).map(|(k, v)| (k.clone(), v.clone())).collect();
+    let Some(resources) = json::child(container, "resources") else {
+        return;
+    };
+    let limits: Vec<(String, Value)> = json::members(resources, &["limits"])
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
     if limits.is_empty() {
         return;
     }
@@ -201,7 +220,9 @@ fn tolerations(spec: &mut Value) {
 
 /// Does an image's name mean `latest`? It does without a tag and without a digest.
 fn tag_is_latest(image: &str) -> bool {
-    let (name, digest) = image.split_once('@').map_or((image, false), |(name, _)| (name, true));
+    let (name, digest) = image
+        .split_once('@')
+        .map_or((image, false), |(name, _)| (name, true));
     let last = name.rsplit('/').next().unwrap_or(name);
     match last.split_once(':') {
         Some((_, tag)) => tag == "latest",

@@ -2,8 +2,8 @@
 
 use serde_json::{Value, json};
 
-use super::meta::{self, NameRule};
 use super::Kind;
+use super::meta::{self, NameRule};
 use crate::field::{FieldError, Path};
 use crate::json;
 
@@ -17,8 +17,8 @@ mod update;
 mod volumes;
 
 pub use printing::status_word;
-pub use resources::{qos_class, resource_list};
 pub(crate) use resources::{is_extended, is_overcommittable, quantity as check_quantity};
+pub use resources::{qos_class, resource_list};
 
 pub(super) const KIND: Kind = Kind {
     kind: "Pod",
@@ -38,14 +38,30 @@ pub(super) const KIND: Kind = Kind {
     prepare,
     columns: printing::COLUMNS,
     fields: &[
-        ("spec.nodeName", |pod| json::text(pod, &["spec", "nodeName"]).to_owned()),
-        ("spec.restartPolicy", |pod| json::text(pod, &["spec", "restartPolicy"]).to_owned()),
-        ("spec.schedulerName", |pod| json::text(pod, &["spec", "schedulerName"]).to_owned()),
-        ("spec.serviceAccountName", |pod| json::text(pod, &["spec", "serviceAccountName"]).to_owned()),
-        ("spec.hostNetwork", |pod| json::truth(pod, &["spec", "hostNetwork"]).to_string()),
-        ("status.phase", |pod| json::text(pod, &["status", "phase"]).to_owned()),
-        ("status.podIP", |pod| json::text(pod, &["status", "podIP"]).to_owned()),
-        ("status.nominatedNodeName", |pod| json::text(pod, &["status", "nominatedNodeName"]).to_owned()),
+        ("spec.nodeName", |pod| {
+            json::text(pod, &["spec", "nodeName"]).to_owned()
+        }),
+        ("spec.restartPolicy", |pod| {
+            json::text(pod, &["spec", "restartPolicy"]).to_owned()
+        }),
+        ("spec.schedulerName", |pod| {
+            json::text(pod, &["spec", "schedulerName"]).to_owned()
+        }),
+        ("spec.serviceAccountName", |pod| {
+            json::text(pod, &["spec", "serviceAccountName"]).to_owned()
+        }),
+        ("spec.hostNetwork", |pod| {
+            json::truth(pod, &["spec", "hostNetwork"]).to_string()
+        }),
+        ("status.phase", |pod| {
+            json::text(pod, &["status", "phase"]).to_owned()
+        }),
+        ("status.podIP", |pod| {
+            json::text(pod, &["status", "podIP"]).to_owned()
+        }),
+        ("status.nominatedNodeName", |pod| {
+            json::text(pod, &["status", "nominatedNodeName"]).to_owned()
+        }),
     ],
     ..Kind::BASE
 };
@@ -56,7 +72,12 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let path = Path::new("spec");
     spec::check(json::at(new, &["spec"]), &path, &mut errors);
     if let Some(old) = old {
-        update::check(json::at(new, &["spec"]), json::at(old, &["spec"]), &path, &mut errors);
+        update::check(
+            json::at(new, &["spec"]),
+            json::at(old, &["spec"]),
+            &path,
+            &mut errors,
+        );
     }
     errors
 }
@@ -89,8 +110,16 @@ pub fn default_template(template: &mut Value) {
 /// Checks a pod template that was defaulted.
 pub fn check_template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let meta_path = path.child("metadata");
-    meta::labels(json::at(template, &["metadata", "labels"]), &meta_path.child("labels"), errors);
-    meta::annotations(json::at(template, &["metadata", "annotations"]), &meta_path.child("annotations"), errors);
+    meta::labels(
+        json::at(template, &["metadata", "labels"]),
+        &meta_path.child("labels"),
+        errors,
+    );
+    meta::annotations(
+        json::at(template, &["metadata", "annotations"]),
+        &meta_path.child("annotations"),
+        errors,
+    );
     spec::check(json::at(template, &["spec"]), &path.child("spec"), errors);
 }
 

@@ -21,7 +21,10 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
         let terms_path = path.child("nodeSelectorTerms");
         let terms = json::items(required, &["nodeSelectorTerms"]);
         if terms.is_empty() {
-            errors.push(FieldError::required(&terms_path, "must have at least one node selector term"));
+            errors.push(FieldError::required(
+                &terms_path,
+                "must have at least one node selector term",
+            ));
         }
         for (i, term) in terms.iter().enumerate() {
             node_term(term, &terms_path.index(i), errors);
@@ -31,7 +34,11 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
     for (i, preferred) in json::items(node, &[PREFERRED]).iter().enumerate() {
         let path = list.index(i);
         weight(preferred, &path, errors);
-        node_term(json::at(preferred, &["preference"]), &path.child("preference"), errors);
+        node_term(
+            json::at(preferred, &["preference"]),
+            &path.child("preference"),
+            errors,
+        );
     }
     for key in ["podAffinity", "podAntiAffinity"] {
         let path = path.child(key);
@@ -44,7 +51,11 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
         for (i, preferred) in json::items(wishes, &[PREFERRED]).iter().enumerate() {
             let path = list.index(i);
             weight(preferred, &path, errors);
-            pod_term(json::at(preferred, &["podAffinityTerm"]), &path.child("podAffinityTerm"), errors);
+            pod_term(
+                json::at(preferred, &["podAffinityTerm"]),
+                &path.child("podAffinityTerm"),
+                errors,
+            );
         }
     }
 }
@@ -52,7 +63,11 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
 fn weight(preferred: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let weight = json::int(preferred, &["weight"]).unwrap_or(0);
     if !(1..=100).contains(&weight) {
-        errors.push(FieldError::invalid(&path.child("weight"), weight, "must be in the range 1-100"));
+        errors.push(FieldError::invalid(
+            &path.child("weight"),
+            weight,
+            "must be in the range 1-100",
+        ));
     }
 }
 
@@ -66,7 +81,11 @@ fn node_term(term: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         let path = list.index(i);
         let key = json::text(expression, &["key"]);
         if key != "metadata.name" {
-            errors.push(FieldError::invalid(&path.child("key"), key, "not a valid field selector key"));
+            errors.push(FieldError::invalid(
+                &path.child("key"),
+                key,
+                "not a valid field selector key",
+            ));
         }
     }
 }
@@ -98,12 +117,20 @@ fn requirement(expression: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
                 ));
             }
         }
-        other => errors.push(FieldError::invalid(&path.child("operator"), other, "not a valid selector operator")),
+        other => errors.push(FieldError::invalid(
+            &path.child("operator"),
+            other,
+            "not a valid selector operator",
+        )),
     }
     meta::label_key(json::text(expression, &["key"]), &path.child("key"), errors);
     for (i, value) in values.iter().filter_map(Value::as_str).enumerate() {
         for fault in syntax::label_value(value) {
-            errors.push(FieldError::invalid(&path.child("values").index(i), value, fault));
+            errors.push(FieldError::invalid(
+                &path.child("values").index(i),
+                value,
+                fault,
+            ));
         }
     }
 }
@@ -112,14 +139,20 @@ fn pod_term(term: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for key in ["labelSelector", "namespaceSelector"] {
         meta::selector(json::at(term, &[key]), &path.child(key), errors);
     }
-    for name in json::items(term, &["namespaces"]).iter().filter_map(Value::as_str) {
+    for name in json::items(term, &["namespaces"])
+        .iter()
+        .filter_map(Value::as_str)
+    {
         for fault in syntax::dns1123_label(name) {
             errors.push(FieldError::invalid(&path.child("namespaces"), name, fault));
         }
     }
     let key = json::text(term, &["topologyKey"]);
     if key.is_empty() {
-        errors.push(FieldError::required(&path.child("topologyKey"), "can not be empty"));
+        errors.push(FieldError::required(
+            &path.child("topologyKey"),
+            "can not be empty",
+        ));
     } else {
         meta::label_key(key, &path.child("topologyKey"), errors);
     }
@@ -129,7 +162,8 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut V
     for (i, toleration) in tolerations.iter().enumerate() {
         let path = path.index(i);
         let text = |key: &str| json::text(toleration, &[key]);
-        let (key, operator, effect, value) = (text("key"), text("operator"), text("effect"), text("value"));
+        let (key, operator, effect, value) =
+            (text("key"), text("operator"), text("effect"), text("value"));
         if !key.is_empty() {
             meta::label_key(key, &path.child("key"), errors);
         } else if operator != "Exists" {
@@ -150,7 +184,11 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut V
             "" | "Equal" => {
                 let faults = syntax::label_value(value);
                 if !faults.is_empty() {
-                    errors.push(FieldError::invalid(&path.child("operator"), value, faults.join(";")));
+                    errors.push(FieldError::invalid(
+                        &path.child("operator"),
+                        value,
+                        faults.join(";"),
+                    ));
                 }
             }
             "Exists" if !value.is_empty() => errors.push(FieldError::invalid(
@@ -160,10 +198,20 @@ pub(super) fn tolerations(tolerations: &[Value], path: &Path<'_>, errors: &mut V
             )),
             "Exists" => {}
             other => {
-                errors.push(FieldError::not_supported(&path.child("operator"), other, &["Equal", "Exists"]));
+                errors.push(FieldError::not_supported(
+                    &path.child("operator"),
+                    other,
+                    &["Equal", "Exists"],
+                ));
             }
         }
-        meta::one_of(toleration, "effect", &["NoSchedule", "PreferNoSchedule", "NoExecute"], &path, errors);
+        meta::one_of(
+            toleration,
+            "effect",
+            &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            &path,
+            errors,
+        );
     }
 }
 
@@ -172,11 +220,18 @@ pub(super) fn spread(constraints: &[Value], path: &Path<'_>, errors: &mut Vec<Fi
         let path = path.index(i);
         let skew = json::int(constraint, &["maxSkew"]).unwrap_or(0);
         if skew <= 0 {
-            errors.push(FieldError::invalid(&path.child("maxSkew"), skew, "must be greater than zero"));
+            errors.push(FieldError::invalid(
+                &path.child("maxSkew"),
+                skew,
+                "must be greater than zero",
+            ));
         }
         let key = json::text(constraint, &["topologyKey"]);
         if key.is_empty() {
-            errors.push(FieldError::required(&path.child("topologyKey"), "can not be empty"));
+            errors.push(FieldError::required(
+                &path.child("topologyKey"),
+                "can not be empty",
+            ));
         } else {
             meta::label_key(key, &path.child("topologyKey"), errors);
         }
@@ -189,13 +244,18 @@ pub(super) fn spread(constraints: &[Value], path: &Path<'_>, errors: &mut Vec<Fi
             ));
         }
         let again = constraints[i + 1..].iter().any(|other| {
-            json::text(other, &["topologyKey"]) == key && json::text(other, &["whenUnsatisfiable"]) == when
+            json::text(other, &["topologyKey"]) == key
+                && json::text(other, &["whenUnsatisfiable"]) == when
         });
         if again {
             let path = path.child("{topologyKey, whenUnsatisfiable}");
             errors.push(FieldError::duplicate(&path, format!("{{{key}, {when}}}")));
         }
-        meta::selector(json::at(constraint, &["labelSelector"]), &path.child("labelSelector"), errors);
+        meta::selector(
+            json::at(constraint, &["labelSelector"]),
+            &path.child("labelSelector"),
+            errors,
+        );
     }
 }
 

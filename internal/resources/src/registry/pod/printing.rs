@@ -9,30 +9,62 @@ use crate::registry::columns::{AGE, NAME, column, instant, or_none, since, wide}
 
 pub(super) const COLUMNS: &[Column] = &[
     NAME,
-    column("Ready", "string", "Containers that are ready, of all.", |pod, _| {
-        let summary = summary(pod);
-        Value::from(format!("{}/{}", summary.ready, summary.total))
+    column(
+        "Ready",
+        "string",
+        "Containers that are ready, of all.",
+        |pod, _| {
+            let summary = summary(pod);
+            Value::from(format!("{}/{}", summary.ready, summary.total))
+        },
+    ),
+    column("Status", "string", "What the pod is up to.", |pod, _| {
+        Value::from(summary(pod).word)
     }),
-    column("Status", "string", "What the pod is up to.", |pod, _| Value::from(summary(pod).word)),
-    column("Restarts", "string", "How often its containers were restarted, and when last.", |pod, now| {
-        let summary = summary(pod);
-        Value::from(match summary.last_restart {
-            Some(at) if summary.restarts > 0 => {
-                format!("{} ({} ago)", summary.restarts, since(&Value::from(at.to_string()), now))
-            }
-            _ => summary.restarts.to_string(),
-        })
-    }),
+    column(
+        "Restarts",
+        "string",
+        "How often its containers were restarted, and when last.",
+        |pod, now| {
+            let summary = summary(pod);
+            Value::from(match summary.last_restart {
+                Some(at) if summary.restarts > 0 => {
+                    format!(
+                        "{} ({} ago)",
+                        summary.restarts,
+                        since(&Value::from(at.to_string()), now)
+                    )
+                }
+                _ => summary.restarts.to_string(),
+            })
+        },
+    ),
     AGE,
     wide("IP", "string", "The pod's address.", |pod, _| {
-        let first = json::items(pod, &["status", "podIPs"]).first().map_or("", |ip| json::text(ip, &["ip"]));
-        or_none(if first.is_empty() { json::text(pod, &["status", "podIP"]) } else { first })
+        let first = json::items(pod, &["status", "podIPs"])
+            .first()
+            .map_or("", |ip| json::text(ip, &["ip"]));
+        or_none(if first.is_empty() {
+            json::text(pod, &["status", "podIP"])
+        } else {
+            first
+        })
     }),
-    wide("Node", "string", "The node it runs on.", |pod, _| or_none(json::text(pod, &["spec", "nodeName"]))),
-    wide("Nominated Node", "string", "The node that room is being made on.", |pod, _| {
-        or_none(json::text(pod, &["status", "nominatedNodeName"]))
+    wide("Node", "string", "The node it runs on.", |pod, _| {
+        or_none(json::text(pod, &["spec", "nodeName"]))
     }),
-    wide("Readiness Gates", "string", "Further conditions for readiness that hold, of all.", |pod, _| gates(pod)),
+    wide(
+        "Nominated Node",
+        "string",
+        "The node that room is being made on.",
+        |pod, _| or_none(json::text(pod, &["status", "nominatedNodeName"])),
+    ),
+    wide(
+        "Readiness Gates",
+        "string",
+        "Further conditions for readiness that hold, of all.",
+        |pod, _| gates(pod),
+    ),
 ];
 
 struct Summary {
@@ -60,7 +92,10 @@ fn ended_word(terminated: &Value) -> String {
         return reason.to_owned();
     }
     match json::int(terminated, &["signal"]).unwrap_or(0) {
-        0 => format!("ExitCode:{}", json::int(terminated, &["exitCode"]).unwrap_or(0)),
+        0 => format!(
+            "ExitCode:{}",
+            json::int(terminated, &["exitCode"]).unwrap_or(0)
+        ),
         signal => format!("Signal:{signal}"),
     }
 }
@@ -73,15 +108,26 @@ fn summary(pod: &Value) -> Summary {
     let phase = json::text(pod, &["status", "phase"]);
     let reason = json::text(pod, &["status", "reason"]);
     let mut word = if reason.is_empty() { phase } else { reason }.to_owned();
-    let gated = |c: &Value| json::text(c, &["type"]) == "PodScheduled" && json::text(c, &["reason"]) == "SchedulingGated";
-    if json::items(pod, &["status", "conditions"]).iter().any(gated) {
+    let gated = |c: &Value| {
+        json::text(c, &["type"]) == "PodScheduled"
+            && json::text(c, &["reason"]) == "SchedulingGated"
+    };
+    if json::items(pod, &["status", "conditions"])
+        .iter()
+        .any(gated)
+    {
         "SchedulingGated".clone_into(&mut word);
     }
     let inits = json::items(pod, &["spec", "initContainers"]);
     let restartable = |name: &str| {
-        inits.iter().any(|c| json::text(c, &["name"]) == name && json::text(c, &["restartPolicy"]) == "Always")
+        inits.iter().any(|c| {
+            json::text(c, &["name"]) == name && json::text(c, &["restartPolicy"]) == "Always"
+        })
     };
-    let sidecars = inits.iter().filter(|c| json::text(c, &["restartPolicy"]) == "Always").count();
+    let sidecars = inits
+        .iter()
+        .filter(|c| json::text(c, &["restartPolicy"]) == "Always")
+        .count();
     let mut summary = Summary {
         ready: 0,
         total: json::items(pod, &["spec", "containers"]).len() + sidecars,
@@ -91,13 +137,19 @@ fn summary(pod: &Value) -> Summary {
     };
     let mut sidecar_restarts = (0, None);
     let mut initializing = false;
-    for (i, status) in json::items(pod, &["status", "initContainerStatuses"]).iter().enumerate() {
+    for (i, status) in json::items(pod, &["status", "initContainerStatuses"])
+        .iter()
+        .enumerate()
+    {
         let sidecar = restartable(json::text(status, &["name"]));
         let count = json::int(status, &["restartCount"]).unwrap_or(0);
         summary.restarts += count;
         summary.last_restart = summary.last_restart.max(last_end(status));
         if sidecar {
-            sidecar_restarts = (sidecar_restarts.0 + count, sidecar_restarts.1.max(last_end(status)));
+            sidecar_restarts = (
+                sidecar_restarts.0 + count,
+                sidecar_restarts.1.max(last_end(status)),
+            );
         }
         let ended = json::at(status, &["state", "terminated"]);
         if !ended.is_null() && json::int(ended, &["exitCode"]).unwrap_or(0) == 0 {
@@ -134,7 +186,10 @@ fn summary(pod: &Value) -> Summary {
 
 fn containers(pod: &Value, summary: &mut Summary) {
     let mut running = false;
-    for status in json::items(pod, &["status", "containerStatuses"]).iter().rev() {
+    for status in json::items(pod, &["status", "containerStatuses"])
+        .iter()
+        .rev()
+    {
         summary.restarts += json::int(status, &["restartCount"]).unwrap_or(0);
         summary.last_restart = summary.last_restart.max(last_end(status));
         let waiting = json::text(status, &["state", "waiting", "reason"]);
@@ -149,7 +204,11 @@ fn containers(pod: &Value, summary: &mut Summary) {
         }
     }
     if summary.word == "Completed" && running {
-        let word = if condition_is_true(pod, "Ready") { "Running" } else { "NotReady" };
+        let word = if condition_is_true(pod, "Ready") {
+            "Running"
+        } else {
+            "NotReady"
+        };
         word.clone_into(&mut summary.word);
     }
 }
@@ -159,6 +218,9 @@ fn gates(pod: &Value) -> Value {
     if gates.is_empty() {
         return or_none("");
     }
-    let met = gates.iter().filter(|gate| condition_is_true(pod, json::text(gate, &["conditionType"]))).count();
+    let met = gates
+        .iter()
+        .filter(|gate| condition_is_true(pod, json::text(gate, &["conditionType"])))
+        .count();
     Value::from(format!("{met}/{}", gates.len()))
 }

@@ -15,7 +15,11 @@ const DNS_POLICIES: [&str; 4] = ["ClusterFirstWithHostNet", "ClusterFirst", "Def
 
 /// Checks a pod spec that was defaulted.
 pub(super) fn check(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
-    let known = volumes::check(json::items(spec, &["volumes"]), &path.child("volumes"), errors);
+    let known = volumes::check(
+        json::items(spec, &["volumes"]),
+        &path.child("volumes"),
+        errors,
+    );
     containers::check(spec, &known, path, errors);
     let policy = json::text(spec, &["restartPolicy"]);
     if policy.is_empty() {
@@ -23,25 +27,55 @@ pub(super) fn check(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
     }
     meta::one_of(spec, "restartPolicy", &RESTART_POLICIES, path, errors);
     meta::one_of(spec, "dnsPolicy", &DNS_POLICIES, path, errors);
-    meta::one_of(spec, "preemptionPolicy", &["PreemptLowerPriority", "Never"], path, errors);
-    meta::labels(json::at(spec, &["nodeSelector"]), &path.child("nodeSelector"), errors);
-    placement::affinity(json::at(spec, &["affinity"]), &path.child("affinity"), errors);
-    placement::tolerations(json::items(spec, &["tolerations"]), &path.child("tolerations"), errors);
+    meta::one_of(
+        spec,
+        "preemptionPolicy",
+        &["PreemptLowerPriority", "Never"],
+        path,
+        errors,
+    );
+    meta::labels(
+        json::at(spec, &["nodeSelector"]),
+        &path.child("nodeSelector"),
+        errors,
+    );
+    placement::affinity(
+        json::at(spec, &["affinity"]),
+        &path.child("affinity"),
+        errors,
+    );
+    placement::tolerations(
+        json::items(spec, &["tolerations"]),
+        &path.child("tolerations"),
+        errors,
+    );
     placement::spread(
         json::items(spec, &["topologySpreadConstraints"]),
         &path.child("topologySpreadConstraints"),
         errors,
     );
-    placement::gates(json::items(spec, &["schedulingGates"]), &path.child("schedulingGates"), errors);
+    placement::gates(
+        json::items(spec, &["schedulingGates"]),
+        &path.child("schedulingGates"),
+        errors,
+    );
     names(spec, path, errors);
     if let Some(seconds) = json::int(spec, &["activeDeadlineSeconds"])
         && !(1..=i64::from(i32::MAX)).contains(&seconds)
     {
         let range = syntax::in_range(1, i64::from(i32::MAX));
-        errors.push(FieldError::invalid(&path.child("activeDeadlineSeconds"), seconds, range));
+        errors.push(FieldError::invalid(
+            &path.child("activeDeadlineSeconds"),
+            seconds,
+            range,
+        ));
     }
     meta::not_negative(spec, "terminationGracePeriodSeconds", path, errors);
-    resources::quantities(json::at(spec, &["overhead"]), &path.child("overhead"), errors);
+    resources::quantities(
+        json::at(spec, &["overhead"]),
+        &path.child("overhead"),
+        errors,
+    );
     let level = json::at(spec, &["resources"]);
     if !level.is_null() {
         resources::check(level, &path.child("resources"), errors);
@@ -52,13 +86,24 @@ pub(super) fn check(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>)
         let path = list.index(i);
         let ip = json::text(alias, &["ip"]);
         if ip.parse::<std::net::IpAddr>().is_err() {
-            errors.push(FieldError::invalid(&path.child("ip"), ip, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"));
+            errors.push(FieldError::invalid(
+                &path.child("ip"),
+                ip,
+                "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
+            ));
         } else if !seen.insert(ip) {
             errors.push(FieldError::duplicate(&path.child("ip"), ip));
         }
-        for hostname in json::items(alias, &["hostnames"]).iter().filter_map(Value::as_str) {
+        for hostname in json::items(alias, &["hostnames"])
+            .iter()
+            .filter_map(Value::as_str)
+        {
             for fault in syntax::dns1123_subdomain(hostname) {
-                errors.push(FieldError::invalid(&path.child("hostnames"), hostname, fault));
+                errors.push(FieldError::invalid(
+                    &path.child("hostnames"),
+                    hostname,
+                    fault,
+                ));
             }
         }
     }

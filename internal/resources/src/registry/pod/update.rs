@@ -12,7 +12,10 @@ const MAY_CHANGE: &str = "pod updates may not change fields other than `spec.con
 pub(super) fn check(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     for key in ["containers", "initContainers"] {
         if json::items(new, &[key]).len() != json::items(old, &[key]).len() {
-            errors.push(FieldError::forbidden(&path.child(key), "pod updates may not add or remove containers"));
+            errors.push(FieldError::forbidden(
+                &path.child(key),
+                "pod updates may not add or remove containers",
+            ));
             return;
         }
     }
@@ -26,7 +29,9 @@ pub(super) fn check(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<
     }
     let mut changed: Vec<&str> = Vec::new();
     let gated = !json::items(old, &["schedulingGates"]).is_empty();
-    let keys = json::members(new, &[]).chain(json::members(old, &[])).map(|(key, _)| key.as_str());
+    let keys = json::members(new, &[])
+        .chain(json::members(old, &[]))
+        .map(|(key, _)| key.as_str());
     for key in keys {
         if changed.contains(&key) {
             continue;
@@ -46,26 +51,35 @@ pub(super) fn check(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<
         }
     }
     if !changed.is_empty() {
-        let list: Vec<String> = changed.iter().map(|key| path.child(key).to_string()).collect();
-        errors.push(FieldError::forbidden(path, format!("{MAY_CHANGE}\nchanged: {}", list.join(", "))));
+        let list: Vec<String> = changed
+            .iter()
+            .map(|key| path.child(key).to_string())
+            .collect();
+        errors.push(FieldError::forbidden(
+            path,
+            format!("{MAY_CHANGE}\nchanged: {}", list.join(", ")),
+        ));
     }
 }
 
 fn same_but_images(new: &Value, old: &Value) -> bool {
     let (new, old) = (new.as_array(), old.as_array());
-    new.into_iter().flatten().zip(old.into_iter().flatten()).all(|(now, before)| {
-        if json::same(now, before) {
-            return true;
-        }
-        let mut now = now.clone();
-        if let Some(map) = now.as_object_mut() {
-            match before.get("image") {
-                Some(image) => map.insert("image".to_owned(), image.clone()),
-                None => map.remove("image"),
-            };
-        }
-        json::same(&now, before)
-    })
+    new.into_iter()
+        .flatten()
+        .zip(old.into_iter().flatten())
+        .all(|(now, before)| {
+            if json::same(now, before) {
+                return true;
+            }
+            let mut now = now.clone();
+            if let Some(map) = now.as_object_mut() {
+                match before.get("image") {
+                    Some(image) => map.insert("image".to_owned(), image.clone()),
+                    None => map.remove("image"),
+                };
+            }
+            json::same(&now, before)
+        })
 }
 
 fn only_added(new: &Value, old: &Value) -> bool {
@@ -75,14 +89,25 @@ fn only_added(new: &Value, old: &Value) -> bool {
 /// Answers whether the rest is worth checking.
 fn deadline(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) -> bool {
     let path = path.child("activeDeadlineSeconds");
-    let (now, before) = (json::int(new, &["activeDeadlineSeconds"]), json::int(old, &["activeDeadlineSeconds"]));
+    let (now, before) = (
+        json::int(new, &["activeDeadlineSeconds"]),
+        json::int(old, &["activeDeadlineSeconds"]),
+    );
     match (now, before) {
         (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
-            errors.push(FieldError::invalid(&path, now, syntax::in_range(0, i64::from(i32::MAX))));
+            errors.push(FieldError::invalid(
+                &path,
+                now,
+                syntax::in_range(0, i64::from(i32::MAX)),
+            ));
             false
         }
         (Some(now), Some(before)) if now > before => {
-            errors.push(FieldError::invalid(&path, now, "must be less than or equal to previous value"));
+            errors.push(FieldError::invalid(
+                &path,
+                now,
+                "must be less than or equal to previous value",
+            ));
             false
         }
         (None, Some(_)) => {
@@ -98,7 +123,9 @@ fn tolerations(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<Field
     let now = json::items(new, &["tolerations"]);
     let kept = json::items(old, &["tolerations"]).iter().all(|before| {
         now.iter().any(|now| {
-            ["key", "operator", "value", "effect"].iter().all(|key| json::text(now, &[key]) == json::text(before, &[key]))
+            ["key", "operator", "value", "effect"]
+                .iter()
+                .all(|key| json::text(now, &[key]) == json::text(before, &[key]))
         })
     });
     if !kept {
@@ -115,7 +142,8 @@ fn gates(new: &Value, old: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>
     for (i, gate) in json::items(new, &["schedulingGates"]).iter().enumerate() {
         let name = json::text(gate, &["name"]);
         if !before.iter().any(|old| json::text(old, &["name"]) == name) {
-            let detail = format!("only deletion is allowed, but found new scheduling gate '{name}'");
+            let detail =
+                format!("only deletion is allowed, but found new scheduling gate '{name}'");
             errors.push(FieldError::forbidden(&list.index(i).child("name"), detail));
         }
     }
@@ -126,19 +154,33 @@ pub(super) fn check_status(new: &Value, old: &Value) -> Vec<FieldError> {
     let mut errors = Vec::new();
     let path = Path::new("status");
     if json::text(new, &["spec", "nodeName"]) != json::text(old, &["spec", "nodeName"]) {
-        errors.push(FieldError::forbidden(&path.child("nodeName"), "may not be changed directly"));
+        errors.push(FieldError::forbidden(
+            &path.child("nodeName"),
+            "may not be changed directly",
+        ));
     }
     let nominated = json::text(new, &["status", "nominatedNodeName"]);
     if !nominated.is_empty() && nominated != json::text(old, &["status", "nominatedNodeName"]) {
         for fault in syntax::dns1123_subdomain(nominated) {
-            errors.push(FieldError::invalid(&path.child("nominatedNodeName"), nominated, fault));
+            errors.push(FieldError::invalid(
+                &path.child("nominatedNodeName"),
+                nominated,
+                fault,
+            ));
         }
     }
     let conditions = path.child("conditions");
-    for (i, condition) in json::items(new, &["status", "conditions"]).iter().enumerate() {
+    for (i, condition) in json::items(new, &["status", "conditions"])
+        .iter()
+        .enumerate()
+    {
         let kind = json::text(condition, &["type"]);
         for fault in syntax::qualified_name(kind) {
-            errors.push(FieldError::invalid(&conditions.index(i).child("Type"), kind, fault));
+            errors.push(FieldError::invalid(
+                &conditions.index(i).child("Type"),
+                kind,
+                fault,
+            ));
         }
     }
     errors

@@ -11,8 +11,16 @@ use crate::syntax;
 
 const MORE_THAN_ONE: &str = "may not specify more than 1 volume type";
 const FILE_MODE: &str = "must be a number between 0 and 0777 (octal), both inclusive";
-const HOST_PATH_TYPES: [&str; 8] =
-    ["", "BlockDevice", "CharDevice", "Directory", "DirectoryOrCreate", "File", "FileOrCreate", "Socket"];
+const HOST_PATH_TYPES: [&str; 8] = [
+    "",
+    "BlockDevice",
+    "CharDevice",
+    "Directory",
+    "DirectoryOrCreate",
+    "File",
+    "FileOrCreate",
+    "Socket",
+];
 /// In the order in which Kubernetes looks, so that the second one is the one refused.
 const SOURCES: [&str; 16] = [
     "emptyDir",
@@ -34,7 +42,11 @@ const SOURCES: [&str; 16] = [
 ];
 
 /// Checks volumes and answers with the names of those that mounts may use.
-pub(super) fn check<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Vec<FieldError>) -> BTreeSet<&'a str> {
+pub(super) fn check<'a>(
+    volumes: &'a [Value],
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) -> BTreeSet<&'a str> {
     let mut known = BTreeSet::new();
     for (i, volume) in volumes.iter().enumerate() {
         let path = path.index(i);
@@ -45,7 +57,11 @@ pub(super) fn check<'a>(volumes: &'a [Value], path: &Path<'_>, errors: &mut Vec<
             errors.push(FieldError::required(&path.child("name"), ""));
         } else {
             let faults = syntax::dns1123_label(name);
-            errors.extend(faults.into_iter().map(|f| FieldError::invalid(&path.child("name"), name, f)));
+            errors.extend(
+                faults
+                    .into_iter()
+                    .map(|f| FieldError::invalid(&path.child("name"), name, f)),
+            );
         }
         if known.contains(name) {
             errors.push(FieldError::duplicate(&path.child("name"), name));
@@ -108,7 +124,11 @@ fn empty_dir(source: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
     let medium = json::text(source, &["medium"]);
     if !matches!(medium, "" | "Memory") && !medium.starts_with("HugePages") {
-        errors.push(FieldError::not_supported(&path.child("medium"), medium, &["", "HugePages", "Memory"]));
+        errors.push(FieldError::not_supported(
+            &path.child("medium"),
+            medium,
+            &["", "HugePages", "Memory"],
+        ));
     }
 }
 
@@ -118,7 +138,11 @@ fn host_path(source: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         errors.push(FieldError::required(&path.child("path"), ""));
     }
     if host.split('/').any(|step| step == "..") {
-        errors.push(FieldError::invalid(&path.child("path"), host, "must not contain '..'"));
+        errors.push(FieldError::invalid(
+            &path.child("path"),
+            host,
+            "must not contain '..'",
+        ));
     }
     meta::one_of(source, "type", &HOST_PATH_TYPES, path, errors);
 }
@@ -159,7 +183,12 @@ fn local_path(target: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
 }
 
 /// Checks a container's mounts.
-pub(super) fn mounts(mounts: &[Value], volumes: &BTreeSet<&str>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+pub(super) fn mounts(
+    mounts: &[Value],
+    volumes: &BTreeSet<&str>,
+    path: &Path<'_>,
+    errors: &mut Vec<FieldError>,
+) {
     let mut targets = BTreeSet::new();
     for (i, mount) in mounts.iter().enumerate() {
         let at = path.index(i);
@@ -175,7 +204,11 @@ pub(super) fn mounts(mounts: &[Value], volumes: &BTreeSet<&str>, path: &Path<'_>
             errors.push(FieldError::required(&at.child("mountPath"), ""));
         }
         if !targets.insert(target) {
-            errors.push(FieldError::invalid(&at.child("mountPath"), target, "must be unique"));
+            errors.push(FieldError::invalid(
+                &at.child("mountPath"),
+                target,
+                "must be unique",
+            ));
         }
         let below = json::text(mount, &["subPath"]);
         let expression = json::text(mount, &["subPathExpr"]);
@@ -192,6 +225,12 @@ pub(super) fn mounts(mounts: &[Value], volumes: &BTreeSet<&str>, path: &Path<'_>
             }
             local_path(expression, &path.child("subPathExpr"), errors);
         }
-        meta::one_of(mount, "mountPropagation", &["Bidirectional", "HostToContainer", "None"], &at, errors);
+        meta::one_of(
+            mount,
+            "mountPropagation",
+            &["Bidirectional", "HostToContainer", "None"],
+            &at,
+            errors,
+        );
     }
 }

@@ -1,0 +1,237 @@
+//! What the agent keeps on disk so that a restarted one finds its pods again, and where
+//! everything of a pod lies below the data directory. A pod's description and the state of its
+//! life are two files, each replaced whole.
+
+use std::fs;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+use rpc::agent::v1::Assign;
+
+use crate::error::{AgentError, file};
+use crate::lifecycle::Machine;
+
+const ASSIGNED: &str = "assigned";
+const STATE: &str = "state.json";
+
+/// The places below the data directory.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    data: PathBuf,
+}
+
+impl Layout {
+    /// Makes the directories that must exist.
+    pub fn open(data: &Path) -> Result<Layout, AgentError> {
+        fs::create_dir_all(data).map_err(file("make", data))?;
+        let data = data.canonicalize().map_err(file("resolve", data))?;
+        let layout = Layout { data };
+        for dir in [layout.pods(), layout.logs(), layout.claims(), layout.identity()] {
+            fs::create_dir_all(&dir).map_err(file("make", &dir))?;
+        }
+        Ok(layout)
+    }
+
+    /// All pods.
+    pub fn pods(&self) -> PathBuf {
+        self.data.join("pods")
+    }
+
+    /// One pod.
+    pub fn pod(&self, uid: &str) -> PodDir {
+        PodDir {
+            dir: self.pods().join(uid),
+        }
+    }
+
+    /// All logs; they outlast the pods.
+    pub fn logs(&self) -> PathBuf {
+        self.data.join("logs")
+    }
+
+    /// All claims; they outlast the pods too.
+    pub fn claims(&self) -> PathBuf {
+        self.data.join("volumes").join("claims")
+    }
+
+    /// Key and certificates.
+    pub fn identity(&self) -> PathBuf {
+        self.data.join("identity")
+    }
+
+    /// The process runtime's own.
+    pub fn containers(&self) -> PathBuf {
+        self.data.join("containers")
+    }
+
+    /// The pods found on disk; what can't be read is logged and left alone.
+    pub fn kept_pods(&self) -> Result<Vec<(Assign, Machine)>, AgentError> {
+        let dir = self.pods();
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&dir).map_err(file("read", &dir))? {
+            let entry = entry.map_err(file("read", &dir))?;
+            let pod = PodDir { dir: entry.path() };
+            match pod.load() {
+                Ok(Some(kept)) => found.push(kept),
+                // The agent ended before the pod was described: it will be told again.
+                Ok(None) => drop(fs::remove_dir_all(&pod.dir)),
+                Err(error) => tracing::warn!(%error, "a pod's record can't be read; it is left alone"),
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a uid can name a directory: what the API gives out can.
+pub fn valid_uid(uid: &str) -> bool {
+    !uid.is_empty()
+        && uid.len() <= 64
+        && uid.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+}
+
+/// One pod's directory.
+#[derive(Clone, Debug)]
+pub struct PodDir {
+    dir: PathBuf,
+}
+
+impl PodDir {
+    /// Its volumes.
+    pub fn volumes(&self) -> PathBuf {
+        self.dir.join("volumes")
+    }
+
+    /// Its hosts file.
+    pub fn hosts(&self) -> PathBuf {
+        self.dir.join("hosts")
+    }
+
+    /// Where a container's run leaves its last words.
+    pub fn message(&self, container: &str, attempt: u32) -> PathBuf {
+        self.dir.join("messages").join(format!("{container}.{attempt}"))
+    }
+
+    /// Makes an empty file for a run's last words.
+    pub fn make_message(&self, container: &str, attempt: u32) -> io::Result<PathBuf> {
+        use std::os::unix::fs::PermissionsExt;
+        let path = self.message(container, attempt);
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&path, "")?;
+        // Whoever the container runs as may write it.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666))?;
+        Ok(path)
+    }
+
+    /// Keeps the description.
+    pub fn keep_assigned(&self, assigned: &Assign) -> Result<(), AgentError> {
+        fs::create_dir_all(&self.dir).map_err(file("make", &self.dir))?;
+        replace(&self.dir.join(ASSIGNED), &assigned.encode_to_vec())
+    }
+
+    /// Keeps the state.
+    pub fn keep_state(&self, machine: &Machine) -> Result<(), AgentError> {
+        let json = serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
+        replace(&self.dir.join(STATE), &json)
+    }
+
+    /// Removes all but the logs, which lie elsewhere.
+    pub fn remove(&self) -> Result<(), AgentError> {
+        let volumes = self.volumes();
+        crate::volumes::remove(&volumes).map_err(file("remove", &volumes))?;
+        match fs::remove_dir_all(&self.dir) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(file("remove", &self.dir)(error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn load(&self) -> Result<Option<(Assign, Machine)>, AgentError> {
+        let path = self.dir.join(ASSIGNED);
+        let damaged = |path: &Path, detail: String| AgentError::File {
+            action: "understand",
+            path: path.to_owned(),
+            source: io::Error::new(io::ErrorKind::InvalidData, detail),
+        };
+        let assigned = match fs::read(&path) {
+            Ok(bytes) => {
+                Assign::decode(bytes.as_slice()).map_err(|e| damaged(&path, e.to_string()))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(file("read", path)(error)),
+        };
+        let path = self.dir.join(STATE);
+        let machine = match fs::read(&path) {
+            Ok(bytes) => {
+                serde_json::from_slice(&bytes).map_err(|e| damaged(&path, e.to_string()))?
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Machine::default(),
+            Err(error) => return Err(file("read", path)(error)),
+        };
+        Ok(Some((assigned, machine)))
+    }
+}
+
+/// Puts a file in the place of another, whole, readable by its owner only (descriptions hold
+/// Secrets' values).
+pub fn replace(path: &Path, content: &[u8]) -> Result<(), AgentError> {
+    let mut temporary = path.to_owned();
+    temporary.as_mut_os_string().push(".new");
+    let written = (|| {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(content)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    })();
+    written.map_err(file("write", path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_found_again_with_its_state() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        let assigned = Assign { pod_json: "{}".to_owned(), ..Assign::default() };
+        let mut machine = Machine::default();
+        machine.stop(3, "x", jiff::Timestamp::from_second(5).unwrap());
+        let pod = layout.pod("u");
+        pod.keep_assigned(&assigned).unwrap();
+        pod.keep_state(&machine).unwrap();
+        assert_eq!(layout.kept_pods().unwrap(), [(assigned, machine)]);
+        pod.remove().unwrap();
+        pod.remove().unwrap();
+        assert!(layout.kept_pods().unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_damaged_record_is_left_alone_and_half_a_one_is_cleared() {
+        let dir = tempfile::tempdir().unwrap();
+        let layout = Layout::open(dir.path()).unwrap();
+        fs::create_dir(layout.pods().join("half")).unwrap();
+        fs::create_dir(layout.pods().join("damaged")).unwrap();
+        fs::write(layout.pods().join("damaged/assigned"), [0xff]).unwrap();
+        assert!(layout.kept_pods().unwrap().is_empty());
+        assert!(layout.pods().join("damaged").exists());
+        assert!(!layout.pods().join("half").exists());
+    }
+
+    #[test]
+    fn only_harmless_uids_name_directories() {
+        assert!(valid_uid("0f9e-AB"));
+        for bad in ["", ".", "..", "a/b", "a b", &"a".repeat(65)] {
+            assert!(!valid_uid(bad), "{bad}");
+        }
+    }
+}

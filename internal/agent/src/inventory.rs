@@ -1,0 +1,56 @@
+//! The machine as the server is told of it, from what `hardware` finds.
+
+use std::collections::BTreeMap;
+
+use resources::devices::{GpuDevice, NodeInventory, NumaNode};
+
+/// What the node has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Machine {
+    /// As the server is told.
+    pub inventory: NodeInventory,
+    /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
+    pub minors: BTreeMap<String, u32>,
+}
+
+impl Machine {
+    /// Takes what was found.
+    pub fn of(found: &hardware::Inventory) -> Machine {
+        let gpus = found.gpus.iter().map(|gpu| GpuDevice {
+            id: gpu.id.clone(),
+            index: gpu.index,
+            model: gpu.model.clone(),
+            memory_mib: gpu.memory_mib,
+            numa: gpu.numa,
+            healthy: gpu.healthy,
+            pci: gpu.pci.clone(),
+        });
+        let numa_nodes = found.numa_nodes.iter().map(|node| NumaNode {
+            id: node.id,
+            cpus: node.cpus.clone(),
+            memory_bytes: node.memory_bytes,
+        });
+        Machine {
+            inventory: NodeInventory {
+                gpus: gpus.collect(),
+                cpus: found.cpus,
+                memory_bytes: found.memory_bytes,
+                numa_nodes: numa_nodes.collect(),
+                hostname: found.hostname.clone(),
+                kernel: found.kernel.clone(),
+                os: found.os.clone(),
+                source: found.origin.as_str().to_owned(),
+            },
+            minors: found
+                .gpus
+                .iter()
+                .filter_map(|gpu| Some((gpu.id.clone(), gpu.minor?)))
+                .collect(),
+        }
+    }
+
+    /// As JSON, for the wire.
+    pub fn json(&self) -> String {
+        serde_json::to_string(&self.inventory).expect("an inventory is plain data and always JSON")
+    }
+}

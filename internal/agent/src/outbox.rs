@@ -1,0 +1,149 @@
+//! What is to be told to the server: the latest status of each pod, pods that are gone, and
+//! events. Kept while there is no session; a new session is told all of it again.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use parking_lot::Mutex;
+use rpc::agent::v1::{AgentMessage, EventNote, PodGone, PodStatus};
+use tokio::sync::Notify;
+
+/// Events kept while there is no session; older ones are dropped.
+const MAX_EVENTS: usize = 512;
+
+#[derive(Default)]
+struct Content {
+    statuses: BTreeMap<String, PodStatus>,
+    unsent: BTreeSet<String>,
+    gone: Vec<PodGone>,
+    events: VecDeque<EventNote>,
+}
+
+/// The messages waiting to be sent.
+#[derive(Default)]
+pub struct Outbox {
+    content: Mutex<Content>,
+    news: Notify,
+}
+
+impl Outbox {
+    /// A pod's status; nothing is sent if it is the one already known.
+    pub fn status(&self, status: PodStatus) {
+        let mut content = self.content.lock();
+        if content.statuses.get(&status.uid) == Some(&status) {
+            return;
+        }
+        content.unsent.insert(status.uid.clone());
+        content.statuses.insert(status.uid.clone(), status);
+        drop(content);
+        self.news.notify_one();
+    }
+
+    /// Nothing of the pod is left here; its last status is sent first.
+    pub fn gone(&self, gone: PodGone) {
+        self.content.lock().gone.push(gone);
+        self.news.notify_one();
+    }
+
+    /// Something to tell about a pod.
+    pub fn event(&self, note: EventNote) {
+        let mut content = self.content.lock();
+        if content.events.len() >= MAX_EVENTS {
+            content.events.pop_front();
+        }
+        content.events.push_back(note);
+        drop(content);
+        self.news.notify_one();
+    }
+
+    /// A new session knows nothing yet.
+    pub fn begin_again(&self) {
+        let mut content = self.content.lock();
+        content.unsent = content.statuses.keys().cloned().collect();
+        drop(content);
+        self.news.notify_one();
+    }
+
+    /// Waits for something to send.
+    pub async fn news(&self) {
+        self.news.notified().await;
+    }
+
+    /// Everything to be sent now, in order. What a breaking session loses of it is told again:
+    /// statuses by [`Outbox::begin_again`], the rest because the server asks again.
+    pub fn take(&self) -> Vec<AgentMessage> {
+        let mut content = self.content.lock();
+        let unsent = std::mem::take(&mut content.unsent);
+        let mut messages: Vec<AgentMessage> = unsent
+            .iter()
+            .filter_map(|uid| content.statuses.get(uid).cloned())
+            .map(AgentMessage::from)
+            .collect();
+        for gone in std::mem::take(&mut content.gone) {
+            content.statuses.remove(&gone.uid);
+            messages.push(gone.into());
+        }
+        messages.extend(content.events.drain(..).map(AgentMessage::from));
+        messages
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rpc::agent::v1::agent_message::Body;
+
+    fn status(uid: &str, text: &str) -> PodStatus {
+        PodStatus {
+            uid: uid.to_owned(),
+            status_json: text.to_owned(),
+            ..PodStatus::default()
+        }
+    }
+
+    fn said(outbox: &Outbox) -> Vec<String> {
+        outbox
+            .take()
+            .into_iter()
+            .map(|message| match message.body.unwrap() {
+                Body::PodStatus(status) => format!("{}={}", status.uid, status.status_json),
+                Body::PodGone(gone) => format!("{} gone", gone.uid),
+                Body::Event(note) => note.reason,
+                other => panic!("{other:?}"),
+            })
+            .collect()
+    }
+
+    #[test]
+    fn only_the_latest_status_is_sent_and_only_once() {
+        let outbox = Outbox::default();
+        outbox.status(status("a", "1"));
+        outbox.status(status("a", "2"));
+        assert_eq!(said(&outbox), ["a=2"]);
+        outbox.status(status("a", "2"));
+        assert!(said(&outbox).is_empty());
+        outbox.begin_again();
+        assert_eq!(said(&outbox), ["a=2"]);
+    }
+
+    #[test]
+    fn the_last_status_goes_before_the_word_that_the_pod_is_gone() {
+        let outbox = Outbox::default();
+        outbox.gone(PodGone { uid: "a".to_owned(), ..PodGone::default() });
+        outbox.status(status("a", "last"));
+        outbox.event(EventNote { reason: "Killing".to_owned(), ..EventNote::default() });
+        assert_eq!(said(&outbox), ["a=last", "a gone", "Killing"]);
+        outbox.begin_again();
+        assert!(said(&outbox).is_empty());
+    }
+
+    #[test]
+    fn events_are_bounded_and_the_oldest_go_first() {
+        let outbox = Outbox::default();
+        for n in 0..MAX_EVENTS + 1 {
+            outbox.event(EventNote { reason: n.to_string(), ..EventNote::default() });
+        }
+        let said = said(&outbox);
+        assert_eq!(said.len(), MAX_EVENTS);
+        assert_eq!(said[0], "1");
+    }
+}

@@ -1,0 +1,813 @@
+//! One pod at work: asks its state machine what is to be done and does it, keeps the state on
+//! disk before anything is started, and tells the server. Decides nothing itself.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+use rpc::agent::v1::{Assign, EventNote, HostsEntry, PodGone, PodStatus};
+use runtime::{ContainerId, ContainerState, ContainerStatus};
+use tokio::sync::{mpsc, watch};
+use tokio::task::AbortHandle;
+
+use crate::checks::Target;
+use crate::container::{self, DEFAULT_MESSAGE_PATH, Parts};
+use crate::disk::PodDir;
+use crate::engine::Engine;
+use crate::lifecycle::status::{Addresses, MAX_MESSAGE_BYTES, status};
+use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
+use crate::node::Node;
+use crate::probes::{self, Counter, Kind, Schedule};
+use crate::volumes::{self, Places};
+
+/// Words on their way to one pod's worker.
+pub const MAX_WORDS: usize = 256;
+
+/// How long a problem of a pod's preparation waits to be tried again.
+const PREPARE_AGAIN: Duration = Duration::from_secs(5);
+
+/// A container is left this long to end even when its preStop hook took all its grace.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+
+/// A postStart hook may take this long.
+const POST_START: Duration = Duration::from_secs(120);
+
+/// How much of a log's end explains a failure (`FallbackToLogsOnError`).
+const FALLBACK_LINES: u64 = 80;
+const FALLBACK_BYTES: usize = 2048;
+
+/// What a worker is told.
+#[derive(Debug)]
+pub enum Word {
+    /// The pod again, with what was missing.
+    Assigned(Box<Assign>),
+    /// Other names in the hosts file.
+    Hosts(Vec<HostsEntry>),
+    /// To end.
+    Stop {
+        /// Seconds.
+        grace: u32,
+        /// Why.
+        reason: String,
+    },
+    /// News of a container.
+    Seen(Box<ContainerStatus>),
+    /// A run could not be begun.
+    NotStarted(String, u32, String),
+    /// What a probe or hook found.
+    Probed(String, u32, ProbeVerdict),
+}
+
+/// One pod's worker.
+pub struct Worker {
+    node: Arc<Node>,
+    engine: Result<Arc<dyn Engine>, Hold>,
+    dir: PodDir,
+    assigned: Assign,
+    pod: Pod,
+    plan: PodPlan,
+    machine: Machine,
+    /// What of the state is on disk.
+    kept: Machine,
+    places: Option<Places>,
+    problem: Option<Hold>,
+    gates: Gates,
+    /// Told to end for good: the pod's record goes when nothing of it runs.
+    leaving: bool,
+    fence: watch::Receiver<bool>,
+    words: mpsc::Receiver<Word>,
+    to_self: mpsc::Sender<Word>,
+    probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
+}
+
+/// How a worker is made.
+pub struct Start {
+    /// The node.
+    pub node: Arc<Node>,
+    /// The pod as assigned.
+    pub assigned: Assign,
+    /// The same, read.
+    pub pod: Pod,
+    /// Its state, of an earlier agent or new.
+    pub machine: Machine,
+    /// True while pods that must not run here still do.
+    pub fence: watch::Receiver<bool>,
+    /// Its words.
+    pub words: mpsc::Receiver<Word>,
+    /// To itself.
+    pub to_self: mpsc::Sender<Word>,
+}
+
+impl Worker {
+    /// A worker that hasn't begun.
+    pub fn new(start: Start) -> Worker {
+        let plan = PodPlan::of(&start.pod);
+        let dir = start.node.layout.pod(&plan.uid);
+        let leaving = matches!(
+            start.machine.stopping,
+            Some(ref stopping) if matches!(stopping.cause, crate::lifecycle::StopCause::Asked { .. })
+        );
+        Worker {
+            engine: start.node.engine_for(&start.pod),
+            dir,
+            plan,
+            kept: Machine::default(),
+            machine: start.machine,
+            places: None,
+            problem: None,
+            gates: Gates::default(),
+            leaving,
+            fence: start.fence,
+            words: start.words,
+            to_self: start.to_self,
+            probing: BTreeMap::new(),
+            node: start.node,
+            assigned: start.assigned,
+            pod: start.pod,
+        }
+    }
+
+    /// Takes up the runs that an earlier agent began; to be called once, before `run`.
+    pub fn recover(&mut self, found: &[ContainerStatus]) {
+        let names: Vec<String> = self.machine.containers.keys().cloned().collect();
+        for name in names {
+            let attempt = self.machine.containers[&name].attempt;
+            let status = found.iter().find(|status| {
+                status.pod.uid == self.plan.uid && status.name == name && status.attempt == attempt
+            });
+            match status {
+                Some(status) => drop(self.see(status)),
+                None => self.machine.lost_sight(&name, Timestamp::now()),
+            }
+        }
+    }
+
+    /// Works until the pod is over and to be forgotten.
+    pub async fn run(mut self) {
+        loop {
+            self.prepare().await;
+            self.gates = self.gates();
+            let step = self.machine.step(&self.plan, &self.gates, Timestamp::now());
+            // On disk first: what is started must be found again.
+            if !self.keep() && step.actions.iter().any(|a| matches!(a, Action::Start { .. })) {
+                tracing::error!(pod = self.plan.name, "a container is started though its record is not on disk");
+            }
+            for action in step.actions {
+                self.act(action);
+            }
+            self.follow_probes();
+            self.report();
+            if self.leaving && self.machine.is_over() {
+                self.leave().await;
+                return;
+            }
+            let retry = self.problem.is_some().then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
+            let wake = step.wake.map(|wake| {
+                let left = wake.duration_since(Timestamp::now());
+                tokio::time::Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
+            });
+            let at = match (retry, wake) {
+                (Some(a), Some(b)) => Some(a.min(b)),
+                (a, b) => a.or(b),
+            };
+            let sleep = async {
+                match at {
+                    Some(at) => tokio::time::sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                word = self.words.recv() => match word {
+                    Some(word) => self.hear(word),
+                    None => return,
+                },
+                changed = self.fence.changed() => if changed.is_err() { return },
+                () = sleep => {}
+            }
+            // What else has come is taken in before the next step.
+            while let Ok(word) = self.words.try_recv() {
+                self.hear(word);
+            }
+        }
+    }
+
+    fn hear(&mut self, word: Word) {
+        match word {
+            Word::Assigned(assigned) => {
+                self.assigned = *assigned;
+                self.places = None;
+                self.problem = None;
+                if let Err(error) = self.dir.keep_assigned(&self.assigned) {
+                    tracing::warn!(pod = self.plan.name, %error, "a pod's description was not kept");
+                }
+            }
+            Word::Hosts(hosts) => {
+                self.assigned.hosts = hosts;
+                self.write_hosts();
+            }
+            Word::Stop { grace, reason } => {
+                self.leaving = true;
+                self.machine.stop(grace, &reason, Timestamp::now());
+            }
+            Word::Seen(status) => self.see(&status),
+            Word::NotStarted(container, attempt, why) => {
+                let end = End {
+                    code: 128,
+                    signal: None,
+                    reason: "StartError".to_owned(),
+                    message: why,
+                    started_at: None,
+                    finished_at: Timestamp::now(),
+                };
+                self.machine
+                    .observe(&self.plan, &container, attempt, Seen::Ended(end));
+            }
+            Word::Probed(container, attempt, verdict) => {
+                let text = match &verdict {
+                    ProbeVerdict::Condemned(why) => Some(why.clone()),
+                    _ => None,
+                };
+                if self.machine.probed(&container, attempt, verdict)
+                    && let Some(text) = text
+                {
+                    self.note(true, "Unhealthy", text, Some(&container));
+                }
+            }
+        }
+    }
+
+    fn see(&mut self, status: &ContainerStatus) {
+        let seen = match &status.state {
+            ContainerState::Starting => Seen::Starting,
+            ContainerState::Running { started_at, .. } => Seen::Running { since: *started_at },
+            ContainerState::Exited(exit) => {
+                let message = self.last_words(status, exit.code != 0);
+                Seen::Ended(End {
+                    code: exit.code,
+                    signal: exit.signal,
+                    reason: exit.reason.as_str().to_owned(),
+                    message: message.unwrap_or_else(|| exit.message.clone()),
+                    started_at: exit.started_at,
+                    finished_at: exit.finished_at,
+                })
+            }
+        };
+        let begins = matches!(seen, Seen::Running { .. });
+        let failed = matches!(&seen, Seen::Ended(end) if end.reason == "StartError");
+        let news = self
+            .machine
+            .observe(&self.plan, &status.name, status.attempt, seen);
+        if news && begins {
+            let text = format!("Started container {}", status.name);
+            self.note(false, "Started", text, Some(&status.name));
+            for note in &status.notes {
+                self.note(true, "NotEnforced", note.clone(), Some(&status.name));
+            }
+            self.post_start(&status.name, status.attempt);
+        }
+        if news && failed {
+            let text = format!("Error: {}", status.exit().map_or("", |exit| &exit.message));
+            self.note(true, "Failed", text, Some(&status.name));
+        }
+    }
+
+    fn container(&self, name: &str) -> Option<&Container> {
+        let spec = self.pod.spec.as_ref()?;
+        let init = spec.init_containers.iter().flatten();
+        init.chain(&spec.containers).find(|c| c.name == name)
+    }
+
+    /// What a container left in its termination message file, or the end of its log.
+    fn last_words(&self, status: &ContainerStatus, failed: bool) -> Option<String> {
+        let container = self.container(&status.name)?;
+        let path = self.dir.message(&status.name, status.attempt);
+        let text = read_start(&path, MAX_MESSAGE_BYTES);
+        if !text.is_empty() {
+            return Some(text);
+        }
+        let fallback =
+            container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
+        if !failed || !fallback {
+            return None;
+        }
+        let options = runtime::LogRead {
+            tail_lines: Some(FALLBACK_LINES),
+            ..runtime::LogRead::default()
+        };
+        let mut reader = runtime::logs::read::LogReader::new(status.log_path.clone(), options);
+        let mut bytes = Vec::new();
+        while let Ok(Some(chunk)) = reader.next_chunk() {
+            bytes.extend_from_slice(&chunk);
+        }
+        let from = bytes.len().saturating_sub(FALLBACK_BYTES);
+        let text = String::from_utf8_lossy(&bytes[from..]).into_owned();
+        (!text.is_empty()).then_some(text)
+    }
+
+    /// Makes volumes and the hosts file, once.
+    async fn prepare(&mut self) {
+        if self.places.is_some() || self.leaving || self.machine.verdict.is_some() {
+            return;
+        }
+        let (node, dir) = (self.node.clone(), self.dir.clone());
+        let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
+        let made = tokio::task::spawn_blocking(move || {
+            volumes::prepare(&volumes::Sources {
+                pod: &pod,
+                data: &data,
+                node: &node.facts,
+                pod_dir: &dir.volumes(),
+                claims_dir: &node.layout.claims(),
+            })
+        })
+        .await
+        .unwrap_or_else(|error| Err(error.to_string()));
+        match made {
+            Ok(places) => {
+                self.places = Some(places);
+                self.problem = None;
+                self.write_hosts();
+            }
+            Err(why) => {
+                if self.problem.as_ref().map(|hold| &hold.message) != Some(&why) {
+                    self.note(true, "FailedMount", why.clone(), None);
+                }
+                self.problem = Some(Hold {
+                    reason: "CreateContainerConfigError".to_owned(),
+                    message: why,
+                });
+            }
+        }
+    }
+
+    fn write_hosts(&mut self) {
+        let aliases = self.pod.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref());
+        let text = crate::hosts::text(
+            &self.node.facts.ip,
+            &container::hostname(&self.pod, &self.node.facts),
+            &self.assigned.hosts,
+            aliases.unwrap_or_default(),
+        );
+        if let Err(error) = runtime::volumes::write_in_place(&self.dir.hosts(), text.as_bytes()) {
+            tracing::warn!(pod = self.plan.name, %error, "a pod's hosts file was not written");
+        }
+    }
+
+    /// What keeps containers from starting now.
+    fn gates(&self) -> Gates {
+        let hold = |reason: &str, message: &str| Hold {
+            reason: reason.to_owned(),
+            message: message.to_owned(),
+        };
+        if *self.fence.borrow() {
+            return Gates {
+                pod: Some(hold(
+                    "ContainerCreating",
+                    "waiting until the pods that this node has to give up have ended",
+                )),
+                ..Gates::default()
+            };
+        }
+        if let Some(problem) = &self.problem {
+            return Gates {
+                pod: Some(problem.clone()),
+                ..Gates::default()
+            };
+        }
+        let mut gates = Gates::default();
+        match &self.engine {
+            Err(hold) => gates.pod = Some(hold.clone()),
+            Ok(engine) => {
+                for planned in self.plan.all() {
+                    let attempt = self
+                        .machine
+                        .containers
+                        .get(&planned.name)
+                        .map_or(0, |record| record.attempt);
+                    if let Err(why) = self.describe(&planned.name, attempt, engine.as_ref()) {
+                        gates.containers.insert(
+                            planned.name.clone(),
+                            hold("CreateContainerConfigError", &why),
+                        );
+                    }
+                }
+            }
+        }
+        gates
+    }
+
+    fn describe(
+        &self,
+        name: &str,
+        attempt: u32,
+        engine: &dyn Engine,
+    ) -> Result<runtime::ContainerSpec, String> {
+        let container = self
+            .container(name)
+            .ok_or_else(|| format!("the pod has no container {name:?}"))?;
+        let empty = Places::new();
+        let machine = self.node.machine.lock().clone();
+        let parts = Parts {
+            pod: &self.pod,
+            container,
+            resolved: self.assigned.env.iter().find(|env| env.container == name),
+            node: &self.node.facts,
+            machine: &machine,
+            places: self.places.as_ref().unwrap_or(&empty),
+            hosts_file: &self.dir.hosts(),
+            message_file: &self.dir.message(name, attempt),
+            log: self.node.logs.path(
+                &self.plan.namespace,
+                &self.plan.name,
+                &self.plan.uid,
+                name,
+                attempt,
+            ),
+            in_image: engine.renumbers_devices(),
+            dev: &self.node.dev,
+        };
+        container::describe(&parts, attempt)
+    }
+
+    fn act(&mut self, action: Action) {
+        match action {
+            Action::Start { container, attempt } => self.start(container, attempt),
+            Action::Kill {
+                container,
+                attempt,
+                grace,
+                why,
+            } => self.kill(container, attempt, grace, &why),
+            Action::BackOff { container } => {
+                let text = format!(
+                    "Back-off restarting failed container {container} in pod {}_{}({})",
+                    self.plan.name, self.plan.namespace, self.plan.uid
+                );
+                self.note(true, "BackOff", text, Some(&container));
+            }
+        }
+    }
+
+    fn start(&mut self, container: String, attempt: u32) {
+        let Ok(engine) = self.engine.clone() else {
+            return;
+        };
+        let described = self.describe(&container, attempt, engine.as_ref());
+        let made = described.and_then(|spec| {
+            self.dir
+                .make_message(&container, attempt)
+                .map_err(|error| format!("{DEFAULT_MESSAGE_PATH}: {error}"))?;
+            Ok(spec)
+        });
+        let to_self = self.to_self.clone();
+        let spec = match made {
+            Ok(spec) => spec,
+            Err(why) => {
+                tokio::spawn(async move {
+                    let _ = to_self.send(Word::NotStarted(container, attempt, why)).await;
+                });
+                return;
+            }
+        };
+        // The run before is kept until now for its log's sake and for `previous`; its record in
+        // the runtime is of no more use.
+        let before = attempt
+            .checked_sub(1)
+            .and_then(|before| ContainerId::of(&self.plan.uid, &container, before).ok());
+        tokio::spawn(async move {
+            if let Some(before) = before
+                && let Err(error) = engine.remove(&before).await
+            {
+                tracing::debug!(%before, error, "an earlier run was not removed");
+            }
+            let word = match engine.start(spec).await {
+                Ok(status) => Word::Seen(Box::new(status)),
+                Err(why) => Word::NotStarted(container, attempt, why),
+            };
+            let _ = to_self.send(word).await;
+        });
+    }
+
+    fn kill(&mut self, container: String, attempt: u32, grace: u32, why: &str) {
+        let text = format!("Stopping container {container}: {why}");
+        self.note(false, "Killing", text, Some(&container));
+        let (Ok(engine), Ok(id)) = (
+            self.engine.clone(),
+            ContainerId::of(&self.plan.uid, &container, attempt),
+        ) else {
+            return;
+        };
+        let described = self.container(&container).cloned();
+        let running = self
+            .machine
+            .containers
+            .get(&container)
+            .is_some_and(|record| record.is_running());
+        let ip = self.node.facts.ip.clone();
+        let grace = Duration::from_secs(u64::from(grace));
+        let to_self = self.to_self.clone();
+        tokio::spawn(async move {
+            let began = tokio::time::Instant::now();
+            let hook = described
+                .as_ref()
+                .and_then(|c| c.lifecycle.as_ref())
+                .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+            if let (Some(hook), Some(described), true) = (hook, &described, running && !grace.is_zero())
+            {
+                let target = Target {
+                    engine: engine.as_ref(),
+                    id: &id,
+                    container: described,
+                    ip: &ip,
+                };
+                if let Err(error) = target.hook(hook, grace).await {
+                    tracing::info!(%id, error, "a preStop hook failed");
+                }
+            }
+            let mut left = grace.saturating_sub(began.elapsed());
+            if !grace.is_zero() {
+                left = left.max(LEAST_GRACE.min(grace));
+            }
+            if let Err(why) = engine.stop(&id, left).await {
+                // Nothing of that run is known: it can't be running.
+                tracing::warn!(%id, why, "a container could not be stopped");
+                let known = engine.list().into_iter().any(|status| status.id == id);
+                if !known {
+                    let _ = to_self.send(Word::NotStarted(container, attempt, why)).await;
+                }
+            }
+        });
+    }
+
+    fn post_start(&self, name: &str, attempt: u32) {
+        let Some(container) = self.container(name).cloned() else {
+            return;
+        };
+        let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.clone());
+        let (Some(hook), Ok(engine), Ok(id)) = (
+            hook,
+            self.engine.clone(),
+            ContainerId::of(&self.plan.uid, name, attempt),
+        ) else {
+            return;
+        };
+        let (ip, to_self, name) = (self.node.facts.ip.clone(), self.to_self.clone(), name.to_owned());
+        tokio::spawn(async move {
+            let target = Target {
+                engine: engine.as_ref(),
+                id: &id,
+                container: &container,
+                ip: &ip,
+            };
+            if let Err(why) = target.hook(&hook, POST_START).await {
+                let verdict = ProbeVerdict::Condemned(format!("FailedPostStartHook: {why}"));
+                let _ = to_self.send(Word::Probed(name, attempt, verdict)).await;
+            }
+        });
+    }
+
+    /// Has each running container's probes run, and no others.
+    fn follow_probes(&mut self) {
+        let running: BTreeMap<String, u32> = self
+            .machine
+            .containers
+            .iter()
+            .filter(|(_, record)| record.is_running() && record.killed.is_none())
+            .map(|(name, record)| (name.clone(), record.attempt))
+            .collect();
+        self.probing.retain(|name, (attempt, tasks)| {
+            let keep = running.get(name) == Some(attempt);
+            if !keep {
+                tasks.iter().for_each(AbortHandle::abort);
+            }
+            keep
+        });
+        for (name, attempt) in running {
+            if self.probing.contains_key(&name) {
+                continue;
+            }
+            let tasks = self.begin_probes(&name, attempt);
+            self.probing.insert(name, (attempt, tasks));
+        }
+    }
+
+    fn begin_probes(&self, name: &str, attempt: u32) -> Vec<AbortHandle> {
+        let (Some(container), Ok(engine), Ok(id)) = (
+            self.container(name).cloned(),
+            self.engine.clone(),
+            ContainerId::of(&self.plan.uid, name, attempt),
+        ) else {
+            return Vec::new();
+        };
+        let started = self.machine.containers.get(name).is_some_and(|r| r.started);
+        let (has_started, wait_started) = watch::channel(started);
+        let has_started = Arc::new(has_started);
+        let mut tasks = Vec::new();
+        for (kind, probe) in probes::of(&container) {
+            if kind == Kind::Startup && started {
+                continue;
+            }
+            let prober = Prober {
+                engine: engine.clone(),
+                id: id.clone(),
+                container: container.clone(),
+                ip: self.node.facts.ip.clone(),
+                kind,
+                name: name.to_owned(),
+                attempt,
+                to_worker: self.to_self.clone(),
+                has_started: has_started.clone(),
+                wait_started: wait_started.clone(),
+            };
+            tasks.push(tokio::spawn(prober.run(probe)).abort_handle());
+        }
+        tasks
+    }
+
+    /// Keeps the state if it changed; false if that failed.
+    fn keep(&mut self) -> bool {
+        if self.machine == self.kept {
+            return true;
+        }
+        match self.dir.keep_state(&self.machine) {
+            Ok(()) => {
+                self.kept = self.machine.clone();
+                true
+            }
+            Err(error) => {
+                tracing::warn!(pod = self.plan.name, %error, "a pod's state was not kept");
+                false
+            }
+        }
+    }
+
+    fn report(&self) {
+        let addresses = Addresses {
+            host: self.node.facts.ip.clone(),
+            pod: self.node.facts.ip.clone(),
+        };
+        let mut now = status(
+            &self.machine,
+            &self.plan,
+            &self.gates,
+            &addresses,
+            Timestamp::now(),
+        );
+        // The server keeps the times of conditions; here they would make equal statuses differ.
+        for condition in now.conditions.iter_mut().flatten() {
+            if let Some(start) = self.machine.start_time {
+                condition.last_transition_time = Some(
+                    k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(last_change(
+                        &self.machine,
+                        start,
+                    )),
+                );
+            }
+        }
+        let status_json = serde_json::to_string(&now).expect("a status is plain data and always JSON");
+        self.node.outbox.status(PodStatus {
+            namespace: self.plan.namespace.clone(),
+            name: self.plan.name.clone(),
+            uid: self.plan.uid.clone(),
+            status_json,
+        });
+        let phase = crate::lifecycle::status::phase(&self.machine, &self.plan);
+        self.node.note_running(
+            &self.plan.uid,
+            !matches!(phase, "Succeeded" | "Failed") || self.machine.is_alive(),
+        );
+    }
+
+    fn note(&self, warning: bool, reason: &str, message: String, container: Option<&str>) {
+        let init = container.is_some_and(|name| self.plan.init.iter().any(|c| c.name == name));
+        let list = if init { "initContainers" } else { "containers" };
+        self.node.outbox.event(EventNote {
+            namespace: self.plan.namespace.clone(),
+            name: self.plan.name.clone(),
+            uid: self.plan.uid.clone(),
+            warning,
+            reason: reason.to_owned(),
+            message,
+            field_path: container.map_or_else(String::new, |name| format!("spec.{list}{{{name}}}")),
+        });
+    }
+
+    /// Removes everything of the pod but its logs, and says so.
+    async fn leave(&mut self) {
+        for (_, (_, tasks)) in std::mem::take(&mut self.probing) {
+            tasks.iter().for_each(AbortHandle::abort);
+        }
+        if let Ok(engine) = &self.engine {
+            for (name, record) in &self.machine.containers {
+                for attempt in [record.attempt.checked_sub(1), Some(record.attempt)] {
+                    let Some(attempt) = attempt else { continue };
+                    if let Ok(id) = ContainerId::of(&self.plan.uid, name, attempt) {
+                        let _ = engine.remove(&id).await;
+                    }
+                }
+            }
+            engine.release(&self.plan.uid).await;
+        }
+        let dir = self.dir.clone();
+        match tokio::task::spawn_blocking(move || dir.remove()).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed"),
+            Err(error) => tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed"),
+        }
+        self.node.outbox.gone(PodGone {
+            namespace: self.plan.namespace.clone(),
+            name: self.plan.name.clone(),
+            uid: self.plan.uid.clone(),
+        });
+    }
+}
+
+/// When the pod's containers last changed, to the second.
+fn last_change(machine: &Machine, start: Timestamp) -> Timestamp {
+    let latest = machine
+        .containers
+        .values()
+        .filter_map(|record| match &record.run {
+            crate::lifecycle::Run::Running { since } => Some(*since),
+            crate::lifecycle::Run::Ended(end) => Some(end.finished_at),
+            _ => None,
+        })
+        .fold(start, Timestamp::max);
+    Timestamp::from_second(latest.as_second()).unwrap_or(latest)
+}
+
+fn read_start(path: &std::path::Path, limit: usize) -> String {
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let limit = u64::try_from(limit).unwrap_or(u64::MAX);
+    if let Ok(file) = std::fs::File::open(path) {
+        let _ = file.take(limit).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// One probe of one run.
+struct Prober {
+    engine: Arc<dyn Engine>,
+    id: ContainerId,
+    container: Container,
+    ip: String,
+    kind: Kind,
+    name: String,
+    attempt: u32,
+    to_worker: mpsc::Sender<Word>,
+    has_started: Arc<watch::Sender<bool>>,
+    wait_started: watch::Receiver<bool>,
+}
+
+impl Prober {
+    async fn run(mut self, probe: k8s_openapi::api::core::v1::Probe) {
+        let schedule = Schedule::of(&probe);
+        let mut counter = Counter::default();
+        let startup = self.container.startup_probe.is_some();
+        if self.kind != Kind::Startup
+            && startup
+            && self.wait_started.wait_for(|started| *started).await.is_err()
+        {
+            return;
+        }
+        tokio::time::sleep(schedule.initial_delay).await;
+        let mut tick = tokio::time::interval(schedule.period);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let target = Target {
+                engine: self.engine.as_ref(),
+                id: &self.id,
+                container: &self.container,
+                ip: &self.ip,
+            };
+            let result = target.probe(&probe, schedule.timeout).await;
+            let Some(counted) = counter.add(result.is_ok(), &schedule) else {
+                continue;
+            };
+            let why = result.err().unwrap_or_default();
+            let verdict = match (self.kind, counted) {
+                (Kind::Startup, true) => ProbeVerdict::Started,
+                (Kind::Readiness, ready) => ProbeVerdict::Ready(ready),
+                (Kind::Liveness, true) => continue,
+                (kind, false) => {
+                    ProbeVerdict::Condemned(format!("{} probe failed: {why}", kind.title()))
+                }
+            };
+            let last = matches!(verdict, ProbeVerdict::Started | ProbeVerdict::Condemned(_));
+            let word = Word::Probed(self.name.clone(), self.attempt, verdict);
+            if self.to_worker.send(word).await.is_err() {
+                return;
+            }
+            if self.kind == Kind::Startup && counted {
+                self.has_started.send_replace(true);
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Owns the loop over namespaces: each gets its `default` ServiceAccount, and one that is
+//! deleted is emptied, then let go.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+use resources::registry::{self, Kind};
+
+use super::access::{answered, unless_gone, within};
+use super::mirror::{self, Key, Mirror, text};
+use super::stopped;
+use super::work::Work;
+use crate::Context;
+
+/// The finalizer in a namespace's spec that this loop takes out.
+const FINALIZER: &str = "kubernetes";
+const SERVICE_ACCOUNT: &str = "default";
+/// How many namespaces are looked at before the watches are read again.
+const TAKE_MAX: usize = 16;
+/// How long what was deleted may take before the namespace is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_millis(500);
+
+/// What to do about a namespace.
+#[derive(Debug, PartialEq, Eq)]
+enum Step {
+    Nothing,
+    GiveServiceAccount,
+    Empty,
+}
+
+fn decide(namespace: &Namespace, has_service_account: bool) -> Step {
+    let deleting = namespace.metadata.deletion_timestamp.is_some();
+    match (deleting, has_service_account) {
+        (false, true) => Step::Nothing,
+        (false, false) => Step::GiveServiceAccount,
+        (true, _) if finalizers(namespace).any(|name| name == FINALIZER) => Step::Empty,
+        (true, _) => Step::Nothing,
+    }
+}
+
+fn finalizers(namespace: &Namespace) -> impl Iterator<Item = &String> {
+    let spec = namespace.spec.as_ref();
+    spec.and_then(|spec| spec.finalizers.as_ref())
+        .into_iter()
+        .flatten()
+}
+
+/// The namespace with its last hold taken away.
+fn finalized(mut namespace: Namespace) -> Namespace {
+    if let Some(spec) = &mut namespace.spec
+        && let Some(finalizers) = &mut spec.finalizers
+    {
+        finalizers.retain(|name| name != FINALIZER);
+    }
+    namespace
+}
+
+pub(crate) async fn run(mut ctx: Context) {
+    let mut namespace_events = mirror::watch(
+        Api::<Namespace>::all(ctx.client.clone()),
+        watcher::Config::default(),
+    );
+    let named = format!("metadata.name={SERVICE_ACCOUNT}");
+    let mut account_events = mirror::watch(
+        Api::<ServiceAccount>::all(ctx.client.clone()),
+        watcher::Config::default().fields(&named),
+    );
+    let mut namespaces = Mirror::new();
+    let mut accounts = Mirror::new();
+    let mut work: Work<String> = Work::new();
+    loop {
+        tokio::select! {
+            () = stopped(&mut ctx.stop) => return,
+            Some(event) = namespace_events.next() => {
+                for change in namespaces.take(event, |namespace| namespace) {
+                    work.add(change.key.1);
+                }
+            }
+            Some(event) = account_events.next() => {
+                for change in accounts.take(event, |_: ServiceAccount| ()) {
+                    work.add(change.key.0);
+                }
+            }
+            () = work.ready(), if namespaces.synced() && accounts.synced() => {
+                for name in work.take(TAKE_MAX) {
+                    let Some(namespace) = namespaces.get(&(String::new(), name.clone())) else {
+                        work.done(&name);
+                        continue;
+                    };
+                    let account: Key = (name.clone(), SERVICE_ACCOUNT.to_owned());
+                    let has_account = accounts.get(&account).is_some();
+                    match settle(&ctx.client, namespace, has_account).await {
+                        Ok(true) => work.done(&name),
+                        Ok(false) => work.add_after(name, LOOK_AGAIN),
+                        Err(error) => {
+                            if !answered(&error, 409) {
+                                tracing::warn!(name, %error, "a namespace is looked at again");
+                            }
+                            work.failed(name);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Does what is to be done; whether nothing is left to do.
+async fn settle(client: &Client, namespace: &Namespace, has_account: bool) -> kube::Result<bool> {
+    let name = text(namespace.metadata.name.as_ref());
+    match decide(namespace, has_account) {
+        Step::Nothing => Ok(true),
+        Step::GiveServiceAccount => {
+            let api: Api<ServiceAccount> = Api::namespaced(client.clone(), name);
+            let mut account = ServiceAccount::default();
+            account.metadata.name = Some(SERVICE_ACCOUNT.to_owned());
+            match api.create(&PostParams::default(), &account).await {
+                Err(error) if !answered(&error, 409) && !answered(&error, 404) => Err(error),
+                _ => Ok(true),
+            }
+        }
+        Step::Empty => {
+            let mut empty = true;
+            for kind in registry::all().iter().filter(|kind| kind.namespaced) {
+                empty &= emptied(client, kind, name).await?;
+            }
+            if !empty {
+                return Ok(false);
+            }
+            let api: Api<Namespace> = Api::all(client.clone());
+            let finalized = finalized(namespace.clone());
+            let params = PostParams::default();
+            let put = api.replace_subresource("finalize", name, &params, &finalized);
+            unless_gone(put.await)?;
+            Ok(true)
+        }
+    }
+}
+
+/// Deletes a kind's objects in a namespace; whether there were none.
+async fn emptied(client: &Client, kind: &Kind, namespace: &str) -> kube::Result<bool> {
+    let api = within(client, kind, namespace);
+    let first = api.list(&ListParams::default().limit(1)).await?;
+    if first.items.is_empty() {
+        return Ok(true);
+    }
+    let all = ListParams::default();
+    api.delete_collection(&DeleteParams::background(), &all)
+        .await?;
+    Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn namespace(deleting: bool, finalizers: &[&str]) -> Namespace {
+        let deleted = deleting.then_some("2026-01-01T00:00:00Z");
+        serde_json::from_value(json!({
+            "metadata": { "name": "a", "deletionTimestamp": deleted },
+            "spec": { "finalizers": finalizers },
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn what_a_namespace_needs() {
+        let cases = [
+            (false, vec![FINALIZER], false, Step::GiveServiceAccount),
+            (false, vec![FINALIZER], true, Step::Nothing),
+            (true, vec![FINALIZER], true, Step::Empty),
+            (true, vec![FINALIZER], false, Step::Empty),
+            (true, vec!["example.com/mine"], false, Step::Nothing),
+            (true, vec![], false, Step::Nothing),
+        ];
+        for (deleting, finalizers, account, expected) in cases {
+            let step = decide(&namespace(deleting, &finalizers), account);
+            assert_eq!(step, expected, "{deleting} {finalizers:?} {account}");
+        }
+    }
+
+    #[test]
+    fn only_its_own_hold_is_taken_away() {
+        let let_go = finalized(namespace(true, &["example.com/mine", FINALIZER]));
+        assert_eq!(Vec::from_iter(finalizers(&let_go)), ["example.com/mine"]);
+    }
+}

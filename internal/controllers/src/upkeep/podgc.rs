@@ -1,0 +1,192 @@
+//! Owns the loop over leftover pods: those whose node was deleted, those that end
+//! without ever having been placed, and ended ones that pile up without an owner.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use futures::future::FutureExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::runtime::watcher;
+use kube::{Api, Client};
+
+use super::access::{answered, together};
+use super::lost::{self, BoundPod};
+use super::mirror::{self, Key, Mirror};
+use super::stopped;
+use super::work::Work;
+use crate::Context;
+
+/// How many ended pods without an owner are kept, as Kubernetes does.
+const ENDED_MAX: usize = 12_500;
+/// How often pods are looked over without a reason.
+const LOOK_EVERY: Duration = Duration::from_secs(20);
+
+pub(crate) async fn run(mut ctx: Context) {
+    let mut node_events = mirror::watch(
+        Api::<Node>::all(ctx.client.clone()),
+        watcher::Config::default(),
+    );
+    let mut pod_events = mirror::watch(
+        Api::<Pod>::all(ctx.client.clone()),
+        watcher::Config::default(),
+    );
+    let mut nodes = Mirror::new();
+    let mut pods = Mirror::new();
+    let mut work = Work::new();
+    work.add(());
+    loop {
+        tokio::select! {
+            () = stopped(&mut ctx.stop) => return,
+            Some(event) = node_events.next() => {
+                for change in nodes.take(event, |_: Node| ()) {
+                    if nodes.get(&change.key).is_none() {
+                        work.add(());
+                    }
+                }
+            }
+            Some(event) = pod_events.next() => {
+                for change in pods.take(event, BoundPod::of) {
+                    if pods.get(&change.key).is_some_and(never_placed) {
+                        work.add(());
+                    }
+                }
+            }
+            () = work.ready() => {
+                work.take(1);
+                let synced = nodes.synced() && pods.synced();
+                match if synced { look(&ctx.client, &nodes, &pods).await } else { Ok(()) } {
+                    Ok(()) => {
+                        work.done(&());
+                        work.add_after((), LOOK_EVERY);
+                    }
+                    Err(error) => {
+                        if !answered(&error, 409) {
+                            tracing::warn!(%error, "leftover pods are looked at again");
+                        }
+                        work.failed(());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A pod that is being deleted and has no node that could say it ended.
+fn never_placed(pod: &BoundPod) -> bool {
+    pod.deleting && pod.node.is_empty()
+}
+
+/// The names of nodes that pods are bound to and that are not among these.
+fn missing_nodes<'a>(
+    pods: impl Iterator<Item = &'a BoundPod>,
+    has: impl Fn(&str) -> bool,
+) -> BTreeSet<String> {
+    let bound = pods.map(|pod| pod.node.as_str());
+    let missing = bound.filter(|node| !node.is_empty() && !has(node));
+    missing.map(str::to_owned).collect()
+}
+
+/// The oldest ended pods without an owner, beyond so many.
+fn excess<'a>(
+    pods: impl Iterator<Item = (&'a Key, &'a BoundPod)>,
+    most: usize,
+) -> Vec<(&'a Key, &'a BoundPod)> {
+    let mut ended: Vec<_> = pods
+        .filter(|(_, pod)| pod.finished && !pod.owned && !pod.deleting)
+        .collect();
+    let beyond = ended.len().saturating_sub(most);
+    ended.sort_by_key(|(_, pod)| pod.created);
+    ended.truncate(beyond);
+    ended
+}
+
+async fn look(client: &Client, nodes: &Mirror<()>, pods: &Mirror<BoundPod>) -> kube::Result<()> {
+    let api: Api<Node> = Api::all(client.clone());
+    let known = |name: &str| nodes.get(&(String::new(), name.to_owned())).is_some();
+    let mut gone = BTreeSet::new();
+    for name in missing_nodes(pods.iter().map(|(_, pod)| pod), known) {
+        // The pods' watch may be ahead of the nodes'.
+        if api.get_opt(&name).await?.is_none() {
+            gone.insert(name);
+        }
+    }
+    let mut writes = Vec::new();
+    for (key, pod) in pods.iter() {
+        if gone.contains(&pod.node) {
+            writes.push(give_up(client, key, pod).boxed());
+        } else if never_placed(pod) {
+            writes.push(lost::delete_now(client, key, pod).boxed());
+        }
+    }
+    for (key, pod) in excess(pods.iter(), ENDED_MAX) {
+        writes.push(lost::delete_now(client, key, pod).boxed());
+    }
+    together(writes).await
+}
+
+/// Ends a pod whose node was deleted.
+async fn give_up(client: &Client, key: &Key, pod: &BoundPod) -> kube::Result<()> {
+    if !pod.finished {
+        let message = format!("Node {} was deleted", pod.node);
+        lost::declare(client, key, pod, &message, Timestamp::now()).await?;
+    }
+    lost::delete_now(client, key, pod).await
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+
+    use super::*;
+
+    fn pod(node: &str, phase: &str, created: i64, owned: bool) -> BoundPod {
+        let mut pod = Pod {
+            spec: Some(PodSpec {
+                node_name: Some(node.to_owned()),
+                ..PodSpec::default()
+            }),
+            status: Some(PodStatus {
+                phase: Some(phase.to_owned()),
+                ..PodStatus::default()
+            }),
+            ..Pod::default()
+        };
+        pod.metadata.creation_timestamp = Some(Time(Timestamp::from_second(created).unwrap()));
+        pod.metadata.owner_references = owned.then(|| vec![OwnerReference::default()]);
+        BoundPod::of(pod)
+    }
+
+    #[test]
+    fn the_oldest_ended_pods_without_an_owner_are_too_many() {
+        let pods: Vec<(Key, BoundPod)> = [
+            ("new", pod("n", "Succeeded", 30, false)),
+            ("old", pod("n", "Failed", 10, false)),
+            ("middle", pod("n", "Succeeded", 20, false)),
+            ("owned", pod("n", "Succeeded", 1, true)),
+            ("running", pod("n", "Running", 2, false)),
+        ]
+        .map(|(name, pod)| ((String::new(), name.to_owned()), pod))
+        .into();
+        let names = |most| -> Vec<&str> {
+            let pods = pods.iter().map(|(key, pod)| (key, pod));
+            excess(pods, most).iter().map(|(k, _)| &*k.1).collect()
+        };
+        assert_eq!(names(3), Vec::<&str>::new());
+        assert_eq!(names(2), ["old"]);
+        assert_eq!(names(0), ["old", "middle", "new"]);
+    }
+
+    #[test]
+    fn only_bound_pods_can_miss_their_node() {
+        let pods = [
+            pod("there", "Running", 1, false),
+            pod("gone", "Running", 1, false),
+            pod("", "Pending", 1, false),
+        ];
+        let missing = missing_nodes(pods.iter(), |name| name == "there");
+        assert_eq!(Vec::from_iter(missing), ["gone"]);
+    }
+}
