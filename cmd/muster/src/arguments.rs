@@ -111,9 +111,8 @@ pub enum Command {
     /// One container's parent process; started by the agent, never by hand
     #[command(hide = true)]
     Shim {
-        /// The shim's own arguments
-        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
-        arguments: Vec<std::ffi::OsString>,
+        /// The container's directory
+        directory: PathBuf,
     },
 }
 

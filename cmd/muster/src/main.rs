@@ -24,7 +24,7 @@ fn main() -> ExitCode {
     match arguments.command {
         // The shim must stay single-threaded until it has entered its namespaces, so it
         // comes before any runtime is built.
-        Command::Shim { arguments } => return runtime::shim::main_with(&arguments),
+        Command::Shim { directory } => return runtime::shim::main(&directory),
         Command::Completions { shell } => return manual::completions(shell),
         Command::Man { directory } => return manual::pages(&directory),
         _ => {}

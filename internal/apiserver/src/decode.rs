@@ -1,4 +1,4 @@
-//! Owns turning a body's bytes into a JSON value: JSON and YAML, telling of keys given twice, and leaving
+//! Owns turning a body's bytes into a JSON value: JSON, YAML and protobuf, telling of keys given twice, and leaving
 //! null members out, which typed Kubernetes objects never keep. Does not check the value against a schema.
 
 use std::cell::RefCell;
@@ -7,6 +7,7 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
+use crate::protobuf;
 use crate::request::Format;
 use crate::status::Failure;
 
@@ -24,6 +25,17 @@ pub struct Decoded {
 
 /// Decodes an object.
 pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
+    if format == Format::Protobuf {
+        let value = protobuf::decode(bytes).map_err(|why| {
+            Failure::bad_request(format!(
+                "unable to decode the request's body as protobuf: {why}"
+            ))
+        })?;
+        return Ok(Decoded {
+            value,
+            duplicates: Vec::new(),
+        });
+    }
     let decoded = decode(bytes, format, false)?;
     if !decoded.value.is_object() {
         return Err(Failure::bad_request(

@@ -28,6 +28,7 @@ mod openapi;
 mod patch;
 mod path;
 mod prepare;
+mod protobuf;
 mod quota;
 mod read;
 mod request;

@@ -96,6 +96,8 @@ pub enum Format {
     Json,
     /// YAML.
     Yaml,
+    /// Kubernetes' protobuf, objects only.
+    Protobuf,
     /// RFC 6902.
     JsonPatch,
     /// RFC 7386.
@@ -107,7 +109,11 @@ pub enum Format {
 }
 
 /// The media types a body of an object may have.
-const OBJECT_TYPES: &[&str] = &["application/json", "application/yaml"];
+const OBJECT_TYPES: &[&str] = &[
+    "application/json",
+    "application/yaml",
+    "application/vnd.kubernetes.protobuf",
+];
 /// The media types a patch may have.
 const PATCH_TYPES: &[&str] = &[
     "application/json-patch+json",
@@ -126,11 +132,12 @@ fn media_type(headers: &HeaderMap) -> Result<&str, Failure> {
     Ok(text.split(';').next().unwrap_or_default().trim())
 }
 
-/// The format of an object's body; protobuf is refused in so many words.
+/// The format of an object's body.
 pub fn object_format(headers: &HeaderMap) -> Result<Format, Failure> {
     match media_type(headers)? {
         "" | "application/json" | "*/*" => Ok(Format::Json),
         "application/yaml" | "text/yaml" | "application/x-yaml" => Ok(Format::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Format::Protobuf),
         _ => Err(Failure::unsupported_media_type(OBJECT_TYPES)),
     }
 }
@@ -195,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn formats_follow_the_content_type_and_protobuf_is_refused() {
+    fn formats_follow_the_content_type_and_unknown_ones_are_refused() {
         let with = |value: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::CONTENT_TYPE, value.parse().unwrap());
@@ -210,7 +217,7 @@ mod tests {
             object_format(&with("application/yaml")).unwrap(),
             Format::Yaml
         );
-        let refused = object_format(&with("application/vnd.kubernetes.protobuf")).unwrap_err();
+        let refused = object_format(&with("application/cbor")).unwrap_err();
         assert_eq!(refused.code().as_u16(), 415);
         assert_eq!(
             patch_format(&with("application/merge-patch+json")).unwrap(),

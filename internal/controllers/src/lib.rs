@@ -50,7 +50,8 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
         config: Arc::new(config),
         stop: stopping,
     };
-    let tasks = jobs::spawn(ctx);
+    let mut tasks = upkeep::spawn(&ctx);
+    tasks.extend(jobs::spawn(&ctx));
     Handle { stop, tasks }
 }
 

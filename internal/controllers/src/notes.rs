@@ -188,13 +188,14 @@ impl Writer {
                             writes.extend(self.write(&key));
                         }
                     }
-                    None => {
-                        open = false;
-                        self.flush(&mut writes, usize::MAX);
-                    }
+                    None => open = false,
                 },
                 Some(done) = writes.next(), if !writes.is_empty() => self.finish(done),
-                _ = repeats.tick(), if open => self.flush(&mut writes, IN_FLIGHT_MAX),
+                _ = repeats.tick(), if open => self.flush(&mut writes),
+            }
+            if !open {
+                // Nobody is left to say it again: what is not written yet is written now.
+                self.flush(&mut writes);
             }
         }
     }
@@ -245,13 +246,13 @@ impl Writer {
     }
 
     /// Starts writes for remarks that grew since they were last written.
-    fn flush(&mut self, writes: &mut FuturesUnordered<WriteFuture>, max: usize) {
+    fn flush(&mut self, writes: &mut FuturesUnordered<WriteFuture>) {
         let grown: Vec<Key> = self
             .remarks
             .iter()
             .filter(|(_, remark)| remark.count > remark.written && !remark.in_flight)
             .map(|(key, _)| key.clone())
-            .take(max.saturating_sub(writes.len()))
+            .take(IN_FLIGHT_MAX.saturating_sub(writes.len()))
             .collect();
         for key in grown {
             writes.extend(self.write(&key));

@@ -256,8 +256,9 @@ mod tests {
 
     #[test]
     fn names_follow_their_syntax() {
+        type Rule = fn(&str) -> Vec<String>;
         let long = "a".repeat(64);
-        let table: [(fn(&str) -> Vec<String>, &[&str], &[&str]); 8] = [
+        let table: [(Rule, &[&str], &[&str]); 8] = [
             (
                 dns1123_label,
                 &["a", "a-1", "1"],

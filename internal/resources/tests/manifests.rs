@@ -27,7 +27,7 @@ fn admit(mut object: Value) -> (Value, Vec<String>) {
 
 fn documents(text: &str) -> Vec<Value> {
     serde_norway::Deserializer::from_str(text)
-        .map(|doc| Value::deserialize(doc).unwrap())
+        .map(|doc| Value::deserialize(doc).expect("a manifest is YAML"))
         .collect()
 }
 
@@ -64,7 +64,8 @@ fn manifest(name: &str) -> Value {
     let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/manifests")
         .join(name);
-    admit(documents(&std::fs::read_to_string(path).unwrap()).remove(0)).0
+    let text = std::fs::read_to_string(path).expect("the manifest is there");
+    admit(documents(&text).remove(0)).0
 }
 
 #[test]

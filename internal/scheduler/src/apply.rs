@@ -193,9 +193,6 @@ impl Scheduler {
         }
         gang.count(key, &pod.task, pod.stage, up);
         gang.count_priority(pod.priority, up);
-        if up && pod.stage == Stage::Pending {
-            gang.completed = false;
-        }
         let Some(at) = pod.node else { return };
         gang.count_node(at, up);
         if pod.ours {
@@ -236,7 +233,6 @@ impl Scheduler {
             // Another of the same name: nothing of the old one's past is its own.
             gang.shown = None;
             gang.admitted = false;
-            gang.completed = false;
         }
         gang.spec = Some(spec);
         gang.recall(group);
@@ -253,7 +249,6 @@ impl Scheduler {
         gang.spec = None;
         gang.shown = None;
         gang.admitted = false;
-        gang.completed = false;
         self.settle(&key);
     }
 

@@ -134,8 +134,6 @@ pub(crate) struct Gang {
     pub(crate) admitted: bool,
     /// Counted among its queue's admitted but not started demands.
     pub(crate) expected: bool,
-    /// All members ended, and none came after.
-    pub(crate) completed: bool,
     /// Not tried before this time: a binding failed.
     pub(crate) held_until: Option<Timestamp>,
     /// Gangs behind it in the line that started while it waited.
@@ -168,9 +166,18 @@ impl Gang {
             && tasks.into_iter().all(|(task, min)| self.task(task).have() >= *min)
     }
 
+    /// Have all members ended, and no others come? Stays so when ended members are deleted.
+    pub(crate) fn completed(&self, key: &GangKey) -> bool {
+        let ended = self.total.succeeded + self.total.failed;
+        let said = self.shown.as_ref().is_some_and(|shown| shown.phase() == PodGroupPhase::Completed);
+        self.total.pending == 0
+            && self.total.occupying() == 0
+            && (said || (ended > 0 && ended >= self.minimum(key)))
+    }
+
     /// Is there anything the scheduler may still do for it?
     pub(crate) fn waits(&self, key: &GangKey) -> bool {
-        self.total.pending > 0 || (self.spec.is_some() && !self.completed && !self.whole(key))
+        self.total.pending > 0 || (self.spec.is_some() && !self.completed(key) && !self.whole(key))
     }
 
     /// Nothing is known of it any more.
@@ -219,7 +226,6 @@ impl Gang {
         }
         let phase = status.phase.unwrap_or_default();
         self.admitted |= phase != PodGroupPhase::Pending;
-        self.completed |= phase == PodGroupPhase::Completed;
         self.shown = Some(Shown::read(status));
     }
 }

@@ -42,6 +42,10 @@ impl Shown {
         }
     }
 
+    pub(crate) fn phase(&self) -> PodGroupPhase {
+        self.phase
+    }
+
     fn put(&mut self, kind: &str, status: bool, reason: &str, message: String) {
         let new = GroupCondition { kind: kind.into(), status, reason: reason.into(), message };
         match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
@@ -58,9 +62,7 @@ impl Shown {
 /// Where a gang stands.
 pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
     let total = &gang.total;
-    let ended = total.succeeded + total.failed;
-    let all_ended = ended > 0 && total.pending == 0 && total.occupying() == 0;
-    if gang.completed || (all_ended && ended >= gang.minimum(key)) {
+    if gang.completed(key) {
         return PodGroupPhase::Completed;
     }
     if total.have() > 0 && gang.whole(key) {
@@ -83,13 +85,6 @@ impl Scheduler {
         let gang = self.gangs.get(key)?;
         let uid = gang.spec.as_ref()?.uid.clone();
         let phase = phase(key, gang);
-        if phase == PodGroupPhase::Completed && !gang.completed {
-            if let Some(gang) = self.gangs.get_mut(key) {
-                gang.completed = true;
-            }
-            self.settle(key);
-        }
-        let gang = self.gangs.get(key)?;
         let mut now = gang.shown.clone().unwrap_or_default();
         now.phase = phase;
         now.running = gang.total.running;

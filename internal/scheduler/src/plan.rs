@@ -16,6 +16,10 @@ use crate::place::{Attempt, Placement};
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 
+/// How often the lines are gone through in one plan. The first pass places what fits, the second
+/// finds what its refusals look like afterwards; a third is rare.
+const PASSES_MAX: usize = 4;
+
 /// A pod, and which one of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PodRef {
@@ -151,7 +155,15 @@ impl Scheduler {
         self.rank_nodes();
         let mut plan = Plan::default();
         let mut obstacles = BTreeMap::new();
-        self.take_turns(now, &mut plan, &mut obstacles);
+        for _ in 0..PASSES_MAX {
+            obstacles.clear();
+            let before = plan.binds.len();
+            self.take_turns(now, &mut plan, &mut obstacles);
+            // What was placed after a gang was refused changed what is true of its refusal.
+            if plan.binds.len() == before || obstacles.is_empty() {
+                break;
+            }
+        }
         self.say(&obstacles, &mut plan);
         self.changed = false;
         self.trim_views();
@@ -266,8 +278,6 @@ impl Scheduler {
         for key in std::mem::take(&mut self.stirred) {
             plan.groups.extend(self.status_update(&key, None));
         }
-        // Completing a gang settles it, which stirs it again.
-        self.stirred.clear();
     }
 
     /// What waiting members should be told, if it is new to any of them.

@@ -283,7 +283,7 @@ impl Scheduler {
         let place = gang.waits(key).then(|| {
             LineKey::new(self.priority_of(gang), self.since(gang), key.clone())
         });
-        let expects = gang.admitted && !gang.completed && !gang.whole(key);
+        let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
             let line = &mut self.queues.entry(&queue).line;
             if let Some(old) = &gang.line {

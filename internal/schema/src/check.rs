@@ -168,6 +168,7 @@ impl<'s> Walk<'s> {
                     self.keys.pop();
                     self.custom = custom;
                 }
+                None if self.full() => {}
                 None => self.found.unknown.push(self.path.clone()),
             }
             self.path.truncate(length);
@@ -404,5 +405,5 @@ fn broken_base64(text: &str) -> Option<usize> {
         }
         at += 1;
     }
-    (digits % 4 != 0).then_some(bytes.len() - digits % 4)
+    (!digits.is_multiple_of(4)).then_some(bytes.len() - digits % 4)
 }

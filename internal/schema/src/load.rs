@@ -271,7 +271,7 @@ fn build_use(arena: &mut Arena, written: &Written) -> (TypeId, Option<bool>) {
         written
             .reference
             .as_deref()
-            .or_else(|| match (written.all_of.as_slice(), &written.kind) {
+            .or(match (written.all_of.as_slice(), &written.kind) {
                 ([only], None) => only.reference.as_deref(),
                 _ => None,
             });

@@ -426,3 +426,6 @@ fn plain(value: Value) -> Option<Value> {
 fn is_directive(key: &str) -> bool {
     key == RETAIN_KEYS || key.starts_with(DELETE_FROM) || key.starts_with(ORDER)
 }
+
+#[cfg(test)]
+mod tests;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use apiserver::ApiServer;
 use fleet::Fleet;
 use futures::StreamExt;
-use jiff::SignedDuration;
+use jiff::{SignedDuration, Timestamp};
 use portal::{Hooks, JoinToken, LogProblem, LogQuery};
 
 /// Lets the pods' `log` subresource read from the nodes.
@@ -14,6 +14,11 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
     api.set_log_opener(Arc::new(move |request| {
         let fleet = fleet.clone();
         Box::pin(async move {
+            let ago = |seconds: u64| {
+                let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
+                Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok()
+            };
+            let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let query = fleet::LogQuery {
                 namespace: request.namespace,
                 pod: request.pod,
@@ -21,21 +26,29 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
                 node: Some(request.node),
                 container: request.container,
                 follow: request.follow,
-                tail_lines: request.tail_lines,
-                since: request.since,
+                tail_lines: request.tail.map(signed),
+                since: request.since_time.or_else(|| ago(request.since_seconds?)),
                 timestamps: request.timestamps,
                 previous: request.previous,
-                limit_bytes: request.limit_bytes,
+                limit_bytes: request.limit_bytes.map(signed),
             };
             match fleet.open_log(query).await {
                 Ok(stream) => Ok(stream.boxed()),
-                Err(error) => Err(apiserver::LogError {
-                    status: status_of(&error),
-                    message: error.to_string(),
-                }),
+                Err(error) => Err(refused(&error)),
             }
         })
     }));
+}
+
+fn refused(error: &fleet::LogError) -> apiserver::LogError {
+    let words = error.to_string();
+    match error {
+        fleet::LogError::NotFound(_) => apiserver::LogError::NotFound(words),
+        fleet::LogError::NotReady(_) => apiserver::LogError::BadRequest(words),
+        fleet::LogError::NodeAway { .. } | fleet::LogError::Failed(_) => {
+            apiserver::LogError::Unavailable(words)
+        }
+    }
 }
 
 fn status_of(error: &fleet::LogError) -> u16 {

@@ -91,7 +91,11 @@ async fn connection(
 /// The common name of a verified client certificate.
 fn peer_identity(connection: &rustls::ServerConnection) -> Option<PeerIdentity> {
     let certificate = connection.peer_certificates()?.first()?;
-    fleet::ca::common_name(certificate).map(|common_name| PeerIdentity { common_name })
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
+    let common_name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+    Some(PeerIdentity {
+        common_name: common_name.to_string(),
+    })
 }
 
 async fn http<S>(

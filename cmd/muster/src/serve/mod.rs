@@ -3,6 +3,7 @@
 
 mod doctor;
 mod hooks;
+mod host;
 mod layout;
 mod listener;
 mod machine;

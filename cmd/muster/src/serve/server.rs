@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::layout::{Layout, write_private};
-use super::{hooks, listener};
+use super::{hooks, host, listener};
 use crate::arguments::ServerOptions;
 use crate::client::kubeconfig_text;
 
@@ -25,6 +25,9 @@ const ADMIN_TOKEN: Duration = identity::LONGEST_TOKEN_TTL;
 
 /// The label of that token, by which an older one is found and ended.
 const ADMIN_TOKEN_LABEL: &str = "admin.kubeconfig";
+
+/// How long the control loops get to stop.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
@@ -158,7 +161,7 @@ impl Server {
     pub async fn run_to_end(self) -> Result<()> {
         let ended = self.listening.await.context("the listener's task ended")?;
         self.fleet.shutdown();
-        self.controllers.shutdown().await;
+        self.controllers.shutdown(PATIENCE).await;
         ended
     }
 }
@@ -176,13 +179,13 @@ fn first_password(options: &ServerOptions) -> Result<Option<String>> {
 fn names(options: &ServerOptions, address: SocketAddr) -> (Vec<String>, Vec<IpAddr>) {
     let mut names = vec!["localhost".to_string()];
     let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    if let Ok(host) = hardware::hostname() {
+    if let Some(host) = host::name() {
         names.push(host);
     }
     if !address.ip().is_unspecified() {
         ips.push(address.ip());
     } else {
-        ips.extend(hardware::addresses());
+        ips.extend(host::addresses());
     }
     for advertised in &options.advertise {
         match advertised.parse() {

@@ -135,10 +135,6 @@ impl<K: Object> Owned<K> {
             .collect()
     }
 
-    pub(crate) fn get(&self, key: &Key) -> Option<&Arc<K>> {
-        self.mirror.get(key)
-    }
-
     /// Takes in one event; answers the jobs of this kind that it concerns.
     pub(crate) fn take(&mut self, event: Event<K>, owner_kind: &str) -> Vec<Key> {
         let mut concerned = Vec::new();
@@ -236,7 +232,7 @@ mod tests {
                 .take(Event::Apply(pod("b", Some("u1"))), "PyTorchJob")
                 .is_empty()
         );
-        assert!(owned.get(&("team".to_owned(), "a".to_owned())).is_none());
+        assert!(owned.by_owner.is_empty());
     }
 
     #[test]

@@ -24,11 +24,11 @@ pub(crate) type Key = (String, String);
 /// Starts the controllers of PyTorchJobs and of plain Jobs; they end when the context
 /// says so.
 #[must_use]
-pub fn spawn(ctx: Context) -> Vec<JoinHandle<()>> {
+pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
     let ports = ports::Book::new(ctx.config.rendezvous_ports.clone());
     vec![
         tokio::spawn(runner::run(ctx.clone(), pytorch::PyTorch::new(ports))),
-        tokio::spawn(runner::run(ctx, batch::Batch)),
+        tokio::spawn(runner::run(ctx.clone(), batch::Batch)),
     ]
 }
 

@@ -2,7 +2,7 @@
 //! jobs that something happened to, have it done, and come back when a job asked for it.
 //! After a restart it starts from what is stored, like any other time.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use kube::{Api, Client, Resource as _, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::task::JoinSet;
+use tokio::task::{Id, JoinError, JoinSet};
 use workloads::Outcome;
 
 use super::apply::{self, Applied};
@@ -72,10 +72,10 @@ pub(crate) trait Workload: Send + 'static {
 
 /// One event of one of the watches.
 enum Heard<K> {
-    Job(watcher::Event<K>),
-    Pod(watcher::Event<Pod>),
-    Service(watcher::Event<Service>),
-    Group(watcher::Event<PodGroup>),
+    Job(Box<watcher::Event<K>>),
+    Pod(Box<watcher::Event<Pod>>),
+    Service(Box<watcher::Event<Service>>),
+    Group(Box<watcher::Event<PodGroup>>),
     /// A watch is in trouble; it tries again by itself.
     Trouble(watcher::Error),
 }
@@ -88,7 +88,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
     let mut hearing = hearing::<W>(&ctx.client);
     let mut stop = ctx.stop.clone();
     let mut runner = Runner::new(ctx.client, notes, workload);
-    let mut writes: JoinSet<(Key, Applied<W::Kind>)> = JoinSet::new();
+    let mut writes = JoinSet::new();
     while !*stop.borrow() {
         runner.start_due(&mut writes);
         // When as many writes are under way as may be, the next to end is the wake-up.
@@ -103,7 +103,7 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
                 Some(heard) => runner.hear(heard),
                 None => break,
             },
-            Some(done) = writes.join_next() => runner.finish(done),
+            Some(done) = writes.join_next_with_id() => runner.finish(done),
             () = timer => {}
             changed = stop.changed() => if changed.is_err() { break },
         }
@@ -131,11 +131,11 @@ fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
 
 fn listen<O: Object, K: Object>(
     client: &Client,
-    tell: impl Fn(watcher::Event<O>) -> Heard<K> + Send + 'static,
+    tell: impl Fn(Box<watcher::Event<O>>) -> Heard<K> + Send + 'static,
 ) -> Hearing<K> {
     let events = watcher(Api::<O>::all(client.clone()), watcher::Config::default());
     Box::pin(events.default_backoff().map(move |event| match event {
-        Ok(event) => tell(event),
+        Ok(event) => tell(Box::new(event)),
         Err(error) => Heard::Trouble(error),
     }))
 }
@@ -151,6 +151,8 @@ struct Runner<W: Workload> {
     /// Jobs as last written, until the watch shows them.
     written: BTreeMap<Key, Arc<W::Kind>>,
     queue: Queue,
+    /// Which job each write under way is about.
+    writing: HashMap<Id, Key>,
 }
 
 impl<W: Workload> Runner<W> {
@@ -165,6 +167,7 @@ impl<W: Workload> Runner<W> {
             groups: Mirror::new(),
             written: BTreeMap::new(),
             queue: Queue::default(),
+            writing: HashMap::new(),
         }
     }
 
@@ -179,18 +182,18 @@ impl<W: Workload> Runner<W> {
         let kind = W::Kind::kind(&());
         let concerned = match heard {
             Heard::Job(event) => {
-                let changes = self.jobs.take(event, |_| true);
+                let changes = self.jobs.take(*event, |_| true);
                 for change in &changes {
                     self.workload.noticed(&change.key, change.after.as_deref());
                 }
                 changes.into_iter().map(|change| change.key).collect()
             }
-            Heard::Pod(event) => self.pods.take(event, &kind),
-            Heard::Service(event) => self.services.take(event, &kind),
+            Heard::Pod(event) => self.pods.take(*event, &kind),
+            Heard::Service(event) => self.services.take(*event, &kind),
             // A group bears its job's name.
             Heard::Group(event) => self
                 .groups
-                .take(event, |_| true)
+                .take(*event, |_| true)
                 .into_iter()
                 .map(|change| change.key)
                 .collect(),
@@ -204,7 +207,7 @@ impl<W: Workload> Runner<W> {
         }
     }
 
-    fn start_due(&mut self, writes: &mut JoinSet<(Key, Applied<W::Kind>)>) {
+    fn start_due(&mut self, writes: &mut JoinSet<Applied<W::Kind>>) {
         while self.ready() && writes.len() < AT_ONCE {
             let Some(key) = self.queue.take(Instant::now()) else {
                 return;
@@ -213,7 +216,7 @@ impl<W: Workload> Runner<W> {
         }
     }
 
-    fn look_at(&mut self, key: Key, writes: &mut JoinSet<(Key, Applied<W::Kind>)>) {
+    fn look_at(&mut self, key: Key, writes: &mut JoinSet<Applied<W::Kind>>) {
         let Some(job) = self.newest(&key) else {
             self.queue.done(&key, None);
             return;
@@ -240,10 +243,9 @@ impl<W: Workload> Runner<W> {
             self.queue.wake(&key, again);
         }
         let (client, notes) = (self.client.clone(), self.notes.clone());
-        writes.spawn(async move {
-            let applied = apply::apply::<W>(&client, &notes, job, work).await;
-            (key, applied)
-        });
+        let write =
+            writes.spawn(async move { apply::apply::<W>(&client, &notes, job, work).await });
+        self.writing.insert(write.id(), key);
     }
 
     /// The job as last seen or last written, whichever is newer.
@@ -261,12 +263,16 @@ impl<W: Workload> Runner<W> {
         Some(seen.clone())
     }
 
-    fn finish(&mut self, done: Result<(Key, Applied<W::Kind>), tokio::task::JoinError>) {
-        let (key, applied) = match done {
-            Ok(done) => done,
+    fn finish(&mut self, done: Result<(Id, Applied<W::Kind>), JoinError>) {
+        let id = done.as_ref().map_or_else(JoinError::id, |(id, _)| *id);
+        let Some(key) = self.writing.remove(&id) else {
+            return;
+        };
+        let applied = match done {
+            Ok((_, applied)) => applied,
             Err(error) => {
-                // Its key stays busy: better one job left alone than one looked at twice.
                 tracing::error!(controller = W::COMPONENT, %error, "writing about a job broke off");
+                self.queue.failed(&key, Instant::now());
                 return;
             }
         };

@@ -197,7 +197,7 @@ impl State {
         Ok(())
     }
 
-    fn slices_of(&self, key: &Key) -> BTreeMap<Key, &EndpointSlice> {
+    fn slices_of<'a>(&'a self, key: &'a Key) -> BTreeMap<Key, &'a EndpointSlice> {
         let here = self.slices.in_namespace(&key.0);
         here.filter(|(_, slice)| service_of(slice) == Some(&key.1))
             .map(|(key, slice)| (key.clone(), slice))

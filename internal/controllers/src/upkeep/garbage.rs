@@ -8,13 +8,14 @@ use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use futures::stream::{self, SelectAll};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use kube::runtime::watcher;
 use resources::registry::{self, Kind};
 use serde_json::json;
 
 use super::access::{Metadata, WRITES_MAX, answered, everywhere, unless_gone, within};
-use super::graph::{Cascade, Graph, Node, Step, Uid, owner_kind};
+use super::graph::{Cascade, Graph, Node, ORPHAN, Step, Uid, owner_kind};
 use super::work::Work;
 use super::{mirror, stopped};
 use crate::Context;
@@ -64,7 +65,8 @@ struct Collector {
 enum Outcome {
     Done,
     OwnerAbsent(Uid),
-    OwnerThere,
+    /// The API has what the graph has not seen yet.
+    GraphBehind,
 }
 
 impl Collector {
@@ -147,7 +149,7 @@ impl Collector {
                 self.work.add(uid);
             }
             // The watch will show it in a moment.
-            Ok(Outcome::OwnerThere) => self.work.failed(uid),
+            Ok(Outcome::GraphBehind) => self.work.failed(uid),
             Err(error) => {
                 // What changed meanwhile is decided anew; that is no trouble.
                 if !answered(&error, 409) {
@@ -210,6 +212,10 @@ async fn perform(
         }
         Step::DropFinalizer(uid, finalizer) => {
             if let Some(node) = target(uid) {
+                // A dependent overlooked here would be deleted, not orphaned.
+                if *finalizer == ORPHAN && has_dependents(client, node).await? {
+                    return Ok(Outcome::GraphBehind);
+                }
                 let kept = node.finalizers.iter();
                 let kept: Vec<_> = kept.filter(|name| name != finalizer).collect();
                 patch(client, node, json!({ "finalizers": kept })).await?;
@@ -233,9 +239,30 @@ async fn ask_owner(
     }
     let found = within(client, kind, namespace).get_opt(&owner.name).await?;
     Ok(match found {
-        Some(found) if found.metadata.uid.as_ref() == Some(&owner.uid) => Outcome::OwnerThere,
+        Some(found) if found.metadata.uid.as_ref() == Some(&owner.uid) => Outcome::GraphBehind,
         _ => Outcome::OwnerAbsent(owner.uid.clone()),
     })
+}
+
+/// Asks the API whether anything still names this object as its owner.
+async fn has_dependents(client: &kube::Client, owner: &Node) -> kube::Result<bool> {
+    let scoped = !owner.namespace.is_empty();
+    for kind in registry::all().iter().filter(|kind| is_collected(kind)) {
+        if scoped && !kind.namespaced {
+            continue;
+        }
+        let api = if scoped {
+            within(client, kind, &owner.namespace)
+        } else {
+            everywhere(client, kind)
+        };
+        let found = api.list(&ListParams::default()).await?;
+        let mut owners = found.items.iter().flat_map(ResourceExt::owner_references);
+        if owners.any(|reference| reference.uid == owner.uid) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 async fn delete(client: &kube::Client, node: &Node, cascade: Cascade) -> kube::Result<()> {

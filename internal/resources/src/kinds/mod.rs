@@ -2,6 +2,9 @@
 //! them, field by field, so that users' manifests mean here what they mean there. The CRDs in `api/crds` are generated
 //! from these types. Types only; defaulting and validation are in [`crate::registry`].
 
+// Clippy takes the columns of one `kube` attribute for repeats of each other.
+#![allow(clippy::duplicated_attributes)]
+
 mod podgroup;
 mod pytorchjob;
 mod queue;
@@ -17,6 +20,6 @@ pub use pytorchjob::{
     SchedulingPolicy,
 };
 pub use queue::{
-    Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueClusterCapacity,
-    QueueSpec, QueueState, QueueStatus, Reservation,
+    Guarantee, Queue, QueueAffinity, QueueAffinityGroups, QueueCluster, QueueSpec, QueueState,
+    QueueStatus, Reservation,
 };

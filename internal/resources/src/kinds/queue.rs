@@ -148,9 +148,6 @@ pub struct QueueCluster {
     pub capacity: Option<ResourceList>,
 }
 
-/// What a queue's cluster has.
-pub type QueueClusterCapacity = ResourceList;
-
 /// How a queue is doing.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]

@@ -10,12 +10,7 @@ use crate::field::FieldError;
 use crate::json;
 
 const COLUMNS: &[Column] = &[
-    column(
-        "Last Seen",
-        "string",
-        "When it last happened.",
-        |event, now| last_seen(event, now),
-    ),
+    column("Last Seen", "string", "When it last happened.", last_seen),
     column("Type", "string", "Normal or Warning.", |event, _| {
         Value::from(json::text(event, &["type"]))
     }),

@@ -48,7 +48,7 @@ const COLUMNS: &[Column] = &[
         "Duration",
         "string",
         "Time required to complete the job.",
-        |job, now| duration(job, now),
+        duration,
     ),
     AGE,
     wide(

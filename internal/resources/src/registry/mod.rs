@@ -81,7 +81,7 @@ pub struct Kind {
     /// The columns of a table, the name first.
     pub columns: &'static [Column],
     /// The fields that a field selector may name beside `metadata.name` and `metadata.namespace`, and their values.
-    pub fields: &'static [(&'static str, fn(&Value) -> String)],
+    pub fields: &'static [Field],
 }
 
 /// The fields of a /scale, as paths of member names.
@@ -94,6 +94,9 @@ pub struct ScalePaths {
     /// The selector as text in the status.
     pub label_selector: Option<&'static str>,
 }
+
+/// A field that a field selector may name, and its value in an object.
+pub type Field = (&'static str, fn(&Value) -> String);
 
 /// One column of a table.
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
@@ -57,6 +57,13 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.insert("status".to_owned(), json!({}));
+        }
+    },
     columns: COLUMNS,
     ..Kind::BASE
 };

@@ -40,7 +40,7 @@ pub struct Requirement {
 }
 
 impl Requirement {
-    /// A checked requirement. `path` is what errors name (`spec.selector` or empty).
+    /// A checked requirement.
     ///
     /// # Errors
     /// When the key, a value, or the number of values is wrong, in Kubernetes' words.

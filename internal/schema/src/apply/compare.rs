@@ -1,5 +1,7 @@
 //! Which fields differ between two objects of a kind. It must not know who owns them.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::element::{Element, of_item};
@@ -120,6 +122,11 @@ impl Walk<'_> {
                     (_, None) => self.found.removed.insert(&self.path),
                     _ => self.found.modified.insert(&self.path),
                 }
+                // Where a free-form value turns into an object or back, what is inside the
+                // object counts too.
+                if matches!(used.node.shape, Shape::Any) && before.is_some() && after.is_some() {
+                    self.maps(used, present_map(before), present_map(after));
+                }
                 return;
             }
             Form::Maps(old, new) => self.maps(used, old, new),
@@ -169,11 +176,11 @@ impl Walk<'_> {
         let new = index(self.schemas, list, new);
         let item = self.schemas.plain(list.items);
         for (element, before) in &old {
-            let after = new.iter().find(|(e, _)| e == element).map(|(_, v)| v);
-            self.item(item, element, before, after.map_or(&[][..], Vec::as_slice));
+            let after = new.get(element).map_or(&[][..], Vec::as_slice);
+            self.item(item, element, before, after);
         }
         for (element, after) in &new {
-            if !old.iter().any(|(e, _)| e == element) {
+            if !old.contains_key(element) {
                 self.item(item, element, &[], after);
             }
         }
@@ -204,20 +211,16 @@ impl Walk<'_> {
     }
 }
 
-/// Items by their element, in order of first sight; items that have none are left out.
+/// Items by their element; items that have none are left out.
 fn index<'a>(
     schemas: &Schemas,
     list: &ListShape,
     items: &'a [Value],
-) -> Vec<(Element, Vec<&'a Value>)> {
-    let mut indexed: Vec<(Element, Vec<&Value>)> = Vec::with_capacity(items.len());
+) -> BTreeMap<Element, Vec<&'a Value>> {
+    let mut indexed: BTreeMap<Element, Vec<&Value>> = BTreeMap::new();
     for item in items {
-        let Ok(element) = of_item(schemas, list, item) else {
-            continue;
-        };
-        match indexed.iter_mut().find(|(seen, _)| *seen == element) {
-            Some((_, same)) => same.push(item),
-            None => indexed.push((element, vec![item])),
+        if let Ok(element) = of_item(schemas, list, item) {
+            indexed.entry(element).or_default().push(item);
         }
     }
     indexed

@@ -10,7 +10,13 @@ use crate::shape::{ListShape, Relation, Schemas, Shape, UNTYPED, Use};
 
 /// The fields of an applied configuration: leaves, list items, empty objects and free keys.
 pub(crate) fn applied(schemas: &Schemas, definition: &str, config: &Value) -> Set {
-    of_value(schemas, schemas.root(definition), config).below
+    of_value(schemas, schemas.root(definition), config, false).below
+}
+
+/// The fields of an object in the middle of an apply: as [`applied`], and what was emptied, a
+/// list too, is still there.
+pub(crate) fn held(schemas: &Schemas, definition: &str, object: &Value) -> Set {
+    of_value(schemas, schemas.root(definition), object, true).below
 }
 
 struct Found {
@@ -19,7 +25,7 @@ struct Found {
     below: Set,
 }
 
-fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value) -> Found {
+fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value, empty_lists: bool) -> Found {
     let mut below = Set::default();
     let leaf = match (&used.node.shape, value) {
         _ if is_atomic(used) => true,
@@ -33,9 +39,13 @@ fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value) -> Found {
                     node: &UNTYPED,
                     atomic: None,
                 });
-                let found = of_value(schemas, member, child);
-                let empty =
-                    child.is_null() || child.as_object().is_some_and(serde_json::Map::is_empty);
+                let found = of_value(schemas, member, child, empty_lists);
+                let empty = match child {
+                    Value::Null => true,
+                    Value::Object(map) => map.is_empty(),
+                    Value::Array(items) => empty_lists && items.is_empty(),
+                    _ => false,
+                };
                 below.insert_element(
                     Element::Field(key.as_str().into()),
                     found.leaf || empty || !declared,
@@ -49,7 +59,7 @@ fn of_value(schemas: &Schemas, used: Use<'_>, value: &Value) -> Found {
             let item_type = schemas.plain(list.items);
             for item in items {
                 if let Ok(element) = of_item(schemas, list, item) {
-                    let found = of_value(schemas, item_type, item);
+                    let found = of_value(schemas, item_type, item, empty_lists);
                     below.insert_element(element, true, found.below);
                 }
             }

@@ -1,6 +1,8 @@
 //! Merging an applied configuration into an object, and taking fields out of one. It must not
 //! know owners.
 
+use std::collections::BTreeMap;
+
 use serde_json::{Map, Value};
 
 use super::compare::is_atomic;
@@ -149,25 +151,37 @@ fn merge_lists(
     let mut new: Vec<(Element, &Value)> = Vec::with_capacity(config.len());
     for (at, item) in config.iter().enumerate() {
         let element = of_item(schemas, list, item).map_err(|e| format!("element {at}: {}", e.0))?;
-        if new.iter().any(|(seen, _)| *seen == element) {
+        new.push((element, item));
+    }
+    let mut place: BTreeMap<&Element, usize> = BTreeMap::new();
+    for (at, (element, _)) in new.iter().enumerate() {
+        if place.insert(element, at).is_some() {
             return Err(format!("duplicate entries for key {element}"));
         }
-        new.push((element, item));
     }
     let mut old: Vec<(Option<Element>, &Value)> = Vec::with_capacity(live.len());
     for item in live {
         old.push((of_item(schemas, list, item).ok(), item));
     }
-    let in_new = |element: &Option<Element>| {
-        element
-            .as_ref()
-            .is_some_and(|element| new.iter().any(|(e, _)| e == element))
+    // Duplicates can't be merged with; the configuration's item stands for them all.
+    let mut partner: BTreeMap<&Element, Option<&Value>> = BTreeMap::new();
+    for (element, item) in &old {
+        if let Some(element) = element {
+            partner
+                .entry(element)
+                .and_modify(|only| *only = None)
+                .or_insert(Some(item));
+        }
+    }
+    let place_of = |element: &Option<Element>| element.as_ref().and_then(|e| place.get(e).copied());
+    let merge_item = |(element, item): &(Element, &Value)| {
+        let live = partner.get(element).copied().flatten();
+        merge_value(schemas, schemas.plain(list.items), live, Some(item)).map_err(below(element))
     };
-    let in_old = |element: &Element| old.iter().any(|(e, _)| e.as_ref() == Some(element));
     let shared: Vec<&Element> = new
         .iter()
         .map(|(element, _)| element)
-        .filter(|element| in_old(element))
+        .filter(|element| partner.contains_key(element))
         .collect();
     let mut shared = shared.into_iter().peekable();
     let mut merged = Vec::with_capacity(old.len().max(new.len()));
@@ -175,13 +189,13 @@ fn merge_lists(
     while l < old.len() || r < new.len() {
         if let (Some((left, _)), Some((right, _))) = (old.get(l), new.get(r)) {
             if left.as_ref() == Some(right) {
-                merged.extend(merge_item(schemas, list, &old, &new[r])?);
+                merged.extend(merge_item(&new[r])?);
                 l += 1;
                 r += 1;
                 shared.next();
                 continue;
             }
-            if in_new(left)
+            if place_of(left).is_some()
                 && shared
                     .peek()
                     .is_some_and(|next| Some(*next) != left.as_ref())
@@ -192,17 +206,18 @@ fn merge_lists(
             }
         }
         if let Some((left, item)) = old.get(l) {
-            if !in_new(left) {
+            let wanted = place_of(left);
+            if wanted.is_none() {
                 merged.push((*item).clone());
                 l += 1;
                 continue;
             }
-            if new[..r].iter().any(|(e, _)| Some(e) == left.as_ref()) {
+            if wanted.is_some_and(|at| at < r) {
                 l += 1;
             }
         }
         if let Some(item) = new.get(r) {
-            merged.extend(merge_item(schemas, list, &old, item)?);
+            merged.extend(merge_item(item)?);
             r += 1;
             if shared.peek().is_some_and(|next| **next == item.0) {
                 shared.next();
@@ -210,21 +225,6 @@ fn merge_lists(
         }
     }
     Ok((!merged.is_empty()).then_some(Value::Array(merged)))
-}
-
-fn merge_item(
-    schemas: &Schemas,
-    list: &ListShape,
-    old: &[(Option<Element>, &Value)],
-    (element, item): &(Element, &Value),
-) -> Result<Option<Value>, String> {
-    let mut same = old.iter().filter(|(e, _)| e.as_ref() == Some(element));
-    let live = match (same.next(), same.next()) {
-        (Some((_, live)), None) => Some(*live),
-        // Duplicates can't be merged with; the configuration's item stands for them all.
-        _ => None,
-    };
-    merge_value(schemas, schemas.plain(list.items), live, Some(item)).map_err(below(element))
 }
 
 /// Takes the given fields out of an object. A container that is emptied stays, empty: it was not

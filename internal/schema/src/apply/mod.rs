@@ -5,6 +5,8 @@
 mod compare;
 mod element;
 mod fields;
+#[cfg(test)]
+mod laws;
 mod managers;
 mod merge;
 mod set;
@@ -212,7 +214,7 @@ impl Request<'_> {
     fn take_out(&self, merged: &Value, before: &Set, owners: &Managers) -> Value {
         let (schemas, definition) = (self.schemas, self.definition);
         let named = |set: &Set| merge::with_parents(schemas, definition, set);
-        let held = |value: &Value| named(&fields::applied(schemas, definition, value));
+        let held = |value: &Value| named(&fields::held(schemas, definition, value));
         let before = named(before);
         let pruned = merge::remove(schemas, definition, merged, &before);
         // Owned fields come back, also those of the items that went.

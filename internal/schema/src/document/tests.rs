@@ -48,7 +48,13 @@ fn routes() -> Vec<KindRoute> {
     job.subresources.push("scale".to_owned());
     let mut node = route("", "v1", "Node", "nodes", "io.k8s.api.core.v1.Node");
     node.namespaced = false;
-    let widget = route("example.dev", "v1", "Widget", "widgets", "dev.example.v1.Widget");
+    let widget = route(
+        "example.dev",
+        "v1",
+        "Widget",
+        "widgets",
+        "dev.example.v1.Widget",
+    );
     vec![pod, node, job, widget]
 }
 
@@ -77,7 +83,9 @@ fn the_index_names_every_group_version_with_a_hash_that_changes_with_its_kinds()
         paths.keys().collect::<Vec<_>>(),
         ["api/v1", "apis/batch/v1", "apis/example.dev/v1"]
     );
-    let url = paths["apis/batch/v1"]["serverRelativeURL"].as_str().unwrap();
+    let url = paths["apis/batch/v1"]["serverRelativeURL"]
+        .as_str()
+        .unwrap();
     let hash = SCHEMAS.openapi_v3_hash("batch", "v1", &routes());
     assert_eq!(url, format!("/openapi/v3/apis/batch/v1?hash={hash}"));
     assert_eq!(hash, SCHEMAS.openapi_v3_hash("batch", "v1", &routes()[2..]));
@@ -108,8 +116,16 @@ fn patch_operations_carry_what_kubectl_looks_for() {
     for (group, kind, path) in [
         ("", "Pod", "/api/v1/namespaces/{namespace}/pods/{name}"),
         ("", "Node", "/api/v1/nodes/{name}"),
-        ("batch", "Job", "/apis/batch/v1/namespaces/{namespace}/jobs/{name}"),
-        ("example.dev", "Widget", "/apis/example.dev/v1/namespaces/{namespace}/widgets/{name}"),
+        (
+            "batch",
+            "Job",
+            "/apis/batch/v1/namespaces/{namespace}/jobs/{name}",
+        ),
+        (
+            "example.dev",
+            "Widget",
+            "/apis/example.dev/v1/namespaces/{namespace}/widgets/{name}",
+        ),
     ] {
         let v3 = SCHEMAS.openapi_v3(group, "v1", &routes());
         let v2 = SCHEMAS.openapi_v2(&routes());
@@ -127,7 +143,10 @@ fn patch_operations_carry_what_kubectl_looks_for() {
                 .filter(|p| p["in"] == "query")
                 .map(|p| p["name"].as_str().unwrap())
                 .collect();
-            assert_eq!(parameters, ["dryRun", "fieldManager", "fieldValidation", "force"]);
+            assert_eq!(
+                parameters,
+                ["dryRun", "fieldManager", "fieldValidation", "force"]
+            );
         }
     }
 }
@@ -145,8 +164,7 @@ fn subresources_are_listed_with_their_own_kinds() {
     assert_eq!(kind(format!("{item}/log"), "get"), "Pod");
     let batch = SCHEMAS.openapi_v3("batch", "v1", &routes());
     assert_eq!(
-        batch["paths"]["/apis/batch/v1/namespaces/{namespace}/jobs/{name}/scale"]["put"]
-            ["x-kubernetes-group-version-kind"],
+        batch["paths"]["/apis/batch/v1/namespaces/{namespace}/jobs/{name}/scale"]["put"]["x-kubernetes-group-version-kind"],
         json!({"group": "autoscaling", "kind": "Scale", "version": "v1"})
     );
 }
@@ -191,8 +209,7 @@ fn version_2_holds_all_kinds_in_its_own_dialect() {
         "string"
     );
     assert_eq!(
-        definitions["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]
-            ["x-kubernetes-patch-merge-key"],
+        definitions["io.k8s.api.core.v1.PodSpec"]["properties"]["containers"]["x-kubernetes-patch-merge-key"],
         "name"
     );
     let spec = &definitions["dev.example.v1.Widget"]["properties"]["spec"]["properties"];
@@ -251,7 +268,8 @@ fn the_protobuf_form_says_the_same_as_the_json_form() {
             .map(|(_, entry)| String::from_utf8(fields(entry)[0].1.to_vec()).unwrap())
             .collect()
     };
-    let keys = |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
+    let keys =
+        |value: &Value| -> Vec<String> { value.as_object().unwrap().keys().cloned().collect() };
     assert_eq!(names(find(8), 2), keys(&json["paths"]));
     assert_eq!(names(find(9), 1), keys(&json["definitions"]));
     let container = fields(find(9))
@@ -260,7 +278,11 @@ fn the_protobuf_form_says_the_same_as_the_json_form() {
         .find(|entry| entry[0].1 == b"io.k8s.api.core.v1.Container")
         .unwrap()[1]
         .1;
-    let properties = fields(container).into_iter().find(|(f, _)| *f == 25).unwrap().1;
+    let properties = fields(container)
+        .into_iter()
+        .find(|(f, _)| *f == 25)
+        .unwrap()
+        .1;
     assert_eq!(
         names(properties, 1),
         keys(&json["definitions"]["io.k8s.api.core.v1.Container"]["properties"])
@@ -270,6 +292,10 @@ fn the_protobuf_form_says_the_same_as_the_json_form() {
 #[test]
 fn documents_stay_within_their_sizes() {
     // The embedded text and the lean form are resident in an idle server.
-    assert!(crate::load::BUILTIN.len() < 512 * 1024, "{}", crate::load::BUILTIN.len());
+    assert!(
+        crate::load::BUILTIN.len() < 512 * 1024,
+        "{}",
+        crate::load::BUILTIN.len()
+    );
     assert!(SCHEMAS.footprint() < 512 * 1024, "{}", SCHEMAS.footprint());
 }

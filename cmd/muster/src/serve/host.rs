@@ -1,0 +1,35 @@
+//! What this host is called and where it is reached.
+
+use std::net::{IpAddr, SocketAddr, UdpSocket};
+
+/// The host's name.
+pub fn name() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
+    let name = text.trim().to_ascii_lowercase();
+    (!name.is_empty()).then_some(name)
+}
+
+/// Every address of this host.
+pub fn addresses() -> Vec<IpAddr> {
+    let Ok(interfaces) = nix::ifaddrs::getifaddrs() else {
+        return Vec::new();
+    };
+    let address = |interface: nix::ifaddrs::InterfaceAddress| {
+        let address = interface.address?;
+        let v4 = address.as_sockaddr_in().map(|v4| IpAddr::from(v4.ip()));
+        v4.or_else(|| address.as_sockaddr_in6().map(|v6| IpAddr::from(v6.ip())))
+    };
+    interfaces.filter_map(address).collect()
+}
+
+/// The address of ours that leads to another: what the kernel would send from. Nothing is
+/// sent to find out.
+pub fn address_towards(other: SocketAddr) -> Option<IpAddr> {
+    let any: SocketAddr = match other {
+        SocketAddr::V4(_) => ([0, 0, 0, 0], 0).into(),
+        SocketAddr::V6(_) => ([0u16; 8], 0).into(),
+    };
+    let socket = UdpSocket::bind(any).ok()?;
+    socket.connect(other).ok()?;
+    socket.local_addr().ok().map(|address| address.ip())
+}

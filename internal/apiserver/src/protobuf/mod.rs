@@ -1,0 +1,257 @@
+//! Owns reading the Kubernetes objects that Go programs send as protobuf (their typed clients send no other form)
+//! into the JSON that everything here works on. Answers are JSON: those clients take both. Knows no kind: the
+//! layout of every message is in `messages.txt`, which `extract.py` writes.
+
+mod layout;
+mod wire;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use serde_json::{Map, Number, Value};
+
+use self::layout::{Field, Form, Type};
+use self::wire::{Raw, Reader};
+
+/// What every object begins with.
+const MAGIC: &[u8] = b"k8s\0";
+/// How deep messages may nest: as deep as JSON may.
+const MAX_DEPTH: usize = 128;
+
+/// Reads an object in its envelope.
+///
+/// # Errors
+/// In words, when the bytes are no object or one of a kind that is not known here.
+pub fn decode(bytes: &[u8]) -> Result<Value, String> {
+    let Some(bytes) = bytes.strip_prefix(MAGIC) else {
+        return Err("it does not begin with the protobuf objects' mark \"k8s\\0\"".into());
+    };
+    let (mut api_version, mut kind, mut raw): (String, String, &[u8]) = Default::default();
+    for item in Reader::new(bytes) {
+        match item? {
+            (1, Raw::Bytes(meta)) => {
+                for item in Reader::new(meta) {
+                    match item? {
+                        (1, Raw::Bytes(found)) => api_version = text(found)?,
+                        (2, Raw::Bytes(found)) => kind = text(found)?,
+                        _ => {}
+                    }
+                }
+            }
+            (2, Raw::Bytes(found)) => raw = found,
+            _ => {}
+        }
+    }
+    let name = message_name(&api_version, &kind);
+    let Some(fields) = layout::find(&name) else {
+        return Err(format!(
+            "the kind {kind} of {api_version} has no protobuf form here; send it as JSON"
+        ));
+    };
+    let mut object = Map::new();
+    message(fields, raw, &mut object, 0)?;
+    object.insert("apiVersion".into(), api_version.into());
+    object.insert("kind".into(), kind.into());
+    Ok(Value::Object(object))
+}
+
+/// `authorization.k8s.io/v1` and a kind to the message's name.
+fn message_name(api_version: &str, kind: &str) -> String {
+    if kind == "DeleteOptions" {
+        // Served under every group, and one message.
+        return "meta.v1.DeleteOptions".into();
+    }
+    match api_version.split_once('/') {
+        None => format!("core.{api_version}.{kind}"),
+        Some((group, version)) => format!(
+            "{}.{version}.{kind}",
+            group.split('.').next().unwrap_or_default()
+        ),
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<String, String> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| "a text is not UTF-8".into())
+}
+
+/// Reads a message's fields into `out`.
+fn message(
+    fields: &[Field],
+    bytes: &[u8],
+    out: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), String> {
+    if depth > MAX_DEPTH {
+        return Err(format!("nested deeper than {MAX_DEPTH} levels"));
+    }
+    for item in Reader::new(bytes) {
+        let (number, raw) = item?;
+        // A newer client's field; JSON clients' unknown fields are dropped, too.
+        let Some(field) = fields.iter().find(|field| field.number == number) else {
+            continue;
+        };
+        let named = |why: String| format!("{}: {why}", field.name);
+        match field.form {
+            Form::Inline => inline(&field.of, raw, out, depth).map_err(named)?,
+            Form::List => {
+                let item = value(&field.of, raw, depth).map_err(named)?;
+                let list = out
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Array(Vec::new()));
+                list.as_array_mut()
+                    .ok_or_else(|| named("a list and something else".into()))?
+                    .push(item);
+            }
+            Form::Map => {
+                let (key, item) = entry(&field.of, raw, depth).map_err(named)?;
+                let map = out
+                    .entry(field.name)
+                    .or_insert_with(|| Value::Object(Map::new()));
+                map.as_object_mut()
+                    .ok_or_else(|| named("a map and something else".into()))?
+                    .insert(key, item);
+            }
+            Form::Pointer => {
+                let found = value(&field.of, raw, depth).map_err(named)?;
+                if !found.is_null() {
+                    out.insert(field.name.into(), found);
+                }
+            }
+            Form::Plain => {
+                // Go writes every field, set or not; what is zero was not set, or says the same.
+                let found = value(&field.of, raw, depth).map_err(named)?;
+                if !is_zero(&found) {
+                    out.insert(field.name.into(), found);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn inline(
+    of: &Type,
+    raw: Raw<'_>,
+    out: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), String> {
+    match (of, raw) {
+        (Type::Message(name), Raw::Bytes(bytes)) => {
+            message(fields_of(name)?, bytes, out, depth + 1)
+        }
+        _ => Err("no message".into()),
+    }
+}
+
+fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), String> {
+    let Raw::Bytes(bytes) = raw else {
+        return Err("no map".into());
+    };
+    let (mut key, mut found) = (String::new(), None);
+    for item in Reader::new(bytes) {
+        match item? {
+            (1, Raw::Bytes(bytes)) => key = text(bytes)?,
+            (2, raw) => found = Some(value(of, raw, depth)?),
+            _ => {}
+        }
+    }
+    Ok((key, found.unwrap_or_else(|| Value::String(String::new()))))
+}
+
+fn fields_of(name: &str) -> Result<&'static [Field], String> {
+    layout::find(name).ok_or_else(|| format!("the message {name} is not known"))
+}
+
+fn is_zero(value: &Value) -> bool {
+    match value {
+        Value::Null => true,
+        Value::Bool(flag) => !flag,
+        Value::Number(number) => number.as_f64() == Some(0.0),
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Object(members) => members.is_empty(),
+    }
+}
+
+fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, String> {
+    match (of, raw) {
+        (Type::Text, Raw::Bytes(bytes)) => Ok(Value::String(text(bytes)?)),
+        (Type::Bytes, Raw::Bytes(bytes)) => Ok(Value::String(STANDARD.encode(bytes))),
+        (Type::Bool, Raw::Varint(number)) => Ok(Value::Bool(number != 0)),
+        (Type::Int, Raw::Varint(number)) => Ok(Value::Number(wire::signed(number).into())),
+        (Type::Double, Raw::Fixed64(bits)) => {
+            Ok(Number::from_f64(f64::from_bits(bits)).map_or(Value::Null, Value::Number))
+        }
+        (Type::Time, Raw::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%SZ"),
+        (Type::MicroTime, Raw::Bytes(bytes)) => time(bytes, "%Y-%m-%dT%H:%M:%S.%6fZ"),
+        (Type::Quantity, Raw::Bytes(bytes)) => single(bytes),
+        (Type::IntOrString, Raw::Bytes(bytes)) => int_or_string(bytes),
+        (Type::Json, Raw::Bytes(bytes)) => json(bytes),
+        (Type::Message(name), Raw::Bytes(bytes)) => {
+            let mut out = Map::new();
+            message(fields_of(name)?, bytes, &mut out, depth + 1)?;
+            Ok(Value::Object(out))
+        }
+        _ => Err("its wire type is another".into()),
+    }
+}
+
+/// A time; none for an empty message, which is Go's zero time.
+fn time(bytes: &[u8], format: &str) -> Result<Value, String> {
+    if bytes.is_empty() {
+        return Ok(Value::Null);
+    }
+    let (mut seconds, mut nanoseconds) = (0_i64, 0_i64);
+    for item in Reader::new(bytes) {
+        match item? {
+            (1, Raw::Varint(number)) => seconds = wire::signed(number),
+            (2, Raw::Varint(number)) => nanoseconds = wire::signed(number),
+            _ => {}
+        }
+    }
+    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| "nanoseconds out of range")?;
+    let time = Timestamp::new(seconds, nanoseconds).map_err(|error| error.to_string())?;
+    Ok(Value::String(time.strftime(format).to_string()))
+}
+
+/// The text in a message's first field.
+fn single(bytes: &[u8]) -> Result<Value, String> {
+    let mut found = String::new();
+    for item in Reader::new(bytes) {
+        if let (1, Raw::Bytes(bytes)) = item? {
+            found = text(bytes)?;
+        }
+    }
+    Ok(Value::String(found))
+}
+
+fn int_or_string(bytes: &[u8]) -> Result<Value, String> {
+    let (mut is_text, mut number, mut words) = (false, 0_i64, String::new());
+    for item in Reader::new(bytes) {
+        match item? {
+            (1, Raw::Varint(kind)) => is_text = kind != 0,
+            (2, Raw::Varint(found)) => number = wire::signed(found),
+            (3, Raw::Bytes(found)) => words = text(found)?,
+            _ => {}
+        }
+    }
+    Ok(if is_text {
+        Value::String(words)
+    } else {
+        Value::Number(number.into())
+    })
+}
+
+/// JSON in a message's first field.
+fn json(bytes: &[u8]) -> Result<Value, String> {
+    let mut found = Value::Null;
+    for item in Reader::new(bytes) {
+        if let (1, Raw::Bytes(bytes)) = item? {
+            found = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+        }
+    }
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,90 @@
+//! Owns protobuf's wire format: numbered fields from bytes. Knows no message.
+
+/// A field's value as it lies on the wire.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Raw<'a> {
+    /// Wire type 0.
+    Varint(u64),
+    /// Wire type 1.
+    Fixed64(u64),
+    /// Wire type 2: text, bytes, messages.
+    Bytes(&'a [u8]),
+    /// Wire type 5.
+    Fixed32(u32),
+}
+
+/// The number that a varint of an int32 or int64 field stands for: two's complement.
+pub fn signed(number: u64) -> i64 {
+    i64::from_le_bytes(number.to_le_bytes())
+}
+
+/// Reads the fields of a message one after another; ends after an error.
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// The fields in these bytes.
+    pub fn new(bytes: &'a [u8]) -> Self {
+        Reader { rest: bytes }
+    }
+
+    fn varint(&mut self) -> Result<u64, String> {
+        let mut value = 0_u64;
+        for shift in (0..64).step_by(7) {
+            let (byte, rest) = self.rest.split_first().ok_or("it ends within a number")?;
+            self.rest = rest;
+            value |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+        Err("a number is longer than ten bytes".into())
+    }
+
+    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(length)
+            .ok_or("it ends within a field")?;
+        self.rest = rest;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+        let bytes = self.take(N)?;
+        bytes
+            .try_into()
+            .map_err(|_| "it ends within a field".to_string())
+    }
+
+    fn field(&mut self) -> Result<(u64, Raw<'a>), String> {
+        let key = self.varint()?;
+        let raw = match key & 7 {
+            0 => Raw::Varint(self.varint()?),
+            1 => Raw::Fixed64(u64::from_le_bytes(self.array()?)),
+            2 => {
+                let length = usize::try_from(self.varint()?).map_err(|_| "a field is too long")?;
+                Raw::Bytes(self.take(length)?)
+            }
+            5 => Raw::Fixed32(u32::from_le_bytes(self.array()?)),
+            other => return Err(format!("wire type {other} is not used by Kubernetes")),
+        };
+        Ok((key >> 3, raw))
+    }
+}
+
+impl<'a> Iterator for Reader<'a> {
+    type Item = Result<(u64, Raw<'a>), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.rest.is_empty() {
+            return None;
+        }
+        let field = self.field();
+        if field.is_err() {
+            self.rest = &[];
+        }
+        Some(field)
+    }
+}
