@@ -95,7 +95,9 @@ impl Target<'_> {
 
     async fn tcp(&self, action: &TCPSocketAction) -> Result<(), String> {
         let host = action.host.as_deref().unwrap_or(self.ip);
-        connect(host, port(&action.port, self.container)?).await.map(drop)
+        connect(host, port(&action.port, self.container)?)
+            .await
+            .map(drop)
     }
 
     async fn http(&self, action: &HTTPGetAction) -> Result<(), String> {
@@ -145,7 +147,11 @@ fn port(port: &IntOrString, container: &Container) -> Result<u16, String> {
 }
 
 fn http_request(action: &HTTPGetAction, host: &str, port: u16) -> Result<String, String> {
-    let path = action.path.as_deref().filter(|path| !path.is_empty()).unwrap_or("/");
+    let path = action
+        .path
+        .as_deref()
+        .filter(|path| !path.is_empty())
+        .unwrap_or("/");
     let slash = if path.starts_with('/') { "" } else { "/" };
     let mut request = format!("GET {slash}{path} HTTP/1.1\r\n");
     let mut headers = vec![
@@ -193,7 +199,9 @@ async fn ask(
 fn status_code(answer: &[u8]) -> Option<u16> {
     let text = std::str::from_utf8(answer.split(|byte| *byte == b'\n').next()?).ok()?;
     let mut words = text.split_ascii_whitespace();
-    words.next().filter(|version| version.starts_with("HTTP/1."))?;
+    words
+        .next()
+        .filter(|version| version.starts_with("HTTP/1."))?;
     words.next()?.parse().ok()
 }
 
@@ -218,9 +226,12 @@ mod tests {
 
     #[test]
     fn a_request_has_the_headers_asked_for_and_no_others_can_be_smuggled_in() {
-        let action = |value: serde_json::Value| -> HTTPGetAction { serde_json::from_value(value).unwrap() };
+        let action =
+            |value: serde_json::Value| -> HTTPGetAction { serde_json::from_value(value).unwrap() };
         let request = http_request(
-            &action(json!({"port": 1, "path": "ok", "httpHeaders": [{"name": "host", "value": "x"}]})),
+            &action(
+                json!({"port": 1, "path": "ok", "httpHeaders": [{"name": "host", "value": "x"}]}),
+            ),
             "h",
             1,
         )

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
-use runtime::spec::DEFAULT_PATH;
+use runtime::spec::{DEFAULT_PATH, PullPolicy};
 use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, User};
 
 use crate::devices;
@@ -54,7 +54,11 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     let id = ContainerId::of(uid, &container.name, attempt).map_err(|e| e.to_string())?;
     let variables = variables(parts)?;
     let expand = |words: &Option<Vec<String>>| -> Vec<String> {
-        words.iter().flatten().map(|word| variables.expand(word)).collect()
+        words
+            .iter()
+            .flatten()
+            .map(|word| variables.expand(word))
+            .collect()
     };
     let (command, args) = (expand(&container.command), expand(&container.args));
     if !parts.in_image && command.is_empty() && args.is_empty() {
@@ -73,6 +77,11 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     spec.name.clone_from(&container.name);
     spec.attempt = attempt;
     spec.image = container.image.clone().filter(|_| parts.in_image);
+    spec.pull = match container.image_pull_policy.as_deref() {
+        Some("Always") => PullPolicy::Always,
+        Some("Never") => PullPolicy::Never,
+        _ => PullPolicy::IfNotPresent,
+    };
     spec.cwd = container.working_dir.as_ref().map(PathBuf::from);
     spec.mounts = mounts(parts, &variables)?;
     spec.hostname = Some(hostname(pod, parts.node));
@@ -81,7 +90,10 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     spec.devices = device_policy(parts)?;
     spec.user = user(pod, container)?;
     spec.log = LogSettings::new(parts.log.clone());
-    let grace = pod.spec.as_ref().and_then(|spec| spec.termination_grace_period_seconds);
+    let grace = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.termination_grace_period_seconds);
     if let Some(grace) = grace.and_then(|grace| u64::try_from(grace).ok()) {
         spec.grace_seconds = grace;
     }
@@ -145,7 +157,9 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
             (_, Some(expression)) if !expression.is_empty() => {
                 let path = variables.expand(expression);
                 if path.contains("$(") {
-                    return Err(format!("subPathExpr {expression:?} names an unknown variable"));
+                    return Err(format!(
+                        "subPathExpr {expression:?} names an unknown variable"
+                    ));
                 }
                 Some(path)
             }
@@ -161,18 +175,27 @@ fn limits(container: &Container) -> Result<Limits, String> {
         return Ok(Limits::default());
     };
     let read = |limits: bool, name: &str| -> Result<Option<Quantity>, String> {
-        let map = if limits { &resources.limits } else { &resources.requests };
+        let map = if limits {
+            &resources.limits
+        } else {
+            &resources.requests
+        };
         let Some(quantity) = map.as_ref().and_then(|map| map.get(name)) else {
             return Ok(None);
         };
         quantity.0.parse().map(Some).map_err(|_| {
-            format!("container {:?}: {name} {:?} is not a quantity", container.name, quantity.0)
+            format!(
+                "container {:?}: {name} {:?} is not a quantity",
+                container.name, quantity.0
+            )
         })
     };
     let positive = |value: i64| u64::try_from(value).ok().filter(|value| *value > 0);
     let limit = read(true, "cpu")?;
     Ok(Limits {
-        cpu_request_milli: read(false, "cpu")?.or(limit).and_then(|q| positive(q.milli())),
+        cpu_request_milli: read(false, "cpu")?
+            .or(limit)
+            .and_then(|q| positive(q.milli())),
         cpu_limit_milli: limit.and_then(|q| positive(q.milli())),
         memory_limit_bytes: read(true, "memory")?.and_then(|q| positive(q.value())),
         pids_max: None,
@@ -180,19 +203,26 @@ fn limits(container: &Container) -> Result<Limits, String> {
 }
 
 fn user(pod: &Pod, container: &Container) -> Result<User, String> {
-    let of_pod = pod.spec.as_ref().and_then(|spec| spec.security_context.as_ref());
+    let of_pod = pod
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.security_context.as_ref());
     let own = container.security_context.as_ref();
     let number = |value: Option<i64>, what: &str| {
         value
-            .map(|value| u32::try_from(value).map_err(|_| format!("{what} {value} is out of range")))
+            .map(|value| {
+                u32::try_from(value).map_err(|_| format!("{what} {value} is out of range"))
+            })
             .transpose()
     };
     let uid = number(
-        own.and_then(|c| c.run_as_user).or(of_pod.and_then(|c| c.run_as_user)),
+        own.and_then(|c| c.run_as_user)
+            .or(of_pod.and_then(|c| c.run_as_user)),
         "runAsUser",
     )?;
     let gid = number(
-        own.and_then(|c| c.run_as_group).or(of_pod.and_then(|c| c.run_as_group)),
+        own.and_then(|c| c.run_as_group)
+            .or(of_pod.and_then(|c| c.run_as_group)),
         "runAsGroup",
     )?;
     let not_root = own
@@ -229,7 +259,10 @@ mod tests {
         .unwrap();
         let places = Places::from([(
             "conf".to_owned(),
-            Place { path: PathBuf::from("/data/conf"), read_only: true },
+            Place {
+                path: PathBuf::from("/data/conf"),
+                read_only: true,
+            },
         )]);
         let parts = Parts {
             pod: &pod,
@@ -271,15 +304,31 @@ mod tests {
         assert_eq!(spec.limits.cpu_limit_milli, Some(1500));
         assert_eq!(spec.limits.cpu_request_milli, Some(1500));
         assert_eq!(spec.limits.memory_limit_bytes, Some(64 << 20));
-        assert_eq!(spec.user, User { uid: Some(7), gid: Some(2), groups: vec![3] });
+        assert_eq!(
+            spec.user,
+            User {
+                uid: Some(7),
+                gid: Some(2),
+                groups: vec![3]
+            }
+        );
         assert_eq!(spec.grace_seconds, 5);
         let mount = &spec.mounts[1];
         assert_eq!(mount.source, MountSource::Bind(PathBuf::from("/data/conf")));
         assert!(mount.read_only);
         assert_eq!(mount.sub_path.as_deref(), Some("me/x"));
         assert_eq!(spec.mounts[0].target, Path::new("/dev/termination-log"));
-        let env = |name: &str| spec.env.iter().find(|(n, _)| n == name).map(|(_, v)| v.as_str());
-        assert_eq!(env("CUDA_VISIBLE_DEVICES"), Some(""), "the author can't take a GPU");
+        let env = |name: &str| {
+            spec.env
+                .iter()
+                .find(|(n, _)| n == name)
+                .map(|(_, v)| v.as_str())
+        };
+        assert_eq!(
+            env("CUDA_VISIBLE_DEVICES"),
+            Some(""),
+            "the author can't take a GPU"
+        );
         assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
         assert_eq!(env("HOSTNAME"), Some("h"));
         assert_eq!(env("PATH"), Some(DEFAULT_PATH));
@@ -288,7 +337,11 @@ mod tests {
     #[test]
     fn what_cannot_be_made_says_why() {
         for (container, pod, expected) in [
-            (json!({"name": "main"}), json!({}), "neither command nor args"),
+            (
+                json!({"name": "main"}),
+                json!({}),
+                "neither command nor args",
+            ),
             (
                 json!({"name": "main", "command": ["x"], "volumeMounts": [{"name": "none", "mountPath": "/x"}]}),
                 json!({}),
@@ -299,7 +352,11 @@ mod tests {
                 json!({"securityContext": {"runAsNonRoot": true}}),
                 "runAsNonRoot",
             ),
-            (json!({"name": "main", "command": ["x"], "workingDir": "rel"}), json!({}), "absolute"),
+            (
+                json!({"name": "main", "command": ["x"], "workingDir": "rel"}),
+                json!({}),
+                "absolute",
+            ),
             (
                 json!({"name": "main", "command": ["x"],
                     "resources": {"limits": {"nvidia.com/gpu": "1"}}}),

@@ -46,7 +46,10 @@ pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, S
         .resources
         .as_ref()
         .and_then(|resources| {
-            let limits = resources.limits.as_ref().and_then(|map| map.get(NVIDIA_GPU));
+            let limits = resources
+                .limits
+                .as_ref()
+                .and_then(|map| map.get(NVIDIA_GPU));
             limits.or_else(|| resources.requests.as_ref()?.get(NVIDIA_GPU))
         })
         .and_then(|quantity| quantity.0.parse::<usize>().ok())

@@ -28,7 +28,12 @@ impl Layout {
         fs::create_dir_all(data).map_err(file("make", data))?;
         let data = data.canonicalize().map_err(file("resolve", data))?;
         let layout = Layout { data };
-        for dir in [layout.pods(), layout.logs(), layout.claims(), layout.identity()] {
+        for dir in [
+            layout.pods(),
+            layout.logs(),
+            layout.claims(),
+            layout.identity(),
+        ] {
             fs::create_dir_all(&dir).map_err(file("make", &dir))?;
         }
         Ok(layout)
@@ -77,7 +82,9 @@ impl Layout {
                 Ok(Some(kept)) => found.push(kept),
                 // The agent ended before the pod was described: it will be told again.
                 Ok(None) => drop(fs::remove_dir_all(&pod.dir)),
-                Err(error) => tracing::warn!(%error, "a pod's record can't be read; it is left alone"),
+                Err(error) => {
+                    tracing::warn!(%error, "a pod's record can't be read; it is left alone")
+                }
             }
         }
         Ok(found)
@@ -110,7 +117,9 @@ impl PodDir {
 
     /// Where a container's run leaves its last words.
     pub fn message(&self, container: &str, attempt: u32) -> PathBuf {
-        self.dir.join("messages").join(format!("{container}.{attempt}"))
+        self.dir
+            .join("messages")
+            .join(format!("{container}.{attempt}"))
     }
 
     /// Makes an empty file for a run's last words.
@@ -134,7 +143,8 @@ impl PodDir {
 
     /// Keeps the state.
     pub fn keep_state(&self, machine: &Machine) -> Result<(), AgentError> {
-        let json = serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
+        let json =
+            serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
         replace(&self.dir.join(STATE), &json)
     }
 
@@ -203,7 +213,10 @@ mod tests {
     fn a_pod_is_found_again_with_its_state() {
         let dir = tempfile::tempdir().unwrap();
         let layout = Layout::open(dir.path()).unwrap();
-        let assigned = Assign { pod_json: "{}".to_owned(), ..Assign::default() };
+        let assigned = Assign {
+            pod_json: "{}".to_owned(),
+            ..Assign::default()
+        };
         let mut machine = Machine::default();
         machine.stop(3, "x", jiff::Timestamp::from_second(5).unwrap());
         let pod = layout.pod("u");

@@ -1,10 +1,12 @@
-//! What the agent needs of a container runtime, and the process runtime as one. Another (CRI)
-//! takes its place behind the same trait; tests bring their own.
+//! What the agent needs of a container runtime, and the two that it has: processes of the node,
+//! and images through CRI. Tests bring their own.
 
 use std::time::Duration;
 
 use futures::future::BoxFuture;
-use runtime::{ContainerId, ContainerSpec, ContainerStatus, ExecOutcome, ProcessRuntime};
+use runtime::{
+    ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecOutcome, ProcessRuntime,
+};
 use tokio::sync::broadcast;
 
 /// Runs containers. Errors are sentences for the pod's status.
@@ -16,8 +18,11 @@ pub trait Engine: Send + Sync + 'static {
     /// Starts a container; returns when it runs or can't.
     fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>>;
     /// Ends a container; returns when the request is safe, not when it has ended.
-    fn stop<'a>(&'a self, id: &'a ContainerId, grace: Duration)
-    -> BoxFuture<'a, Result<(), String>>;
+    fn stop<'a>(
+        &'a self,
+        id: &'a ContainerId,
+        grace: Duration,
+    ) -> BoxFuture<'a, Result<(), String>>;
     /// Forgets a container that has ended.
     fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>>;
     /// Runs a command in a container.
@@ -39,55 +44,89 @@ pub trait Engine: Send + Sync + 'static {
     }
 }
 
-impl Engine for ProcessRuntime {
-    fn name(&self) -> String {
-        concat!("muster-process://", env!("CARGO_PKG_VERSION")).to_owned()
-    }
+macro_rules! engine {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, release: $release:expr) => {
+        impl Engine for $runtime {
+            fn name(&self) -> String {
+                ($name)(self)
+            }
 
-    fn renumbers_devices(&self) -> bool {
-        false
-    }
+            fn renumbers_devices(&self) -> bool {
+                $renumbers
+            }
 
-    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>> {
-        Box::pin(async move { ProcessRuntime::start(self, spec).await.map_err(text) })
-    }
+            fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>> {
+                Box::pin(async move { <$runtime>::start(self, spec).await.map_err(text) })
+            }
 
-    fn stop<'a>(
-        &'a self,
-        id: &'a ContainerId,
-        grace: Duration,
-    ) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { self.request_stop(id, grace).await.map_err(text) })
-    }
+            fn stop<'a>(
+                &'a self,
+                id: &'a ContainerId,
+                grace: Duration,
+            ) -> BoxFuture<'a, Result<(), String>> {
+                Box::pin(async move { self.request_stop(id, grace).await.map_err(text) })
+            }
 
-    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
-        Box::pin(async move { ProcessRuntime::remove(self, id).await.map_err(text) })
-    }
+            fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
+                Box::pin(async move { <$runtime>::remove(self, id).await.map_err(text) })
+            }
 
-    fn exec<'a>(
-        &'a self,
-        id: &'a ContainerId,
-        command: Vec<String>,
-        timeout: Duration,
-    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
-        Box::pin(async move {
-            ProcessRuntime::exec(self, id, command, timeout)
-                .await
-                .map_err(text)
-        })
-    }
+            fn exec<'a>(
+                &'a self,
+                id: &'a ContainerId,
+                command: Vec<String>,
+                timeout: Duration,
+            ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+                Box::pin(async move {
+                    <$runtime>::exec(self, id, command, timeout)
+                        .await
+                        .map_err(text)
+                })
+            }
 
-    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>> {
-        Box::pin(async move { ProcessRuntime::recover(self).await.map_err(text) })
-    }
+            fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>> {
+                Box::pin(async move { <$runtime>::recover(self).await.map_err(text) })
+            }
 
-    fn list(&self) -> Vec<ContainerStatus> {
-        ProcessRuntime::list(self)
-    }
+            fn list(&self) -> Vec<ContainerStatus> {
+                <$runtime>::list(self)
+            }
 
-    fn changes(&self) -> broadcast::Receiver<ContainerStatus> {
-        ProcessRuntime::changes(self)
-    }
+            fn changes(&self) -> broadcast::Receiver<ContainerStatus> {
+                <$runtime>::changes(self)
+            }
+
+            fn release<'a>(&'a self, pod_uid: &'a str) -> BoxFuture<'a, ()> {
+                ($release)(self, pod_uid)
+            }
+        }
+    };
+}
+
+engine!(
+    ProcessRuntime,
+    name: |_: &ProcessRuntime| concat!("muster-process://", env!("CARGO_PKG_VERSION")).to_owned(),
+    renumbers: false,
+    release: nothing_to_release
+);
+
+engine!(
+    CriRuntime,
+    name: |runtime: &CriRuntime| runtime.version().to_owned(),
+    renumbers: true,
+    release: release_sandbox
+);
+
+fn nothing_to_release<'a>(_: &'a ProcessRuntime, _: &'a str) -> BoxFuture<'a, ()> {
+    Box::pin(std::future::ready(()))
+}
+
+fn release_sandbox<'a>(runtime: &'a CriRuntime, pod_uid: &'a str) -> BoxFuture<'a, ()> {
+    Box::pin(async move {
+        if let Err(error) = runtime.release(pod_uid).await {
+            tracing::warn!(pod_uid, %error, "a pod's sandbox was not removed");
+        }
+    })
 }
 
 fn text(error: runtime::RuntimeError) -> String {

@@ -94,7 +94,10 @@ pub fn variables(
 }
 
 fn valid(name: &str) -> bool {
-    !name.is_empty() && name.bytes().all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
+    !name.is_empty()
+        && name
+            .bytes()
+            .all(|byte| (0x20..0x7f).contains(&byte) && byte != b'=')
 }
 
 #[cfg(test)]
@@ -103,7 +106,10 @@ mod tests {
     use rpc::agent::v1::EnvVar;
     use serde_json::json;
 
-    fn run(env: serde_json::Value, resolved: &ContainerEnv) -> Result<Vec<(String, String)>, String> {
+    fn run(
+        env: serde_json::Value,
+        resolved: &ContainerEnv,
+    ) -> Result<Vec<(String, String)>, String> {
         let pod: Pod = serde_json::from_value(json!({
             "metadata": {"name": "p"},
             "spec": {"containers": [{"name": "main", "env": env}]}}))
@@ -138,8 +144,14 @@ mod tests {
     fn env_takes_the_place_of_env_from_and_sees_it() {
         let resolved = ContainerEnv {
             from: vec![
-                EnvVar { name: "X".to_owned(), value: "from".to_owned() },
-                EnvVar { name: "bad=name".to_owned(), value: "-".to_owned() },
+                EnvVar {
+                    name: "X".to_owned(),
+                    value: "from".to_owned(),
+                },
+                EnvVar {
+                    name: "bad=name".to_owned(),
+                    value: "-".to_owned(),
+                },
             ],
             values: [("KEY".to_owned(), "$(X)".to_owned())].into(),
             ..ContainerEnv::default()
@@ -163,6 +175,9 @@ mod tests {
             problem: "configmap \"c\" not found".to_owned(),
             ..ContainerEnv::default()
         };
-        assert_eq!(run(json!([]), &resolved).unwrap_err(), "configmap \"c\" not found");
+        assert_eq!(
+            run(json!([]), &resolved).unwrap_err(),
+            "configmap \"c\" not found"
+        );
     }
 }

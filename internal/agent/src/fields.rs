@@ -22,7 +22,11 @@ pub struct NodeFacts {
 }
 
 /// The value of a fieldRef, or what is wrong with it.
-pub fn field(pod: &Pod, node: &NodeFacts, selector: &ObjectFieldSelector) -> Result<String, String> {
+pub fn field(
+    pod: &Pod,
+    node: &NodeFacts,
+    selector: &ObjectFieldSelector,
+) -> Result<String, String> {
     let path = selector.field_path.as_str();
     let metadata = &pod.metadata;
     let spec = pod.spec.as_ref();
@@ -125,13 +129,18 @@ pub fn resource(
         (value.value(), divisor.value())
     };
     let divisor = divisor.max(1);
-    Ok(value.div_euclid(divisor).saturating_add(i64::from(value.rem_euclid(divisor) > 0)).to_string())
+    Ok(value
+        .div_euclid(divisor)
+        .saturating_add(i64::from(value.rem_euclid(divisor) > 0))
+        .to_string())
 }
 
 fn whole_node(node: &NodeFacts, name: &str) -> Option<Quantity> {
     match name {
         "cpu" => Some(Quantity::from_value(i64::from(node.cpus))),
-        "memory" => i64::try_from(node.memory_bytes).ok().map(Quantity::from_value),
+        "memory" => i64::try_from(node.memory_bytes)
+            .ok()
+            .map(Quantity::from_value),
         _ => None,
     }
 }
@@ -193,13 +202,21 @@ mod tests {
                 field_path: path.to_owned(),
                 ..ObjectFieldSelector::default()
             };
-            assert_eq!(field(&pod(), &node(), &selector).unwrap(), expected, "{path}");
+            assert_eq!(
+                field(&pod(), &node(), &selector).unwrap(),
+                expected,
+                "{path}"
+            );
         }
         let selector = ObjectFieldSelector {
             field_path: "spec.secret".to_owned(),
             ..ObjectFieldSelector::default()
         };
-        assert!(field(&pod(), &node(), &selector).unwrap_err().contains("spec.secret"));
+        assert!(
+            field(&pod(), &node(), &selector)
+                .unwrap_err()
+                .contains("spec.secret")
+        );
     }
 
     #[test]

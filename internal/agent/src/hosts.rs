@@ -17,8 +17,14 @@ pub fn text(ip: &str, hostname: &str, entries: &[HostsEntry], aliases: &[HostAli
     );
     let mut line = |ip: &str, names: &[String]| {
         // A name or address with white space would make other lines of the file.
-        let clean = |text: &str| !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '#');
-        let names: Vec<&str> = names.iter().map(String::as_str).filter(|n| clean(n)).collect();
+        let clean = |text: &str| {
+            !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '#')
+        };
+        let names: Vec<&str> = names
+            .iter()
+            .map(String::as_str)
+            .filter(|n| clean(n))
+            .collect();
         if clean(ip) && !names.is_empty() {
             out.push_str(&format!("{ip}\t{}\n", names.join(" ")));
         }
@@ -41,7 +47,11 @@ mod tests {
     fn every_name_is_on_its_own_line_and_nothing_can_add_one() {
         let entries = [HostsEntry {
             ip: "10.0.0.2".to_owned(),
-            names: vec!["master".to_owned(), "master.ns".to_owned(), "evil\n1.2.3.4 x".to_owned()],
+            names: vec![
+                "master".to_owned(),
+                "master.ns".to_owned(),
+                "evil\n1.2.3.4 x".to_owned(),
+            ],
         }];
         let aliases = [HostAlias {
             ip: "10.1.1.1".to_owned(),
@@ -49,6 +59,9 @@ mod tests {
         }];
         let text = text("10.0.0.1", "p", &entries, &aliases);
         let last: Vec<&str> = text.lines().skip(7).collect();
-        assert_eq!(last, ["10.0.0.1\tp", "10.0.0.2\tmaster master.ns", "10.1.1.1\tdb"]);
+        assert_eq!(
+            last,
+            ["10.0.0.1\tp", "10.0.0.2\tmaster master.ns", "10.1.1.1\tdb"]
+        );
     }
 }

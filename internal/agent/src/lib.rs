@@ -1,1 +1,179 @@
-//! agent
+//! The node's agent: joins the server, keeps a session with it, and runs the pods that it is
+//! given, with or without the server being there. Decides nothing about placement; what a pod's
+//! life looks like is decided by the pure state machine in [`lifecycle`].
+
+mod checks;
+mod config;
+mod container;
+mod devices;
+mod disk;
+mod engine;
+mod env;
+mod error;
+mod expand;
+mod fields;
+mod hosts;
+mod identity;
+mod inventory;
+pub mod lifecycle;
+mod logs;
+mod node;
+mod outbox;
+mod pods;
+mod prober;
+mod probes;
+mod session;
+mod trust;
+mod volumes;
+mod worker;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use parking_lot::Mutex;
+use tokio::sync::watch;
+
+pub use config::{AgentConfig, MAX_PODS, VERSION};
+pub use engine::Engine;
+pub use error::AgentError;
+pub use identity::Trust;
+
+use disk::Layout;
+use fields::NodeFacts;
+use identity::Identity;
+use node::Node;
+use pods::Pods;
+
+/// What runs the pods' containers.
+pub struct Engines {
+    /// Processes of this node.
+    pub process: Arc<dyn Engine>,
+    /// Images, where there is a container runtime.
+    pub images: Option<Arc<dyn Engine>>,
+}
+
+/// Runs the agent with the node's process runtime until `stop` says true. The pods' processes
+/// go on after that; the next agent finds them again.
+pub async fn run(config: AgentConfig, stop: watch::Receiver<bool>) -> Result<(), AgentError> {
+    let layout = Layout::open(&config.data)?;
+    let process = runtime::ProcessRuntime::new(runtime::Config::new(
+        layout.containers(),
+        config.shim_command.clone(),
+    ))
+    .await?;
+    for missing in process.capabilities().missing() {
+        tracing::warn!("this machine lacks {missing}");
+    }
+    let images: Option<Arc<dyn Engine>> = match &config.cri_socket {
+        Some(socket) => {
+            let cri = runtime::CriConfig {
+                socket: socket.clone(),
+                owner: config.node_name.clone(),
+                runtime_handler: String::new(),
+            };
+            Some(Arc::new(runtime::CriRuntime::connect(cri).await?))
+        }
+        None => None,
+    };
+    let engines = Engines {
+        process: Arc::new(process),
+        images,
+    };
+    run_with(config, engines, stop).await
+}
+
+/// Runs the agent with the given engines; see [`run`].
+pub async fn run_with(
+    config: AgentConfig,
+    engines: Engines,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), AgentError> {
+    config.check()?;
+    let layout = Layout::open(&config.data)?;
+    let source = config.hardware();
+    let found = hardware::discover(source)?;
+    for warning in &found.warnings {
+        tracing::warn!("{warning}");
+    }
+    let machine = inventory::Machine::of(&found);
+    let node = Arc::new(Node {
+        facts: NodeFacts {
+            name: config.node_name.clone(),
+            ip: config.node_ip.to_string(),
+            cpus: machine.inventory.cpus,
+            memory_bytes: machine.inventory.memory_bytes,
+        },
+        logs: logs::LogStore::new(layout.logs()),
+        layout,
+        machine: Mutex::new(machine),
+        outbox: outbox::Outbox::default(),
+        dev: "/dev".into(),
+        process: engines.process,
+        images: engines.images,
+        host_images: config.host_images,
+        running: Mutex::default(),
+    });
+    let pods = Pods::new(node.clone());
+    // Before the server is asked: what ran before is taken care of in any case.
+    pods.recover().await?;
+    let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
+    let outcome = match join(&config, &node, &mut stop).await {
+        Ok(Some(identity)) => {
+            session::keep(&config, &node, &pods, identity, stop).await;
+            Ok(())
+        }
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    sweeper.abort();
+    outcome
+}
+
+/// The node's identity, by joining if there is none yet; nothing if told to stop meanwhile.
+async fn join(
+    config: &AgentConfig,
+    node: &Node,
+    stop: &mut watch::Receiver<bool>,
+) -> Result<Option<Identity>, AgentError> {
+    let dir = node.layout.identity();
+    if let Some(identity) = Identity::load(&dir, &config.node_name)? {
+        return Ok(Some(identity));
+    }
+    let (Some(token), Some(trust)) = (&config.token, config.trust()) else {
+        return Err(AgentError::NotJoined { path: dir });
+    };
+    let mut tries = 0;
+    loop {
+        let joined = Identity::join(&dir, &config.server, &trust, token, &config.node_name);
+        match joined.await {
+            Ok(identity) => {
+                tracing::info!(server = config.server, node = config.node_name, "joined");
+                return Ok(Some(identity));
+            }
+            Err(error @ AgentError::Connection { .. }) => {
+                tracing::warn!(%error, "not joined yet; trying again");
+            }
+            Err(error) => return Err(error),
+        }
+        tokio::select! {
+            () = tokio::time::sleep(session::pause(tries)) => tries += 1,
+            _ = stop.wait_for(|stop| *stop) => return Ok(None),
+        }
+    }
+}
+
+/// Removes logs beyond their bounds, now and again.
+async fn sweep(node: Arc<Node>, pods: Arc<Pods>) {
+    let mut tick = tokio::time::interval(logs::SWEEP);
+    loop {
+        tick.tick().await;
+        let (store, live) = (node.logs.clone(), pods.uids());
+        let swept =
+            tokio::task::spawn_blocking(move || store.sweep(&live, SystemTime::now())).await;
+        if let Ok(count) = swept
+            && count > 0
+        {
+            tracing::info!(pods = count, "old logs were removed");
+        }
+    }
+}

@@ -128,9 +128,15 @@ mod tests {
     #[test]
     fn the_last_status_goes_before_the_word_that_the_pod_is_gone() {
         let outbox = Outbox::default();
-        outbox.gone(PodGone { uid: "a".to_owned(), ..PodGone::default() });
+        outbox.gone(PodGone {
+            uid: "a".to_owned(),
+            ..PodGone::default()
+        });
         outbox.status(status("a", "last"));
-        outbox.event(EventNote { reason: "Killing".to_owned(), ..EventNote::default() });
+        outbox.event(EventNote {
+            reason: "Killing".to_owned(),
+            ..EventNote::default()
+        });
         assert_eq!(said(&outbox), ["a=last", "a gone", "Killing"]);
         outbox.begin_again();
         assert!(said(&outbox).is_empty());
@@ -140,7 +146,10 @@ mod tests {
     fn events_are_bounded_and_the_oldest_go_first() {
         let outbox = Outbox::default();
         for n in 0..MAX_EVENTS + 1 {
-            outbox.event(EventNote { reason: n.to_string(), ..EventNote::default() });
+            outbox.event(EventNote {
+                reason: n.to_string(),
+                ..EventNote::default()
+            });
         }
         let said = said(&outbox);
         assert_eq!(said.len(), MAX_EVENTS);

@@ -50,7 +50,8 @@ impl Schedule {
                 .and_then(|value| u32::try_from(value).ok())
                 .map_or(default, |value| value.max(least))
         };
-        let seconds = |value, default, least| Duration::from_secs(u64::from(number(value, default, least)));
+        let seconds =
+            |value, default, least| Duration::from_secs(u64::from(number(value, default, least)));
         Schedule {
             initial_delay: seconds(probe.initial_delay_seconds, 0, 0),
             period: seconds(probe.period_seconds, 10, 1),
@@ -89,7 +90,11 @@ impl Counter {
             self.last = Some(success);
             self.row = 1;
         }
-        let enough = if success { schedule.successes } else { schedule.failures };
+        let enough = if success {
+            schedule.successes
+        } else {
+            schedule.failures
+        };
         (self.row >= enough).then_some(success)
     }
 }
@@ -106,13 +111,23 @@ mod tests {
             ..Schedule::of(&Probe::default())
         };
         let mut counter = Counter::default();
-        let results = [false, false, true, false, false, false, false, true, true, true];
+        let results = [
+            false, false, true, false, false, false, false, true, true, true,
+        ];
         let counted: Vec<_> = results.iter().map(|r| counter.add(*r, &schedule)).collect();
         assert_eq!(
             counted,
             [
-                None, None, None, None, None,
-                Some(false), Some(false), None, Some(true), Some(true)
+                None,
+                None,
+                None,
+                None,
+                None,
+                Some(false),
+                Some(false),
+                None,
+                Some(true),
+                Some(true)
             ]
         );
     }

@@ -53,8 +53,12 @@ pub fn prepare(sources: &Sources) -> Result<Places, String> {
     let mut places = Places::new();
     let volumes = spec.and_then(|spec| spec.volumes.as_ref());
     for volume in volumes.into_iter().flatten() {
-        let place = one(volume, sources, group)
-            .map_err(|why| format!("MountVolume.SetUp failed for volume {:?} : {why}", volume.name))?;
+        let place = one(volume, sources, group).map_err(|why| {
+            format!(
+                "MountVolume.SetUp failed for volume {:?} : {why}",
+                volume.name
+            )
+        })?;
         places.insert(volume.name.clone(), place);
     }
     Ok(places)
@@ -66,7 +70,12 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
     if let Some(data) = data.filter(|data| !data.problem.is_empty()) {
         return Err(data.problem.clone());
     }
-    let namespace = sources.pod.metadata.namespace.as_deref().unwrap_or_default();
+    let namespace = sources
+        .pod
+        .metadata
+        .namespace
+        .as_deref()
+        .unwrap_or_default();
     if let Some(source) = &volume.empty_dir {
         make_dir(&own, 0o777)?;
         if source.medium.as_deref() == Some("Memory") {
@@ -78,27 +87,47 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
             runtime::volumes::mount_memory(&own, size).map_err(|e| e.to_string())?;
         }
         give_to_group(&own, group)?;
-        return Ok(Place { path: own, read_only: false });
+        return Ok(Place {
+            path: own,
+            read_only: false,
+        });
     }
     if let Some(source) = &volume.host_path {
-        let path = host_path(Path::new(&source.path), source.type_.as_deref().unwrap_or_default())?;
-        return Ok(Place { path, read_only: false });
+        let path = host_path(
+            Path::new(&source.path),
+            source.type_.as_deref().unwrap_or_default(),
+        )?;
+        return Ok(Place {
+            path,
+            read_only: false,
+        });
     }
     if volume.persistent_volume_claim.is_some() {
         let data = data.ok_or("the server sent nothing about its claim")?;
-        let path = sources.claims_dir.join(plain(namespace)?).join(plain(&data.claim)?);
+        let path = sources
+            .claims_dir
+            .join(plain(namespace)?)
+            .join(plain(&data.claim)?);
         make_dir(&path, 0o777)?;
         give_to_group(&path, group)?;
-        return Ok(Place { path, read_only: data.read_only });
+        return Ok(Place {
+            path,
+            read_only: data.read_only,
+        });
     }
     if let Some(files) = files_of(volume, data, sources)? {
         let mode = default_mode(volume);
         write_files(&own, &files, mode, group)?;
-        return Ok(Place { path: own, read_only: true });
+        return Ok(Place {
+            path: own,
+            read_only: true,
+        });
     }
-    Err("its kind is not supported on nodes that run pods as processes; use emptyDir, hostPath, \
+    Err(
+        "its kind is not supported on nodes that run pods as processes; use emptyDir, hostPath, \
          configMap, secret, projected, downwardAPI or persistentVolumeClaim"
-        .to_owned())
+            .to_owned(),
+    )
 }
 
 /// The files of a volume that consists of files.
@@ -118,7 +147,10 @@ fn files_of(
                 Ok(VolumeFile {
                     path: item.path.clone(),
                     data: fields::file(sources.pod, sources.node, item)?.into_bytes(),
-                    mode: item.mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(0),
+                    mode: item
+                        .mode
+                        .and_then(|mode| u32::try_from(mode).ok())
+                        .unwrap_or(0),
                 })
             })
             .collect::<Result<Vec<_>, String>>()
@@ -146,10 +178,16 @@ fn default_mode(volume: &Volume) -> u32 {
         volume.projected.as_ref().and_then(|s| s.default_mode),
     ];
     let mode = mode.into_iter().flatten().next();
-    mode.and_then(|mode| u32::try_from(mode).ok()).unwrap_or(DEFAULT_FILE_MODE)
+    mode.and_then(|mode| u32::try_from(mode).ok())
+        .unwrap_or(DEFAULT_FILE_MODE)
 }
 
-fn write_files(dir: &Path, files: &[VolumeFile], mode: u32, group: Option<u32>) -> Result<(), String> {
+fn write_files(
+    dir: &Path,
+    files: &[VolumeFile],
+    mode: u32,
+    group: Option<u32>,
+) -> Result<(), String> {
     make_dir(dir, 0o755)?;
     for file in files {
         let path = dir.join(relative(&file.path)?);
@@ -178,10 +216,18 @@ fn write_files(dir: &Path, files: &[VolumeFile], mode: u32, group: Option<u32>) 
 /// Checks a hostPath by its type, and makes it where the type says so.
 fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
     if !path.is_absolute() || path.components().any(|c| c == Component::ParentDir) {
-        return Err(format!("hostPath {} must be absolute and without '..'", path.display()));
+        return Err(format!(
+            "hostPath {} must be absolute and without '..'",
+            path.display()
+        ));
     }
     let found = fs::metadata(path).ok();
-    let wrong = |wanted: &str| format!("hostPath type check failed: {} is not a {wanted}", path.display());
+    let wrong = |wanted: &str| {
+        format!(
+            "hostPath type check failed: {} is not a {wanted}",
+            path.display()
+        )
+    };
     let is = |test: fn(&fs::Metadata) -> bool| found.as_ref().is_some_and(test);
     match kind {
         "" => {
@@ -269,11 +315,16 @@ fn plain(name: &str) -> Result<&str, String> {
 fn relative(path: &str) -> Result<&Path, String> {
     let path = Path::new(path);
     let fine = path.components().next().is_some()
-        && path.components().all(|part| matches!(part, Component::Normal(_)));
+        && path
+            .components()
+            .all(|part| matches!(part, Component::Normal(_)));
     if fine {
         Ok(path)
     } else {
-        Err(format!("{} must be a relative path without '..'", path.display()))
+        Err(format!(
+            "{} must be a relative path without '..'",
+            path.display()
+        ))
     }
 }
 
@@ -305,14 +356,23 @@ mod tests {
     }
 
     fn config(files: Vec<VolumeFile>) -> Vec<VolumeData> {
-        vec![VolumeData { volume: "v".to_owned(), files, ..VolumeData::default() }]
+        vec![VolumeData {
+            volume: "v".to_owned(),
+            files,
+            ..VolumeData::default()
+        }]
     }
 
     #[test]
     fn files_are_written_with_their_modes_and_read_only() {
         let dir = tempfile::tempdir().unwrap();
         let data = config(vec![file("a", "1", 0), file("sub/b", "2", 0o400)]);
-        let places = try_prepare(dir.path(), json!([{"name": "v", "configMap": {"name": "c"}}]), data).unwrap();
+        let places = try_prepare(
+            dir.path(),
+            json!([{"name": "v", "configMap": {"name": "c"}}]),
+            data,
+        )
+        .unwrap();
         assert!(places["v"].read_only);
         let at = |path| places["v"].path.join(path);
         assert_eq!(fs::read_to_string(at("a")).unwrap(), "1");
@@ -325,10 +385,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         for path in ["../x", "/etc/x", "", "a/../../x", "."] {
             let data = config(vec![file(path, "1", 0)]);
-            let refused = try_prepare(dir.path(), json!([{"name": "v", "configMap": {"name": "c"}}]), data);
+            let refused = try_prepare(
+                dir.path(),
+                json!([{"name": "v", "configMap": {"name": "c"}}]),
+                data,
+            );
             assert!(refused.is_err(), "{path:?}");
         }
-        assert!(try_prepare(dir.path(), json!([{"name": "../v", "emptyDir": {}}]), vec![]).is_err());
+        assert!(
+            try_prepare(
+                dir.path(),
+                json!([{"name": "../v", "emptyDir": {}}]),
+                vec![]
+            )
+            .is_err()
+        );
     }
 
     #[test]
@@ -380,7 +451,12 @@ mod tests {
             (PathBuf::from("relative"), "", false),
             (PathBuf::from("/a/../b"), "", false),
         ] {
-            assert_eq!(host_path(&path, kind).is_ok(), good, "{} {kind}", path.display());
+            assert_eq!(
+                host_path(&path, kind).is_ok(),
+                good,
+                "{} {kind}",
+                path.display()
+            );
         }
     }
 
@@ -390,7 +466,10 @@ mod tests {
         let volumes = json!([{"name": "v", "downwardAPI": {"items": [
             {"path": "labels", "fieldRef": {"fieldPath": "metadata.labels"}}]}}]);
         let places = try_prepare(dir.path(), volumes, vec![]).unwrap();
-        assert_eq!(fs::read_to_string(places["v"].path.join("labels")).unwrap(), "a=\"b\"");
+        assert_eq!(
+            fs::read_to_string(places["v"].path.join("labels")).unwrap(),
+            "a=\"b\""
+        );
     }
 
     #[test]
@@ -407,6 +486,10 @@ mod tests {
             "MountVolume.SetUp failed for volume \"v\" : configmap \"c\" not found"
         );
         let volumes = json!([{"name": "v", "nfs": {"server": "s", "path": "/"}}]);
-        assert!(try_prepare(dir.path(), volumes, vec![]).unwrap_err().contains("not supported"));
+        assert!(
+            try_prepare(dir.path(), volumes, vec![])
+                .unwrap_err()
+                .contains("not supported")
+        );
     }
 }

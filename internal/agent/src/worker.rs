@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -19,7 +20,8 @@ use crate::engine::Engine;
 use crate::lifecycle::status::{Addresses, MAX_MESSAGE_BYTES, status};
 use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
 use crate::node::Node;
-use crate::probes::{self, Counter, Kind, Schedule};
+use crate::prober::Prober;
+use crate::probes::{self, Kind};
 use crate::volumes::{self, Places};
 
 /// Words on their way to one pod's worker.
@@ -80,6 +82,15 @@ pub struct Worker {
     words: mpsc::Receiver<Word>,
     to_self: mpsc::Sender<Word>,
     probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
+    /// The beginnings of the latest runs, by container.
+    begun: BTreeMap<String, Beginning>,
+}
+
+/// The beginning of a run, which may take a while and may be called off until it has begun.
+struct Beginning {
+    attempt: u32,
+    called_off: Arc<AtomicBool>,
+    done: watch::Receiver<bool>,
 }
 
 /// How a worker is made.
@@ -123,6 +134,7 @@ impl Worker {
             words: start.words,
             to_self: start.to_self,
             probing: BTreeMap::new(),
+            begun: BTreeMap::new(),
             node: start.node,
             assigned: start.assigned,
             pod: start.pod,
@@ -138,7 +150,7 @@ impl Worker {
                 status.pod.uid == self.plan.uid && status.name == name && status.attempt == attempt
             });
             match status {
-                Some(status) => drop(self.see(status)),
+                Some(status) => self.see(status),
                 None => self.machine.lost_sight(&name, Timestamp::now()),
             }
         }
@@ -151,8 +163,16 @@ impl Worker {
             self.gates = self.gates();
             let step = self.machine.step(&self.plan, &self.gates, Timestamp::now());
             // On disk first: what is started must be found again.
-            if !self.keep() && step.actions.iter().any(|a| matches!(a, Action::Start { .. })) {
-                tracing::error!(pod = self.plan.name, "a container is started though its record is not on disk");
+            if !self.keep()
+                && step
+                    .actions
+                    .iter()
+                    .any(|a| matches!(a, Action::Start { .. }))
+            {
+                tracing::error!(
+                    pod = self.plan.name,
+                    "a container is started though its record is not on disk"
+                );
             }
             for action in step.actions {
                 self.act(action);
@@ -163,7 +183,10 @@ impl Worker {
                 self.leave().await;
                 return;
             }
-            let retry = self.problem.is_some().then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
+            let retry = self
+                .problem
+                .is_some()
+                .then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
             let wake = step.wake.map(|wake| {
                 let left = wake.duration_since(Timestamp::now());
                 tokio::time::Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
@@ -343,7 +366,11 @@ impl Worker {
     }
 
     fn write_hosts(&mut self) {
-        let aliases = self.pod.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref());
+        let aliases = self
+            .pod
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.host_aliases.as_deref());
         let text = crate::hosts::text(
             &self.node.facts.ip,
             &container::hostname(&self.pod, &self.node.facts),
@@ -466,7 +493,9 @@ impl Worker {
             Ok(spec) => spec,
             Err(why) => {
                 tokio::spawn(async move {
-                    let _ = to_self.send(Word::NotStarted(container, attempt, why)).await;
+                    let _ = to_self
+                        .send(Word::NotStarted(container, attempt, why))
+                        .await;
                 });
                 return;
             }
@@ -476,17 +505,31 @@ impl Worker {
         let before = attempt
             .checked_sub(1)
             .and_then(|before| ContainerId::of(&self.plan.uid, &container, before).ok());
+        let (done, is_done) = watch::channel(false);
+        let called_off = Arc::new(AtomicBool::new(false));
+        let beginning = Beginning {
+            attempt,
+            called_off: called_off.clone(),
+            done: is_done,
+        };
+        self.begun.insert(container.clone(), beginning);
         tokio::spawn(async move {
             if let Some(before) = before
                 && let Err(error) = engine.remove(&before).await
             {
                 tracing::debug!(%before, error, "an earlier run was not removed");
             }
-            let word = match engine.start(spec).await {
-                Ok(status) => Word::Seen(Box::new(status)),
-                Err(why) => Word::NotStarted(container, attempt, why),
+            let word = if called_off.load(Ordering::SeqCst) {
+                let why = "it was stopped before it began".to_owned();
+                Word::NotStarted(container, attempt, why)
+            } else {
+                match engine.start(spec).await {
+                    Ok(status) => Word::Seen(Box::new(status)),
+                    Err(why) => Word::NotStarted(container, attempt, why),
+                }
             };
             let _ = to_self.send(word).await;
+            done.send_replace(true);
         });
     }
 
@@ -514,7 +557,8 @@ impl Worker {
                 .as_ref()
                 .and_then(|c| c.lifecycle.as_ref())
                 .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-            if let (Some(hook), Some(described), true) = (hook, &described, running && !grace.is_zero())
+            if let (Some(hook), Some(described), true) =
+                (hook, &described, running && !grace.is_zero())
             {
                 let target = Target {
                     engine: engine.as_ref(),
@@ -535,7 +579,9 @@ impl Worker {
                 tracing::warn!(%id, why, "a container could not be stopped");
                 let known = engine.list().into_iter().any(|status| status.id == id);
                 if !known {
-                    let _ = to_self.send(Word::NotStarted(container, attempt, why)).await;
+                    let _ = to_self
+                        .send(Word::NotStarted(container, attempt, why))
+                        .await;
                 }
             }
         });
@@ -545,7 +591,10 @@ impl Worker {
         let Some(container) = self.container(name).cloned() else {
             return;
         };
-        let hook = container.lifecycle.as_ref().and_then(|l| l.post_start.clone());
+        let hook = container
+            .lifecycle
+            .as_ref()
+            .and_then(|l| l.post_start.clone());
         let (Some(hook), Ok(engine), Ok(id)) = (
             hook,
             self.engine.clone(),
@@ -553,7 +602,11 @@ impl Worker {
         ) else {
             return;
         };
-        let (ip, to_self, name) = (self.node.facts.ip.clone(), self.to_self.clone(), name.to_owned());
+        let (ip, to_self, name) = (
+            self.node.facts.ip.clone(),
+            self.to_self.clone(),
+            name.to_owned(),
+        );
         tokio::spawn(async move {
             let target = Target {
                 engine: engine.as_ref(),
@@ -658,15 +711,14 @@ impl Worker {
         // The server keeps the times of conditions; here they would make equal statuses differ.
         for condition in now.conditions.iter_mut().flatten() {
             if let Some(start) = self.machine.start_time {
-                condition.last_transition_time = Some(
-                    k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(last_change(
-                        &self.machine,
-                        start,
-                    )),
-                );
+                condition.last_transition_time =
+                    Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
+                        last_change(&self.machine, start),
+                    ));
             }
         }
-        let status_json = serde_json::to_string(&now).expect("a status is plain data and always JSON");
+        let status_json =
+            serde_json::to_string(&now).expect("a status is plain data and always JSON");
         self.node.outbox.status(PodStatus {
             namespace: self.plan.namespace.clone(),
             name: self.plan.name.clone(),
@@ -713,8 +765,12 @@ impl Worker {
         let dir = self.dir.clone();
         match tokio::task::spawn_blocking(move || dir.remove()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed"),
-            Err(error) => tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed"),
+            Ok(Err(error)) => {
+                tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed")
+            }
+            Err(error) => {
+                tracing::warn!(pod = self.plan.name, %error, "a pod's directory was not removed")
+            }
         }
         self.node.outbox.gone(PodGone {
             namespace: self.plan.namespace.clone(),
@@ -746,68 +802,4 @@ fn read_start(path: &std::path::Path, limit: usize) -> String {
         let _ = file.take(limit).read_to_end(&mut bytes);
     }
     String::from_utf8_lossy(&bytes).into_owned()
-}
-
-/// One probe of one run.
-struct Prober {
-    engine: Arc<dyn Engine>,
-    id: ContainerId,
-    container: Container,
-    ip: String,
-    kind: Kind,
-    name: String,
-    attempt: u32,
-    to_worker: mpsc::Sender<Word>,
-    has_started: Arc<watch::Sender<bool>>,
-    wait_started: watch::Receiver<bool>,
-}
-
-impl Prober {
-    async fn run(mut self, probe: k8s_openapi::api::core::v1::Probe) {
-        let schedule = Schedule::of(&probe);
-        let mut counter = Counter::default();
-        let startup = self.container.startup_probe.is_some();
-        if self.kind != Kind::Startup
-            && startup
-            && self.wait_started.wait_for(|started| *started).await.is_err()
-        {
-            return;
-        }
-        tokio::time::sleep(schedule.initial_delay).await;
-        let mut tick = tokio::time::interval(schedule.period);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tick.tick().await;
-            let target = Target {
-                engine: self.engine.as_ref(),
-                id: &self.id,
-                container: &self.container,
-                ip: &self.ip,
-            };
-            let result = target.probe(&probe, schedule.timeout).await;
-            let Some(counted) = counter.add(result.is_ok(), &schedule) else {
-                continue;
-            };
-            let why = result.err().unwrap_or_default();
-            let verdict = match (self.kind, counted) {
-                (Kind::Startup, true) => ProbeVerdict::Started,
-                (Kind::Readiness, ready) => ProbeVerdict::Ready(ready),
-                (Kind::Liveness, true) => continue,
-                (kind, false) => {
-                    ProbeVerdict::Condemned(format!("{} probe failed: {why}", kind.title()))
-                }
-            };
-            let last = matches!(verdict, ProbeVerdict::Started | ProbeVerdict::Condemned(_));
-            let word = Word::Probed(self.name.clone(), self.attempt, verdict);
-            if self.to_worker.send(word).await.is_err() {
-                return;
-            }
-            if self.kind == Kind::Startup && counted {
-                self.has_started.send_replace(true);
-            }
-            if last {
-                return;
-            }
-        }
-    }
 }

@@ -10,7 +10,7 @@ use resources::admission::{limit_ranges, priority};
 use resources::registry::{self, Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
-use store::{Revision, Store, View};
+use store::{Entry, Revision, Store};
 
 use crate::call::Call;
 use crate::object::{self, DELETING};
@@ -33,15 +33,16 @@ pub(crate) fn kind_of(group: &str, kind: &str) -> &'static Kind {
     registry::by_kind(group, "v1", kind).expect("the kinds that admission reads are registered")
 }
 
-/// Refuses an object whose namespace is missing or going away. Runs inside the transaction.
+/// Refuses an object whose namespace is missing or going away. Asked before anything else about an object, and
+/// again inside the transaction, where the answer binds.
 pub(crate) fn namespace_takes(
-    view: &View<'_>,
+    get: impl Fn(&str) -> Option<Arc<Entry>>,
     kind: &Kind,
     name: &str,
     namespace: &str,
 ) -> Result<(), Failure> {
     let namespaces = kind_of("", "Namespace");
-    match view.get(&namespaces.key(None, namespace)) {
+    match get(&namespaces.key(None, namespace)) {
         None => Err(Failure::not_found(namespaces, namespace)),
         Some(entry) if entry.meta.fields.contains_key(DELETING) => {
             Err(Failure::namespace_terminating(kind, name, namespace))
@@ -54,25 +55,18 @@ pub(crate) fn namespace_takes(
 pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let refused =
         |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
-    if call.kind.kind == "Pod" {
-        let classes = classes(call)?;
-        priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
+    if call.kind.kind != "Pod" {
+        return Ok(());
     }
-    if matches!(call.kind.kind, "Pod" | "PersistentVolumeClaim") {
-        let ranges = in_namespace::<LimitRange>(call, kind_of("", "LimitRange"))?;
-        if !ranges.is_empty() {
-            let broken = limit_ranges(object, &ranges);
-            if !broken.is_empty() {
-                let why = if broken.len() == 1 {
-                    broken.concat()
-                } else {
-                    format!("[{}]", broken.join(", "))
-                };
-                return Err(refused(object, &why));
-            }
-        }
+    let classes = classes(call)?;
+    priority(object, &classes).map_err(|error| refused(object, &error.to_string()))?;
+    let ranges = in_namespace::<LimitRange>(call, kind_of("", "LimitRange"))?;
+    let broken = limit_ranges(object, &ranges);
+    match broken.as_slice() {
+        [] => Ok(()),
+        [one] => Err(refused(object, one)),
+        several => Err(refused(object, &format!("[{}]", several.join(", ")))),
     }
-    Ok(())
 }
 
 fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {

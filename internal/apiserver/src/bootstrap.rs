@@ -65,7 +65,7 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     let written = server.0.store.commit(move |view| {
         for (key, encoded) in missing {
             if view.get(&key).is_none() {
-                view.put(key, encoded.meta.clone(), |revision| encoded.at(revision));
+                encoded.put(view, key);
             }
         }
         Ok::<(), std::convert::Infallible>(())

@@ -36,35 +36,28 @@ pub(crate) async fn new_object(
     duplicates: &[String],
     tracking: Tracking,
 ) -> Result<Written, Failure> {
-    let (mut object, warnings) = prepare::creation(call, sent, duplicates, tracking)?;
-    let generated = call.name.is_none() && object::name(&object).is_empty();
+    let generates = call.name.is_none() && object::name(&sent).is_empty();
     for _ in 0..MAX_ATTEMPTS {
-        if generated {
-            prepare::generate_name(&mut object);
-        }
-        match insert(call, &object).await {
-            Ok(bytes) => {
-                return Ok(Written {
-                    code: StatusCode::CREATED,
-                    bytes,
-                    warnings,
-                });
+        // Defaults follow from the name, so that another name is another object.
+        let (object, warnings) = prepare::creation(call, sent.clone(), duplicates, tracking)?;
+        let bytes = match insert(call, &object).await {
+            Ok(bytes) | Err(Refusal::DryRun(bytes)) => bytes,
+            Err(Refusal::Stale) => continue,
+            Err(Refusal::Failure(failure)) if generates && failure.reason() == "AlreadyExists" => {
+                continue;
             }
-            Err(Refusal::Stale) => {}
-            Err(Refusal::Failure(failure)) if generated && failure.reason() == "AlreadyExists" => {}
             Err(Refusal::Failure(failure)) => return Err(failure),
-            Err(Refusal::DryRun(bytes)) => {
-                return Ok(Written {
-                    code: StatusCode::CREATED,
-                    bytes,
-                    warnings,
-                });
-            }
-        }
+        };
+        return Ok(Written {
+            code: StatusCode::CREATED,
+            bytes,
+            warnings,
+        });
     }
-    let name = object::meta_text(&object, "generateName");
+    let name = call.name.as_deref().unwrap_or_else(|| object::name(&sent));
     Err(Failure::internal(format_args!(
-        "no free name was found for {name:?} in {MAX_ATTEMPTS} attempts; try again, or give the object a name"
+        "{name:?} was not created in {MAX_ATTEMPTS} attempts, because quotas changed or generated names were taken \
+         each time; try again"
     )))
 }
 
@@ -84,7 +77,7 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
     let dry_run = call.dry_run;
     let committed = store.commit(move |view| -> Result<Arc<Entry>, Refusal> {
         if let Some(namespace) = &namespace {
-            admission::namespace_takes(view, kind, &name, namespace)?;
+            admission::namespace_takes(|key| view.get(key), kind, &name, namespace)?;
         }
         if view.get(&key).is_some() {
             return Err(Failure::already_exists(kind, &name).into());
@@ -95,10 +88,9 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
             None => encoded,
         };
         if dry_run {
-            return Err(Refusal::DryRun(encoded.with("")));
+            return Err(Refusal::DryRun(encoded.bytes.with("")));
         }
-        let meta = encoded.meta.clone();
-        Ok(view.put(key, meta, |revision| encoded.at(revision)))
+        Ok(encoded.put(view, key))
     });
     match committed.await {
         Ok(entry) => Ok(entry.value.clone()),

@@ -2,28 +2,33 @@
 //! the small readers of `metadata`. Knows no verbs.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use bytes::Bytes;
 use jiff::Timestamp;
 use resources::registry::Kind;
 use serde_json::{Map, Value};
-use store::{Entry, EntryMeta, Revision};
+use store::{Entry, EntryMeta, Revision, View};
 
 use crate::status::Failure;
 
 /// Field of an [`EntryMeta`], not selectable, that is set while the object is being deleted.
 pub const DELETING: &str = "~deleting";
 
-/// The bytes that stand before every stored object's revision are found by this.
-const REVISION_KEY: &[u8] = b"\"metadata\":{\"resourceVersion\":\"";
-
 /// An object ready to be written: only its revision is missing.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub struct Encoded {
-    head: Vec<u8>,
-    tail: Vec<u8>,
+    /// Its bytes, around the revision.
+    pub bytes: Halves,
     /// What selectors read.
     pub meta: EntryMeta,
+}
+
+/// An object's bytes before and after its revision.
+#[derive(Debug)]
+pub struct Halves {
+    head: Vec<u8>,
+    tail: Vec<u8>,
 }
 
 impl Encoded {
@@ -32,14 +37,14 @@ impl Encoded {
         let mut head = Vec::with_capacity(96);
         let mut tail = Vec::with_capacity(1024);
         head.push(b'{');
-        // These two come first, so that the revision is found near the start whatever else there is.
+        // These come first, so that the revision stands near the start whatever else there is.
         for key in ["apiVersion", "kind"] {
             if let Some(value) = object.get(key) {
                 member(&mut head, key, value);
                 head.push(b',');
             }
         }
-        head.extend_from_slice(REVISION_KEY);
+        head.extend_from_slice(b"\"metadata\":{\"resourceVersion\":\"");
         tail.push(b'"');
         for (key, value) in object
             .get("metadata")
@@ -61,18 +66,25 @@ impl Encoded {
         }
         tail.push(b'}');
         Encoded {
-            head,
-            tail,
+            bytes: Halves { head, tail },
             meta: entry_meta(kind, object),
         }
     }
 
+    /// Puts the object into the store.
+    pub fn put(self, view: &mut View<'_>, key: String) -> Arc<Entry> {
+        let Encoded { bytes, meta } = self;
+        view.put(key, meta, |revision| bytes.at(revision))
+    }
+}
+
+impl Halves {
     /// The object's final bytes.
     pub fn at(&self, revision: Revision) -> Bytes {
         self.with(&revision.to_string())
     }
 
-    /// The bytes an unwritten object is answered with.
+    /// The bytes that an object not written is answered with.
     pub fn with(&self, revision: &str) -> Bytes {
         let mut out = Vec::with_capacity(self.head.len() + revision.len() + self.tail.len());
         out.extend_from_slice(&self.head);

@@ -49,7 +49,7 @@ pub(crate) fn manager(call: &Call, operation: Operation, part: Part) -> Result<M
     })
 }
 
-/// Makes a decoded object ready to be created. A generated name is not in it yet.
+/// Makes a decoded object ready to be created, under a generated name where it asks for one.
 pub(crate) fn creation(
     call: &Call,
     mut object: Value,
@@ -64,7 +64,13 @@ pub(crate) fn creation(
         ));
     }
     let warnings = fields::check(call, &mut object, duplicates)?;
-    let generated = name_wanted(call, &object)?;
+    if let Some(namespace) = &call.namespace {
+        let store = &call.server.0.store;
+        admission::namespace_takes(|key| store.get(key), kind, object::name(&object), namespace)?;
+    }
+    if name_wanted(call, &object)? {
+        generate_name(&mut object);
+    }
 
     let now = object::seconds(call.server.now());
     let meta = meta_mut(&mut object);
@@ -84,10 +90,6 @@ pub(crate) fn creation(
     meta.insert("creationTimestamp".into(), now.clone().into());
     if kind.generation {
         meta.insert("generation".into(), 1.into());
-    }
-    if generated {
-        // Defaults and validation see a name of the right shape; each attempt to write takes a new one.
-        generate_name(&mut object);
     }
     if kind.status
         && !KEEPS_FIRST_STATUS.contains(&kind.kind)
@@ -109,9 +111,6 @@ pub(crate) fn creation(
             &manager,
             &now,
         );
-    }
-    if generated {
-        meta_mut(&mut object).remove("name");
     }
     Ok((object, warnings))
 }
@@ -232,7 +231,7 @@ fn name_wanted(call: &Call, object: &Value) -> Result<bool, Failure> {
 }
 
 /// Gives the object a name made from its `generateName`.
-pub(crate) fn generate_name(object: &mut Value) {
+fn generate_name(object: &mut Value) {
     let prefix: String = meta_text(object, "generateName")
         .chars()
         .take(MAX_GENERATED - SUFFIX)

@@ -150,9 +150,7 @@ fn settle_one(
     add(&mut used, &takes);
     subtract(&mut used, &gives);
     let object: Value = serde_json::from_slice(&entry.value).map_err(|error| damaged(&error))?;
-    let encoded = with_status(object, &limits, &used);
-    let meta = encoded.meta.clone();
-    view.put(entry.key.to_string(), meta, |revision| encoded.at(revision));
+    with_status(object, &limits, &used).put(view, entry.key.to_string());
     Ok(())
 }
 

@@ -152,17 +152,13 @@ async fn commit(
             _ => encoded,
         };
         if dry_run {
-            return Err(Refusal::DryRun(encoded.with(&expected.to_string())));
+            return Err(Refusal::DryRun(encoded.bytes.with(&expected.to_string())));
         }
         if removed {
-            let gone = view.delete(&key, |revision, _| encoded.at(revision));
+            let gone = view.delete(&key, |revision, _| encoded.bytes.at(revision));
             return Ok(gone.map(|entry| entry.value.clone()).unwrap_or_default());
         }
-        let meta = encoded.meta.clone();
-        Ok(view
-            .put(key, meta, |revision| encoded.at(revision))
-            .value
-            .clone())
+        Ok(encoded.put(view, key).value.clone())
     });
     match committed.await {
         Ok(bytes) => Ok(bytes),

@@ -4,6 +4,7 @@
 
 pub mod jobs;
 pub mod notes;
+pub mod preview;
 pub mod scheduling;
 pub mod upkeep;
 
@@ -37,6 +38,8 @@ pub struct Config {
 
 /// The running control loops.
 pub struct Handle {
+    /// Why each pending gang waits, and what would become of one that is not submitted.
+    pub board: Arc<scheduling::ReportBoard>,
     stop: tokio::sync::watch::Sender<bool>,
     tasks: Vec<JoinHandle<()>>,
 }
@@ -50,9 +53,10 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
         config: Arc::new(config),
         stop: stopping,
     };
-    let mut tasks = upkeep::spawn(&ctx);
+    let (board, mut tasks) = scheduling::spawn(&ctx);
+    tasks.extend(upkeep::spawn(&ctx));
     tasks.extend(jobs::spawn(&ctx));
-    Handle { stop, tasks }
+    Handle { board, stop, tasks }
 }
 
 impl Handle {

@@ -440,29 +440,3 @@ async fn a_plain_indexed_job_runs_to_completion() {
     );
     cluster.stop_controllers().await;
 }
-#[tokio::test]
-async fn zz_large() {
-    let mut cluster = Cluster::start().await;
-    let t = std::time::Instant::now();
-    cluster.submit("demo", master_and_workers(999, "OnFailure")).await;
-    cluster.pod("demo-worker-998").await;
-    eprintln!("created {:?}", t.elapsed());
-    let t = std::time::Instant::now();
-    for n in 0..999 { cluster.report(&format!("demo-worker-{n}"), json!({"phase":"Running"})).await; }
-    cluster.run("demo-master-0").await;
-    cluster.until_job("demo", "running", |job| job.status.as_ref().is_some_and(|s| s.replica_statuses["Worker"].active == 999)).await;
-    eprintln!("running {:?}", t.elapsed());
-    for f in ["/work/shared/seed-manifests/001-pytorchjob-70b.yaml","/work/shared/seed-manifests/001-pytorchjob-elastic.yaml"] {
-        let text = std::process::Command::new("python3").args(["-c", "import yaml,json,sys;print(json.dumps(yaml.safe_load(open(sys.argv[1]))))", f]).output().unwrap();
-        let mut v: Value = serde_json::from_slice(&text.stdout).unwrap();
-        v["metadata"]["namespace"] = json!("default");
-        let job: PyTorchJob = serde_json::from_value(v).unwrap();
-        let name = job.metadata.name.clone().unwrap();
-        cluster.api().create(&PostParams::default(), &job).await.unwrap();
-        let pod = cluster.pod(&format!("{name}-master-0")).await;
-        eprintln!("{}", serde_json::to_string(&pod.spec.unwrap().containers[0].env).unwrap());
-        let g = cluster.api::<PodGroup>().get(&name).await.unwrap();
-        eprintln!("{}", serde_json::to_string(&g.spec).unwrap());
-    }
-    cluster.stop_controllers().await;
-}

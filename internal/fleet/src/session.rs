@@ -461,6 +461,9 @@ fn names_of(fleet: &Fleet, pod: &Pod) -> (u64, Vec<HostsEntry>) {
     )
 }
 
+/// A namespace and a gang in it, if any: pods whose hosts files say the same.
+type Gang<'a> = (&'a str, Option<&'a str>);
+
 /// Sends the hosts entries that changed, computed once for each gang.
 async fn send_changes(
     fleet: &Fleet,
@@ -468,7 +471,7 @@ async fn send_changes(
     sent: &mut BTreeMap<String, Sent>,
     pods: &[Arc<Pod>],
 ) -> bool {
-    let mut computed: BTreeMap<(&str, Option<&str>), (u64, Vec<HostsEntry>)> = BTreeMap::new();
+    let mut computed: BTreeMap<Gang, (u64, Vec<HostsEntry>)> = BTreeMap::new();
     let mut updates = Vec::new();
     for pod in pods {
         let Some(uid) = pod.metadata.uid.as_deref() else {

@@ -78,24 +78,35 @@ impl Cluster {
     /// An empty account. Pods of other schedulers than those named are on no queue's account.
     #[must_use]
     pub fn new(scheduler_names: Vec<String>) -> Cluster {
-        Cluster { scheduler_names, ..Cluster::default() }
+        Cluster {
+            scheduler_names,
+            ..Cluster::default()
+        }
     }
 
     /// A node as it is.
     pub fn put_node(&mut self, node: &k8s::Node) {
-        let Some(name) = node.metadata.name.clone() else { return };
+        let Some(name) = node.metadata.name.clone() else {
+            return;
+        };
         let status = node.status.as_ref();
         let allocatable = status.and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
-        let conditions = status.and_then(|s| s.conditions.as_deref()).unwrap_or_default();
+        let conditions = status
+            .and_then(|s| s.conditions.as_deref())
+            .unwrap_or_default();
         let inventory = devices::inventory(node.metadata.annotations.as_ref());
-        let known = inventory.map(|inventory| inventory.gpus).filter(|gpus| !gpus.is_empty());
+        let known = inventory
+            .map(|inventory| inventory.gpus)
+            .filter(|gpus| !gpus.is_empty());
         let spec = node.spec.clone().unwrap_or_default();
         let facts = NodeFacts {
             allocatable: allocatable.map(Amounts::from_k8s).unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
-            not_ready: conditions.iter().any(|c| c.type_ == "Ready" && c.status != "True"),
+            not_ready: conditions
+                .iter()
+                .any(|c| c.type_ == "Ready" && c.status != "True"),
             devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
         };
         self.nodes.insert(name, facts);
@@ -111,17 +122,31 @@ impl Cluster {
         let Some(spec) = pod.spec.clone() else { return };
         let meta = &pod.metadata;
         let id = PodId {
-            namespace: meta.namespace.clone().unwrap_or_else(|| "default".to_owned()),
+            namespace: meta
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned()),
             name: meta.name.clone().unwrap_or_default(),
         };
         let said = |name: &str| {
             let value = meta.annotations.as_ref().and_then(|all| all.get(name));
             value.filter(|value| !value.is_empty()).cloned()
         };
-        let label = meta.labels.as_ref().and_then(|all| all.get(names::QUEUE_NAME)).cloned();
-        let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref()).unwrap_or_default();
+        let label = meta
+            .labels
+            .as_ref()
+            .and_then(|all| all.get(names::QUEUE_NAME))
+            .cloned();
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.phase.as_deref())
+            .unwrap_or_default();
         let ended = matches!(phase, "Succeeded" | "Failed");
-        let node = spec.node_name.clone().filter(|node| !node.is_empty() && !ended);
+        let node = spec
+            .node_name
+            .clone()
+            .filter(|node| !node.is_empty() && !ended);
         let scheduler = spec.scheduler_name.clone().unwrap_or_default();
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
@@ -152,7 +177,9 @@ impl Cluster {
     /// A pod that is gone.
     pub fn drop_pod(&mut self, id: &PodId) {
         self.count(id, -1);
-        let Some(facts) = self.pods.remove(id) else { return };
+        let Some(facts) = self.pods.remove(id) else {
+            return;
+        };
         if let Some((node, _)) = &facts.at {
             take_out(&mut self.on_node, node, id);
         }
@@ -164,7 +191,10 @@ impl Cluster {
     /// A PodGroup as it is.
     pub fn put_group(&mut self, group: &PodGroup) {
         let meta = &group.metadata;
-        let namespace = meta.namespace.clone().unwrap_or_else(|| "default".to_owned());
+        let namespace = meta
+            .namespace
+            .clone()
+            .unwrap_or_else(|| "default".to_owned());
         let id = (namespace, meta.name.clone().unwrap_or_default());
         let count = |n: i32| usize::try_from(n).unwrap_or(0);
         let spec = &group.spec;
@@ -198,20 +228,31 @@ impl Cluster {
     /// Counts a pod as bound before the API shows it so.
     pub fn assume(&mut self, placement: &Placement) {
         let id = &placement.pod;
-        if self.pods.get(id).is_none_or(|pod| pod.uid != placement.uid || pod.at.is_some()) {
+        if self
+            .pods
+            .get(id)
+            .is_none_or(|pod| pod.uid != placement.uid || pod.at.is_some())
+        {
             return;
         }
         if let Some(pod) = self.pods.get_mut(id) {
             pod.at = Some((placement.node.clone(), placement.devices.clone()));
             pod.assumed = true;
         }
-        self.on_node.entry(placement.node.clone()).or_default().insert(id.clone());
+        self.on_node
+            .entry(placement.node.clone())
+            .or_default()
+            .insert(id.clone());
         self.count(id, 1);
     }
 
     /// Takes an assumption back. Does nothing once the API has shown the pod bound.
     pub fn retract(&mut self, id: &PodId, uid: &str) {
-        if self.pods.get(id).is_none_or(|pod| !pod.assumed || pod.uid != uid) {
+        if self
+            .pods
+            .get(id)
+            .is_none_or(|pod| !pod.assumed || pod.uid != uid)
+        {
             return;
         }
         self.count(id, -1);
@@ -225,10 +266,16 @@ impl Cluster {
 
     fn enter(&mut self, id: PodId, facts: PodFacts) {
         if let Some((node, _)) = &facts.at {
-            self.on_node.entry(node.clone()).or_default().insert(id.clone());
+            self.on_node
+                .entry(node.clone())
+                .or_default()
+                .insert(id.clone());
         }
         if let Some(group) = &facts.group {
-            self.members.entry(group.clone()).or_default().insert(id.clone());
+            self.members
+                .entry(group.clone())
+                .or_default()
+                .insert(id.clone());
         }
         self.pods.insert(id.clone(), facts);
         self.count(&id, 1);
@@ -241,20 +288,33 @@ impl Cluster {
         }
         let fallback = || names::DEFAULT_QUEUE.to_owned();
         Some(match &pod.group {
-            Some(group) => self.groups.get(group).map_or_else(fallback, |g| g.queue.clone()),
+            Some(group) => self
+                .groups
+                .get(group)
+                .map_or_else(fallback, |g| g.queue.clone()),
             None => pod.own_queue.clone().unwrap_or_else(fallback),
         })
     }
 
     fn count(&mut self, id: &PodId, times: i64) {
-        let Some(pod) = self.pods.get(id).filter(|pod| pod.at.is_some()) else { return };
-        let Some(queue) = self.queue_of(pod) else { return };
+        let Some(pod) = self.pods.get(id).filter(|pod| pod.at.is_some()) else {
+            return;
+        };
+        let Some(queue) = self.queue_of(pod) else {
+            return;
+        };
         let change = pod.requests.times(times);
         self.queue_held.entry(queue).or_default().add(&change);
     }
 
     fn change_group(&mut self, id: &GroupId, facts: Option<GroupFacts>) {
-        let members: Vec<PodId> = self.members.get(id).into_iter().flatten().cloned().collect();
+        let members: Vec<PodId> = self
+            .members
+            .get(id)
+            .into_iter()
+            .flatten()
+            .cloned()
+            .collect();
         for pod in &members {
             self.count(pod, -1);
         }

@@ -20,9 +20,16 @@ pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Op
     if node.cordoned && !tolerations.iter().any(|t| accepts(t, &cordon)) {
         return Some("the node is cordoned".to_owned());
     }
-    for taint in node.taints.iter().filter(|taint| taint.effect != "PreferNoSchedule") {
+    for taint in node
+        .taints
+        .iter()
+        .filter(|taint| taint.effect != "PreferNoSchedule")
+    {
         if !tolerations.iter().any(|t| accepts(t, taint)) {
-            return Some(format!("taint {}:{} is not tolerated", taint.key, taint.effect));
+            return Some(format!(
+                "taint {}:{} is not tolerated",
+                taint.key, taint.effect
+            ));
         }
     }
     for (key, value) in spec.node_selector.iter().flatten() {
@@ -30,11 +37,19 @@ pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Op
             return Some(format!("the node lacks label {key}={value}"));
         }
     }
-    let affinity = spec.affinity.as_ref().and_then(|a| a.node_affinity.as_ref());
-    let required =
-        affinity.and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|a| {
+        a.required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     if let Some(required) = required
-        && !required.node_selector_terms.iter().any(|term| matches(term, name, node))
+        && !required
+            .node_selector_terms
+            .iter()
+            .any(|term| matches(term, name, node))
     {
         return Some("no term of the required node affinity matches".to_owned());
     }
@@ -43,13 +58,21 @@ pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Op
 
 fn wrong_runtime(spec: &k8s::PodSpec, node: &NodeFacts) -> Option<String> {
     let label = |name: &str| node.labels.get(name).map(String::as_str);
-    let [process, cri, host] =
-        [names::RUNTIME_PROCESS, names::RUNTIME_CRI, names::RUNTIME_HOST_IMAGES].map(label);
+    let [process, cri, host] = [
+        names::RUNTIME_PROCESS,
+        names::RUNTIME_CRI,
+        names::RUNTIME_HOST_IMAGES,
+    ]
+    .map(label);
     if process.is_none() && cri.is_none() && host.is_none() {
         return None;
     }
     let inits = spec.init_containers.iter().flatten();
-    let images = spec.containers.iter().chain(inits).filter_map(|c| c.image.as_deref());
+    let images = spec
+        .containers
+        .iter()
+        .chain(inits)
+        .filter_map(|c| c.image.as_deref());
     if images.into_iter().any(|image| !image.is_empty()) {
         let runs = cri == Some("true") || host == Some("true");
         return (!runs).then(|| "the node runs no images".to_owned());
@@ -59,7 +82,9 @@ fn wrong_runtime(spec: &k8s::PodSpec, node: &NodeFacts) -> Option<String> {
 
 fn accepts(toleration: &k8s::Toleration, taint: &k8s::Taint) -> bool {
     let same = |asked: &Option<String>, has: &str| {
-        asked.as_deref().is_none_or(|asked| asked.is_empty() || asked == has)
+        asked
+            .as_deref()
+            .is_none_or(|asked| asked.is_empty() || asked == has)
     };
     if !same(&toleration.effect, &taint.effect) || !same(&toleration.key, &taint.key) {
         return false;
@@ -79,7 +104,10 @@ fn matches(term: &k8s::NodeSelectorTerm, name: &str, node: &NodeFacts) -> bool {
     let mut asked = 0;
     for requirement in labels {
         asked += 1;
-        if !holds(requirement, node.labels.get(&requirement.key).map(String::as_str)) {
+        if !holds(
+            requirement,
+            node.labels.get(&requirement.key).map(String::as_str),
+        ) {
             return false;
         }
     }

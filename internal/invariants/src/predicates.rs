@@ -23,8 +23,13 @@ pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
     violations
 }
 
-fn known<'a>(before: &'a Cluster, binds: &'a [Placement]) -> impl Iterator<Item = (&'a Placement, &'a PodFacts)> {
-    binds.iter().filter_map(|bind| Some((bind, before.pods.get(&bind.pod)?)))
+fn known<'a>(
+    before: &'a Cluster,
+    binds: &'a [Placement],
+) -> impl Iterator<Item = (&'a Placement, &'a PodFacts)> {
+    binds
+        .iter()
+        .filter_map(|bind| Some((bind, before.pods.get(&bind.pod)?)))
 }
 
 fn by_node(binds: &[Placement]) -> BTreeMap<&str, Vec<&Placement>> {
@@ -44,9 +49,14 @@ fn bound_once(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for bind in binds {
         let what = match before.pods.get(&bind.pod) {
             None => Some("does not exist".to_owned()),
-            Some(pod) if pod.uid != bind.uid => Some(format!("is another by now (uid {})", pod.uid)),
+            Some(pod) if pod.uid != bind.uid => {
+                Some(format!("is another by now (uid {})", pod.uid))
+            }
             Some(pod) if pod.ended => Some("has ended".to_owned()),
-            Some(pod) => pod.at.as_ref().map(|(node, _)| format!("is already on node {node}")),
+            Some(pod) => pod
+                .at
+                .as_ref()
+                .map(|(node, _)| format!("is already on node {node}")),
         };
         let twice = (!seen.insert(&bind.pod)).then(|| "is bound twice".to_owned());
         for what in what.into_iter().chain(twice) {
@@ -77,7 +87,9 @@ fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
 
 fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
-        let Some(node) = before.nodes.get(name) else { continue };
+        let Some(node) = before.nodes.get(name) else {
+            continue;
+        };
         let mut used = Amounts::new();
         let residents = before.on_node.get(name).into_iter().flatten();
         for pod in residents.filter_map(|id| before.pods.get(id)) {
@@ -102,32 +114,56 @@ fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>
 }
 
 fn ids(placement: &resources::devices::ChosenDevices) -> BTreeSet<&String> {
-    placement.values().flat_map(|by_resource| by_resource.values()).flatten().collect()
+    placement
+        .values()
+        .flat_map(|by_resource| by_resource.values())
+        .flatten()
+        .collect()
 }
 
 fn devices(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
-        let Some(known) = before.nodes.get(name).and_then(|node| node.devices.as_ref()) else { continue };
+        let Some(known) = before
+            .nodes
+            .get(name)
+            .and_then(|node| node.devices.as_ref())
+        else {
+            continue;
+        };
         let mut holders: BTreeMap<&String, &PodId> = BTreeMap::new();
         for id in before.on_node.get(name).into_iter().flatten() {
             let at = before.pods.get(id).and_then(|pod| pod.at.as_ref());
-            holders.extend(at.into_iter().flat_map(|(_, chosen)| ids(chosen)).map(|device| (device, id)));
+            holders.extend(
+                at.into_iter()
+                    .flat_map(|(_, chosen)| ids(chosen))
+                    .map(|device| (device, id)),
+            );
         }
         for bind in new {
             let mut wrong = Vec::new();
             let chosen = ids(&bind.devices);
-            let asked = before.pods.get(&bind.pod).map_or(0, |pod| pod.requests.get(NVIDIA_GPU));
+            let asked = before
+                .pods
+                .get(&bind.pod)
+                .map_or(0, |pod| pod.requests.get(NVIDIA_GPU));
             if chosen.len() as i64 != asked {
-                wrong.push(format!("asks for {asked} devices and gets {}", chosen.len()));
+                wrong.push(format!(
+                    "asks for {asked} devices and gets {}",
+                    chosen.len()
+                ));
             }
             for device in chosen {
                 match known.get(device) {
                     None => wrong.push(format!("gets {device}, which node {name} does not have")),
-                    Some(false) => wrong.push(format!("gets {device} on node {name}, which is unhealthy")),
+                    Some(false) => {
+                        wrong.push(format!("gets {device} on node {name}, which is unhealthy"))
+                    }
                     Some(true) => {}
                 }
                 if let Some(holder) = holders.insert(device, &bind.pod) {
-                    wrong.push(format!("gets {device} on node {name}, which {holder} holds"));
+                    wrong.push(format!(
+                        "gets {device} on node {name}, which {holder} holds"
+                    ));
                 }
             }
             for what in wrong {
@@ -151,7 +187,11 @@ fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
     for (group, new) in gangs {
         let name = format!("{}/{}", group.0, group.1);
         let mut broken = |what: String| {
-            out.push(Violation { invariant: Invariant::WholeGangs, what, pods: pods_of(&new) });
+            out.push(Violation {
+                invariant: Invariant::WholeGangs,
+                what,
+                pods: pods_of(&new),
+            });
         };
         let Some(facts) = before.groups.get(group) else {
             broken(format!("gang {name} has members bound and no PodGroup"));
@@ -165,12 +205,18 @@ fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
             .map(|(_, pod)| pod)
             .collect();
         if holding.len() < facts.min_member {
-            broken(format!("gang {name} would have {} of {} members", holding.len(), facts.min_member));
+            broken(format!(
+                "gang {name} would have {} of {} members",
+                holding.len(),
+                facts.min_member
+            ));
         }
         for (task, min) in &facts.min_task_member {
             let have = holding.iter().filter(|pod| pod.task == *task).count();
             if have < *min {
-                broken(format!("gang {name} would have {have} of {min} members of task {task}"));
+                broken(format!(
+                    "gang {name} would have {have} of {min} members of task {task}"
+                ));
             }
         }
     }
@@ -179,13 +225,17 @@ fn whole_gangs(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
 fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     let mut queues: BTreeMap<String, (Amounts, Vec<&Placement>)> = BTreeMap::new();
     for (bind, pod) in known(before, binds) {
-        let Some(queue) = before.queue_of(pod) else { continue };
+        let Some(queue) = before.queue_of(pod) else {
+            continue;
+        };
         let (asked, pods) = queues.entry(queue).or_default();
         asked.add(&pod.requests);
         pods.push(bind);
     }
     for (queue, (asked, pods)) in queues {
-        let Some(capability) = before.capability.get(&queue) else { continue };
+        let Some(capability) = before.capability.get(&queue) else {
+            continue;
+        };
         let none = Amounts::new();
         let held = before.queue_held.get(&queue).unwrap_or(&none);
         for (resource, allowed) in capability.iter() {

@@ -50,7 +50,10 @@ fn queue(gpus: &str) -> Queue {
 fn bind(name: &str, node: &str, device: &str) -> Placement {
     let one = BTreeMap::from([("nvidia.com/gpu".to_owned(), vec![device.to_owned()])]);
     Placement {
-        pod: PodId { namespace: "ns".into(), name: name.into() },
+        pod: PodId {
+            namespace: "ns".into(),
+            name: name.into(),
+        },
         uid: name.into(),
         node: node.into(),
         devices: BTreeMap::from([("main".to_owned(), one)]),
@@ -78,7 +81,13 @@ fn broken(cluster: &Cluster, binds: &[Placement]) -> Vec<Invariant> {
 
 #[test]
 fn a_sound_plan_breaks_nothing() {
-    assert_eq!(check(&cluster(), &[bind("a", "n1", "n1-0"), bind("b", "n2", "n2-0")]), []);
+    assert_eq!(
+        check(
+            &cluster(),
+            &[bind("a", "n1", "n1-0"), bind("b", "n2", "n2-0")]
+        ),
+        []
+    );
     assert_eq!(check(&cluster(), &[]), []);
 }
 
@@ -93,7 +102,10 @@ fn i1_fires_when_a_node_gives_more_than_it_has() {
     let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
     assert_eq!(broken(&cluster, &binds), [Invariant::NodeCapacity]);
     let what = check(&cluster, &binds)[0].to_string();
-    assert_eq!(what, "I1: node n1 has cpu: 8, of which 0 are used, and 10 more are bound");
+    assert_eq!(
+        what,
+        "I1: node n1 has cpu: 8, of which 0 are used, and 10 more are bound"
+    );
 }
 
 #[test]
@@ -101,13 +113,17 @@ fn i1_counts_pods_that_others_bound_and_pod_slots() {
     let mut cluster = cluster();
     for i in 0..3 {
         cluster.put_pod(&pod(&format!("other-{i}"), |pod| {
-            pod["spec"] = json!({"nodeName": "n1", "schedulerName": "else", "containers": [{"name": "c"}]});
+            pod["spec"] =
+                json!({"nodeName": "n1", "schedulerName": "else", "containers": [{"name": "c"}]});
             pod["metadata"]["annotations"] = json!({});
         }));
     }
     let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
     assert_eq!(broken(&cluster, &binds), [Invariant::NodeCapacity]);
-    cluster.drop_pod(&PodId { namespace: "ns".into(), name: "other-0".into() });
+    cluster.drop_pod(&PodId {
+        namespace: "ns".into(),
+        name: "other-0".into(),
+    });
     assert_eq!(broken(&cluster, &binds), []);
 }
 
@@ -120,7 +136,10 @@ fn i2_fires_on_a_device_given_twice_unknown_unhealthy_or_too_few() {
     }
     let mut none = bind("a", "n1", "n1-0");
     none.devices.clear();
-    assert_eq!(broken(&cluster, &[none, bind("b", "n1", "n1-1")]), [Invariant::Devices]);
+    assert_eq!(
+        broken(&cluster, &[none, bind("b", "n1", "n1-1")]),
+        [Invariant::Devices]
+    );
 }
 
 #[test]
@@ -128,7 +147,8 @@ fn i2_fires_on_a_device_that_a_resident_holds() {
     let mut cluster = cluster();
     cluster.put_pod(&pod("c", |pod| {
         pod["spec"]["nodeName"] = json!("n1");
-        pod["metadata"]["annotations"] = json!({"muster.io/devices": "{\"main\":{\"nvidia.com/gpu\":[\"n1-0\"]}}"});
+        pod["metadata"]["annotations"] =
+            json!({"muster.io/devices": "{\"main\":{\"nvidia.com/gpu\":[\"n1-0\"]}}"});
     }));
     let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
     assert_eq!(broken(&cluster, &binds), [Invariant::Devices]);
@@ -137,7 +157,10 @@ fn i2_fires_on_a_device_that_a_resident_holds() {
 #[test]
 fn i3_fires_on_half_a_gang_in_all_and_by_task() {
     let mut cluster = cluster();
-    assert_eq!(broken(&cluster, &[bind("a", "n1", "n1-0")]), [Invariant::WholeGangs]);
+    assert_eq!(
+        broken(&cluster, &[bind("a", "n1", "n1-0")]),
+        [Invariant::WholeGangs]
+    );
     let both = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
     cluster.put_group(&group(2, json!({"master": 1})));
     assert_eq!(broken(&cluster, &both), [Invariant::WholeGangs]);
@@ -154,14 +177,27 @@ fn i3_counts_members_that_already_hold_room() {
     let mut cluster = cluster();
     cluster.assume(&bind("a", "n1", "n1-0"));
     assert_eq!(broken(&cluster, &[bind("b", "n1", "n1-1")]), []);
-    cluster.retract(&PodId { namespace: "ns".into(), name: "a".into() }, "a");
-    assert_eq!(broken(&cluster, &[bind("b", "n1", "n1-1")]), [Invariant::WholeGangs]);
+    cluster.retract(
+        &PodId {
+            namespace: "ns".into(),
+            name: "a".into(),
+        },
+        "a",
+    );
+    assert_eq!(
+        broken(&cluster, &[bind("b", "n1", "n1-1")]),
+        [Invariant::WholeGangs]
+    );
 }
 
 #[test]
 fn i4_fires_when_a_queue_would_hold_more_than_its_capability() {
     let cluster = cluster();
-    let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1"), bind("c", "n1", "n1-2")];
+    let binds = [
+        bind("a", "n1", "n1-0"),
+        bind("b", "n1", "n1-1"),
+        bind("c", "n1", "n1-2"),
+    ];
     assert_eq!(broken(&cluster, &binds), [Invariant::QueueCapability]);
 }
 
@@ -170,7 +206,10 @@ fn i4_follows_a_gang_that_changes_its_queue() {
     let mut cluster = cluster();
     cluster.assume(&bind("a", "n1", "n1-0"));
     cluster.assume(&bind("b", "n1", "n1-1"));
-    assert_eq!(broken(&cluster, &[bind("c", "n1", "n1-2")]), [Invariant::QueueCapability]);
+    assert_eq!(
+        broken(&cluster, &[bind("c", "n1", "n1-2")]),
+        [Invariant::QueueCapability]
+    );
     let mut moved = group(2, json!({}));
     moved.spec.queue = Some("elsewhere".into());
     cluster.put_group(&moved);
@@ -187,7 +226,10 @@ fn i5_fires_on_a_pod_bound_twice_replaced_or_gone() {
     assert!(broken(&cluster, &twice).contains(&Invariant::BoundOnce));
     let mut other = a.clone();
     other.uid = "older".into();
-    assert_eq!(broken(&cluster, &[other, b.clone()]), [Invariant::BoundOnce]);
+    assert_eq!(
+        broken(&cluster, &[other, b.clone()]),
+        [Invariant::BoundOnce]
+    );
     assert!(broken(&cluster, &[bind("nobody", "n1", "n1-0")]).contains(&Invariant::BoundOnce));
     cluster.assume(&a);
     assert!(broken(&cluster, &[bind("a", "n2", "n2-0"), b]).contains(&Invariant::BoundOnce));
@@ -196,27 +238,43 @@ fn i5_fires_on_a_pod_bound_twice_replaced_or_gone() {
 #[test]
 fn i6_fires_on_selectors_affinity_taints_cordons_and_runtimes() {
     let binds = [bind("a", "n1", "n1-0"), bind("b", "n2", "n2-0")];
-    let term = json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]);
+    let term =
+        json!([{"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}]}]);
     let required = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": term}}});
-    let specs = [("nodeSelector", json!({"zone": "b"})), ("affinity", required)];
+    let specs = [
+        ("nodeSelector", json!({"zone": "b"})),
+        ("affinity", required),
+    ];
     for (field, value) in specs {
         let mut cluster = cluster();
         cluster.put_pod(&pod("a", |pod| pod["spec"][field] = value));
-        assert_eq!(broken(&cluster, &binds), [Invariant::Constraints], "{field}");
+        assert_eq!(
+            broken(&cluster, &binds),
+            [Invariant::Constraints],
+            "{field}"
+        );
     }
     let mut tainted = node("n1", 4);
-    tainted.spec = serde_json::from_value(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]})).unwrap();
+    tainted.spec =
+        serde_json::from_value(json!({"taints": [{"key": "k", "effect": "NoSchedule"}]})).unwrap();
     let mut cordoned = node("n1", 4);
     cordoned.spec = serde_json::from_value(json!({"unschedulable": true})).unwrap();
     let mut lost = node("n1", 4);
     lost.status.as_mut().unwrap().conditions =
         serde_json::from_value(json!([{"type": "Ready", "status": "Unknown"}])).unwrap();
     let mut images = node("n1", 4);
-    images.metadata.labels = Some(BTreeMap::from([("muster.io/runtime.cri".into(), "true".into())]));
+    images.metadata.labels = Some(BTreeMap::from([(
+        "muster.io/runtime.cri".into(),
+        "true".into(),
+    )]));
     for node in [tainted, cordoned, lost, images] {
         let mut cluster = cluster();
         cluster.put_node(&node);
-        assert_eq!(broken(&cluster, &binds), [Invariant::Constraints], "{node:?}");
+        assert_eq!(
+            broken(&cluster, &binds),
+            [Invariant::Constraints],
+            "{node:?}"
+        );
     }
     let mut cluster = cluster();
     cluster.drop_node("n2");
@@ -227,6 +285,15 @@ fn i6_fires_on_selectors_affinity_taints_cordons_and_runtimes() {
 fn every_violation_names_the_binds_to_leave_out() {
     let cluster = cluster();
     let violations = check(&cluster, &[bind("a", "n1", "n1-0")]);
-    assert_eq!(violations[0].pods, [PodId { namespace: "ns".into(), name: "a".into() }]);
-    assert_eq!(violations[0].to_string(), "I3: gang ns/g would have 1 of 2 members");
+    assert_eq!(
+        violations[0].pods,
+        [PodId {
+            namespace: "ns".into(),
+            name: "a".into()
+        }]
+    );
+    assert_eq!(
+        violations[0].to_string(),
+        "I3: gang ns/g would have 1 of 2 members"
+    );
 }

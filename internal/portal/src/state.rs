@@ -73,9 +73,8 @@ type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
 type OpenLog = dyn Fn(LogQuery) -> BoxFuture<'static, Result<LogStream, LogProblem>> + Send + Sync;
 type IssueJoinToken =
     dyn Fn(Duration) -> BoxFuture<'static, Result<JoinToken, String>> + Send + Sync;
-type Backup =
-    dyn Fn(std::path::PathBuf) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
-type Preview = dyn Fn(&serde_json::Value) -> Option<Previewed> + Send + Sync;
+type Backup = dyn Fn(std::path::PathBuf) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
 
 /// Where the pods of a job would go if it were submitted now, as (pod, node), or the
 /// reason why it would wait.

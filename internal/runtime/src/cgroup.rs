@@ -4,6 +4,9 @@
 //! Version 1 has a hierarchy a controller, version 2 one for all. A controller that is
 //! missing or not ours to write costs its bound and gives a note, never the container.
 
+mod layout;
+mod settings;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -14,75 +17,19 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
+pub use layout::Layout;
+use settings::{settings_v1, settings_v2};
+
 use crate::spec::{DevicePolicy, Limits};
 
 /// The controllers used, as version 1 names them.
 const CONTROLLERS: [&str; 5] = ["cpu", "cpuacct", "memory", "pids", "devices"];
-/// The period of CPU quotas, microseconds (Kubernetes' own).
-const CPU_PERIOD_US: u64 = 100_000;
-/// The smallest quota that the kernel takes, microseconds.
-const MIN_QUOTA_US: u64 = 1_000;
 /// Rounds of killing what is in a cgroup before it is given up, [`KILL_PAUSE`] apart.
 const KILL_ROUNDS: u32 = 500;
 /// Between two rounds.
 const KILL_PAUSE: Duration = Duration::from_millis(10);
 /// Attempts to remove an emptied cgroup: the kernel lets go of the last member a little late.
 const REMOVE_ROUNDS: u32 = 50;
-
-/// Which hierarchies this machine has.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Layout {
-    /// Version 1: where each controller is mounted.
-    V1(BTreeMap<String, PathBuf>),
-    /// Version 2: where it is mounted.
-    V2(PathBuf),
-    /// None, and why.
-    Absent(String),
-}
-
-impl Layout {
-    /// Reads the mount table of this process.
-    pub fn detect() -> Layout {
-        match fs::read_to_string("/proc/self/mountinfo") {
-            Ok(table) => Layout::from_mountinfo(&table),
-            Err(e) => Layout::Absent(format!("cannot read /proc/self/mountinfo: {e}")),
-        }
-    }
-
-    /// Reads a mount table. Where both versions are mounted, version 1 wins if it has the
-    /// memory controller: a controller serves one version at a time.
-    pub fn from_mountinfo(table: &str) -> Layout {
-        let mut first = BTreeMap::new();
-        let mut second = None;
-        for line in table.lines() {
-            let Some((left, right)) = line.split_once(" - ") else {
-                continue;
-            };
-            let Some(point) = left.split(' ').nth(4) else {
-                continue;
-            };
-            let mut right = right.split(' ');
-            let kind = right.next().unwrap_or_default();
-            let options = right.nth(1).unwrap_or_default();
-            if kind == "cgroup2" && second.is_none() {
-                second = Some(PathBuf::from(point));
-            } else if kind == "cgroup" {
-                for option in options.split(',').filter(|o| CONTROLLERS.contains(o)) {
-                    first
-                        .entry(option.to_string())
-                        .or_insert_with(|| PathBuf::from(point));
-                }
-            }
-        }
-        match second {
-            _ if first.contains_key("memory") => Layout::V1(first),
-            Some(root) => Layout::V2(root),
-            None if !first.is_empty() => Layout::V1(first),
-            None => Layout::Absent("no cgroup file system is mounted".into()),
-        }
-    }
-}
 
 /// One container's cgroup.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -349,57 +296,6 @@ fn create_v2(root: &Path, parent: &str, name: &str, notes: &mut Vec<String>) -> 
     Cgroup::V2(dir)
 }
 
-/// CPU shares for a request, as Kubernetes computes them.
-fn shares(milli: u64) -> u64 {
-    (milli.saturating_mul(1024) / 1000).clamp(2, 262_144)
-}
-
-fn quota(milli: u64) -> u64 {
-    (milli.saturating_mul(CPU_PERIOD_US) / 1000).max(MIN_QUOTA_US)
-}
-
-fn settings_v1(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
-    let mut settings = Vec::new();
-    if let Some(milli) = limits.cpu_request_milli {
-        settings.push(("cpu", "cpu.shares", shares(milli).to_string()));
-    }
-    if let Some(milli) = limits.cpu_limit_milli {
-        settings.push(("cpu", "cpu.cfs_period_us", CPU_PERIOD_US.to_string()));
-        settings.push(("cpu", "cpu.cfs_quota_us", quota(milli).to_string()));
-    }
-    if let Some(bytes) = limits.memory_limit_bytes {
-        settings.push(("memory", "memory.limit_in_bytes", bytes.to_string()));
-    }
-    if let Some(pids) = limits.pids_max {
-        settings.push(("pids", "pids.max", pids.to_string()));
-    }
-    settings
-}
-
-fn settings_v2(limits: &Limits) -> Vec<(&'static str, &'static str, String)> {
-    let mut settings = Vec::new();
-    if let Some(milli) = limits.cpu_request_milli {
-        let weight = 1 + (shares(milli) - 2) * 9_999 / 262_142;
-        settings.push(("cpu", "cpu.weight", weight.to_string()));
-    }
-    if let Some(milli) = limits.cpu_limit_milli {
-        settings.push((
-            "cpu",
-            "cpu.max",
-            format!("{} {CPU_PERIOD_US}", quota(milli)),
-        ));
-    }
-    if let Some(bytes) = limits.memory_limit_bytes {
-        settings.push(("memory", "memory.max", bytes.to_string()));
-        // One process of a rank killed leaves the others waiting for ever.
-        settings.push(("memory", "memory.oom.group", "1".into()));
-    }
-    if let Some(pids) = limits.pids_max {
-        settings.push(("pids", "pids.max", pids.to_string()));
-    }
-    settings
-}
-
 /// The rule that names a device file; `None` if there is no such file.
 fn device_rule(path: &Path) -> Result<Option<String>, String> {
     let meta = match fs::metadata(path) {
@@ -442,29 +338,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mount_tables_of_both_versions_are_told_apart() {
-        let v1 = "30 1 0:25 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n\
-                  31 1 0:26 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n\
-                  32 1 0:27 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw";
-        let cpu = PathBuf::from("/sys/fs/cgroup/cpu,cpuacct");
-        let expected = [
-            ("cpu".to_string(), cpu.clone()),
-            ("cpuacct".to_string(), cpu),
-            ("memory".to_string(), "/sys/fs/cgroup/memory".into()),
-        ];
-        assert_eq!(Layout::from_mountinfo(v1), Layout::V1(expected.into()));
-        let v2 = "30 1 0:25 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate";
-        assert_eq!(
-            Layout::from_mountinfo(v2),
-            Layout::V2("/sys/fs/cgroup".into())
-        );
-        assert!(matches!(
-            Layout::from_mountinfo("1 1 0:1 / / rw - ext4 /dev/sda rw"),
-            Layout::Absent(_)
-        ));
-    }
-
-    #[test]
     fn bounds_become_the_files_of_version_two() {
         let root = tempfile::tempdir().unwrap();
         let limits = Limits {
@@ -498,13 +371,6 @@ mod tests {
         )
         .unwrap();
         assert_eq!(cgroup.oom_kills(), 2);
-    }
-
-    #[test]
-    fn a_tiny_limit_is_the_smallest_that_the_kernel_takes() {
-        assert_eq!(quota(1), MIN_QUOTA_US);
-        assert_eq!(shares(0), 2);
-        assert_eq!(shares(u64::MAX), 262_144);
     }
 
     #[test]

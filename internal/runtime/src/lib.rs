@@ -2,14 +2,15 @@
 //!
 //! Owns: processes in cgroups and namespaces of their own, each watched over by a
 //! shim process so that the caller may die and come back ([`process`], [`shim`]);
-//! the mounts, limits and devices such a process sees; log files and their
-//! readers ([`logs`]).
+//! the mounts, limits and devices such a process sees; containers of images through a
+//! container runtime's socket ([`cri`]); log files and their readers ([`logs`]).
 //!
 //! Must not: know about pods beyond their names, talk to the server, decide
 //! restarts. That is the agent's.
 
 pub mod capabilities;
 pub mod cgroup;
+pub mod cri;
 pub mod error;
 pub mod logs;
 pub mod mounts;
@@ -21,10 +22,12 @@ pub mod state;
 pub mod volumes;
 
 pub use capabilities::{Capabilities, Support};
+pub use cri::{CriConfig, CriRuntime};
 pub use error::RuntimeError;
 pub use logs::{LogRead, read_logs};
 pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};
 pub use spec::{
-    ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, MountSource, PodRef, User,
+    ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, MountSource, PodRef,
+    PullPolicy, User,
 };
 pub use state::{ContainerState, ContainerStatus, Exit, ExitReason};

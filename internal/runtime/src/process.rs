@@ -5,6 +5,7 @@
 //! root finds every container again by [`ProcessRuntime::recover`].
 
 mod commands;
+mod shared;
 mod watch;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,7 +13,7 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -29,10 +30,7 @@ use crate::logs::{LogRead, read_logs};
 use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};
-use crate::state::{
-    ContainerState, ContainerStatus, Exit, SHIM_LOG, SPEC_FILE, STATE_FILE, STOP_FILE, StateFile,
-    StopRequest, load, save,
-};
+use crate::state::{ContainerState, ContainerStatus, Exit, SHIM_LOG, STOP_FILE, StopRequest, save};
 
 /// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
 pub const MAX_CHANGES: usize = 1024;
@@ -335,159 +333,6 @@ impl ProcessRuntime {
                 .is_none_or(|entry| entry.status.exit().is_some())
         };
         Ok(read_logs(status.log_path, options, finished))
-    }
-}
-
-impl Shared {
-    fn table(&self) -> MutexGuard<'_, Table> {
-        // A panic while holding it left no half-made change: each is one insertion.
-        self.table
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-    }
-
-    fn dir(&self, id: &ContainerId) -> PathBuf {
-        self.config.root.join(id.as_str())
-    }
-
-    /// Puts a new container's directory on disk.
-    fn prepare(&self, spec: ContainerSpec) -> Result<(), RuntimeError> {
-        let (id, dir) = (spec.id.clone(), self.dir(&spec.id));
-        fs::create_dir(&dir).map_err(|e| match e.kind() {
-            std::io::ErrorKind::AlreadyExists => RuntimeError::Exists(id.clone()),
-            _ => RuntimeError::io("make", &dir)(e),
-        })?;
-        let status = ContainerStatus::of(&spec, None);
-        {
-            let mut table = self.table();
-            table.starting.insert(id.clone());
-            table.known.insert(
-                id.clone(),
-                Entry {
-                    spec: Arc::new(spec.clone()),
-                    status,
-                },
-            );
-        }
-        let made = self
-            .watcher
-            .add(&dir, &id)
-            .and_then(|()| save(&dir, SPEC_FILE, &spec));
-        if made.is_err() {
-            self.forget(&id);
-        }
-        made
-    }
-
-    /// Undoes [`Shared::prepare`] for a container that has no shim.
-    fn forget(&self, id: &ContainerId) {
-        {
-            let mut table = self.table();
-            table.starting.remove(id);
-            table.known.remove(id);
-        }
-        self.watcher.remove(id);
-        let _ = fs::remove_dir_all(self.dir(id));
-    }
-
-    fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
-        let root = &self.config.root;
-        let list = fs::read_dir(root).map_err(RuntimeError::io("read", root))?;
-        let mut found = Vec::new();
-        for entry in list.flatten() {
-            let Some(id) = entry
-                .file_name()
-                .to_str()
-                .and_then(|name| ContainerId::new(name).ok())
-            else {
-                continue;
-            };
-            if self.table().starting.contains(&id) {
-                continue;
-            }
-            match self.recover_one(&id) {
-                Ok(Some(status)) => found.push(status),
-                Ok(None) => {}
-                Err(e) => tracing::warn!(container = %id, "cannot recover: {e}"),
-            }
-        }
-        Ok(found)
-    }
-
-    fn recover_one(&self, id: &ContainerId) -> Result<Option<ContainerStatus>, RuntimeError> {
-        let dir = self.dir(id);
-        if !dir.is_dir() {
-            return Ok(None);
-        }
-        let Some(spec) = load::<ContainerSpec>(&dir, SPEC_FILE)? else {
-            // The agent died between making the directory and describing the container.
-            fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir))?;
-            return Ok(None);
-        };
-        self.watcher.add(&dir, id)?;
-        let state = load::<StateFile>(&dir, STATE_FILE)?;
-        let status = ContainerStatus::of(&spec, state.as_ref());
-        self.table().known.insert(
-            id.clone(),
-            Entry {
-                spec: Arc::new(spec),
-                status,
-            },
-        );
-        self.look(id)?;
-        Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
-    }
-
-    /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
-    fn look(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let (spec, was_exited) = match self.table().known.get(id) {
-            Some(entry) => (entry.spec.clone(), entry.status.exit().is_some()),
-            None => return Ok(()),
-        };
-        if was_exited {
-            return Ok(());
-        }
-        let dir = self.dir(id);
-        let mut state = load::<StateFile>(&dir, STATE_FILE)?;
-        let ended = matches!(
-            &state,
-            Some(StateFile {
-                state: ContainerState::Exited(_),
-                ..
-            })
-        );
-        if !ended && !self.table().starting.contains(id) {
-            state = watch::give_up_if_orphaned(&dir)?.or(state);
-        }
-        let status = ContainerStatus::of(&spec, state.as_ref());
-        {
-            let mut table = self.table();
-            let Some(entry) = table.known.get_mut(id) else {
-                return Ok(());
-            };
-            if entry.status == status || entry.status.exit().is_some() {
-                return Ok(());
-            }
-            entry.status = status.clone();
-        }
-        // No receiver is no fault: the table has it.
-        let _ = self.changes.send(status);
-        Ok(())
-    }
-
-    fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let dir = self.dir(id);
-        if let Ok(Some(state)) = load::<StateFile>(&dir, STATE_FILE) {
-            state.cgroup.remove();
-        }
-        match fs::remove_dir_all(&dir) {
-            Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
-            Err(e) => return Err(RuntimeError::io("remove", &dir)(e)),
-        }
-        self.watcher.remove(id);
-        self.table().known.remove(id);
-        Ok(())
     }
 }
 

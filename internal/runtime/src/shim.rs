@@ -10,6 +10,7 @@
 
 pub mod exec;
 pub mod probe;
+mod record;
 pub mod start;
 pub mod supervise;
 

@@ -100,6 +100,9 @@ pub struct ContainerSpec {
     /// The image; used by a CRI runtime only, ignored for processes.
     #[serde(default)]
     pub image: Option<String>,
+    /// When the image is fetched; ignored for processes.
+    #[serde(default)]
+    pub pull: PullPolicy,
     /// The program and its first arguments. For a process it must not be empty together
     /// with `args`; for an image an empty one means the image's own entry point.
     pub command: Vec<String>,
@@ -155,6 +158,7 @@ impl ContainerSpec {
             name: String::new(),
             attempt: 0,
             image: None,
+            pull: PullPolicy::default(),
             command,
             args: Vec::new(),
             env: vec![("PATH".into(), DEFAULT_PATH.into())],
@@ -261,6 +265,18 @@ impl ContainerSpec {
 
 /// The `PATH` used to find a command when the environment names none.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// When an image is fetched, in Kubernetes' words.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum PullPolicy {
+    /// Each time.
+    Always,
+    /// When the node does not have it.
+    #[default]
+    IfNotPresent,
+    /// Not at all: the node has it or the container cannot start.
+    Never,
+}
 
 /// A volume and where it is seen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -69,14 +69,21 @@ fn plans(c: &mut Criterion) {
     let now = Timestamp::UNIX_EPOCH;
     let fresh = told();
     let bound = fresh.clone().plan(now).binds.len();
-    assert!(bound > PODS * 9 / 10, "only {bound} of {PODS} pods were placed");
+    assert!(
+        bound > PODS * 9 / 10,
+        "only {bound} of {PODS} pods were placed"
+    );
     println!("{bound} of {PODS} pods are placed");
 
     let mut group = c.benchmark_group("plan");
     group.sample_size(20);
     group.throughput(Throughput::Elements(bound as u64));
     group.bench_function("8,000 pods in gangs of 1 to 64 on 1,000 nodes", |b| {
-        b.iter_batched(|| fresh.clone(), |mut s| (s.plan(now), s), BatchSize::LargeInput);
+        b.iter_batched(
+            || fresh.clone(),
+            |mut s| (s.plan(now), s),
+            BatchSize::LargeInput,
+        );
     });
     group.throughput(Throughput::Elements((PODS + NODES) as u64));
     let all = events();

@@ -24,12 +24,17 @@ impl Scheduler {
             Event::PodGroupGone(namespace, name) => self.group_gone(&namespace, &name),
             Event::QueueChanged(queue) => {
                 let rules = Rules::read(&queue, &mut self.names);
-                self.queue_changed(queue.metadata.name.as_deref().unwrap_or_default(), Some(rules));
+                self.queue_changed(
+                    queue.metadata.name.as_deref().unwrap_or_default(),
+                    Some(rules),
+                );
             }
             Event::QueueGone(name) => self.queue_changed(&name, None),
             Event::PriorityClassChanged(class) => {
-                let priority =
-                    Priority { value: class.value, default: class.global_default.unwrap_or(false) };
+                let priority = Priority {
+                    value: class.value,
+                    default: class.global_default.unwrap_or(false),
+                };
                 let name = class.metadata.name.clone().unwrap_or_default();
                 self.priority_changed(name, Some(priority));
             }
@@ -41,7 +46,9 @@ impl Scheduler {
     /// waits again. Does nothing for a pod that events have confirmed.
     pub fn forget(&mut self, pod: &PodRef) {
         let key = PodKey::new(&pod.namespace, &pod.name);
-        let Some(known) = self.pods.get(&key) else { return };
+        let Some(known) = self.pods.get(&key) else {
+            return;
+        };
         if !known.assumed || known.uid != pod.uid {
             return;
         }
@@ -82,7 +89,9 @@ impl Scheduler {
     }
 
     fn node_changed(&mut self, node: &k8s::Node) {
-        let Some(name) = node.metadata.name.as_deref() else { return };
+        let Some(name) = node.metadata.name.as_deref() else {
+            return;
+        };
         let offer = Offer::read(node, &mut self.names);
         let at = self.node_at(name);
         // Nodes are reported every few seconds, mostly unchanged.
@@ -92,7 +101,9 @@ impl Scheduler {
     }
 
     fn node_gone(&mut self, name: &str) {
-        let Some(at) = self.node_index.get(name).copied() else { return };
+        let Some(at) = self.node_index.get(name).copied() else {
+            return;
+        };
         if self.nodes[at].offer.is_some() {
             self.set_offer(at, None);
         }
@@ -100,7 +111,9 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, pod: &k8s::Pod) {
-        let Some(told) = Told::read(pod, &self.config.scheduler_names) else { return };
+        let Some(told) = Told::read(pod, &self.config.scheduler_names) else {
+            return;
+        };
         let key = told.key.clone();
         let class = self.classes.join(told.spec, &mut self.names);
         let mut new = Pod {
@@ -217,14 +230,19 @@ impl Scheduler {
     }
 
     fn group_changed(&mut self, group: &PodGroup) {
-        let (Some(name), namespace) =
-            (group.metadata.name.as_deref(), group.metadata.namespace.as_deref())
-        else {
+        let (Some(name), namespace) = (
+            group.metadata.name.as_deref(),
+            group.metadata.namespace.as_deref(),
+        ) else {
             return;
         };
         let spec = Spec::read(group, &mut self.names);
         let key = GangKey::group(namespace.unwrap_or("default").into(), name);
-        if self.gangs.get(&key).is_some_and(|gang| gang.spec.as_ref() == Some(&spec)) {
+        if self
+            .gangs
+            .get(&key)
+            .is_some_and(|gang| gang.spec.as_ref() == Some(&spec))
+        {
             return;
         }
         self.unexpect(&key);

@@ -45,7 +45,9 @@ impl Unmet {
     pub(crate) fn words(self) -> &'static str {
         match self {
             Unmet::PodAffinity => "required inter-pod affinity or anti-affinity",
-            Unmet::TopologySpread => "a required topology spread (whenUnsatisfiable: DoNotSchedule)",
+            Unmet::TopologySpread => {
+                "a required topology spread (whenUnsatisfiable: DoNotSchedule)"
+            }
         }
     }
 }
@@ -88,14 +90,21 @@ pub(crate) struct Classes {
 impl Classes {
     /// The class of such pods, with one member more.
     pub(crate) fn join(&mut self, spec: &k8s::PodSpec, names: &mut Names) -> ClassIx {
-        let affinity = spec.affinity.as_ref().and_then(|affinity| affinity.node_affinity.as_ref());
+        let affinity = spec
+            .affinity
+            .as_ref()
+            .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
         let key = Key {
             demand: names.demand(&pod_requests(spec)),
             need: need(spec),
             selector: spec.node_selector.clone().unwrap_or_default(),
             affinity: affinity.map(text).unwrap_or_default(),
-            tolerations: if tolerations.is_empty() { String::new() } else { text(&tolerations) },
+            tolerations: if tolerations.is_empty() {
+                String::new()
+            } else {
+                text(&tolerations)
+            },
             unmet: unmet(spec),
         };
         if let Some(ix) = self.index.get(&key) {
@@ -129,7 +138,9 @@ impl Classes {
 
     /// One member less; true when it was the last and the class is gone.
     pub(crate) fn leave(&mut self, ix: ClassIx) -> bool {
-        let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else { return false };
+        let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else {
+            return false;
+        };
         class.members -= 1;
         if class.members > 0 {
             return false;
@@ -142,7 +153,9 @@ impl Classes {
     }
 
     pub(crate) fn get(&self, ix: ClassIx) -> &Class {
-        self.table[ix].as_ref().expect("a class lives while a pod belongs to it")
+        self.table[ix]
+            .as_ref()
+            .expect("a class lives while a pod belongs to it")
     }
 }
 
@@ -151,20 +164,36 @@ fn text<T: Serialize + ?Sized>(value: &T) -> String {
 }
 
 fn need(spec: &k8s::PodSpec) -> Need {
-    let named = |container: &k8s::Container| container.image.as_ref().is_some_and(|image| !image.is_empty());
+    let named = |container: &k8s::Container| {
+        container
+            .image
+            .as_ref()
+            .is_some_and(|image| !image.is_empty())
+    };
     let inits = spec.init_containers.iter().flatten();
-    if spec.containers.iter().chain(inits).any(named) { Need::Image } else { Need::Process }
+    if spec.containers.iter().chain(inits).any(named) {
+        Need::Image
+    } else {
+        Need::Process
+    }
 }
 
 fn unmet(spec: &k8s::PodSpec) -> Option<Unmet> {
     let affinity = spec.affinity.as_ref();
     let with = affinity
         .and_then(|a| a.pod_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
+        .and_then(|a| {
+            a.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
     let without = affinity
         .and_then(|a| a.pod_anti_affinity.as_ref())
-        .and_then(|a| a.required_during_scheduling_ignored_during_execution.as_ref());
-    if with.is_some_and(|terms| !terms.is_empty()) || without.is_some_and(|terms| !terms.is_empty()) {
+        .and_then(|a| {
+            a.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    if with.is_some_and(|terms| !terms.is_empty()) || without.is_some_and(|terms| !terms.is_empty())
+    {
         return Some(Unmet::PodAffinity);
     }
     let spread = spec.topology_spread_constraints.iter().flatten();

@@ -43,7 +43,9 @@ impl Devices {
     }
 
     fn free_devices<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Device> {
-        self.0.iter().filter(|device| device.healthy && !held.contains_key(&device.id))
+        self.0
+            .iter()
+            .filter(|device| device.healthy && !held.contains_key(&device.id))
     }
 
     /// Chooses `count` free devices, or as many as there are: from the NUMA node that has just
@@ -91,19 +93,27 @@ pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
         .chain(mains)
         .filter_map(|(container, borrows)| {
             let count = usize::try_from(gpus_of(container)).unwrap_or(0);
-            (count > 0).then(|| Ask { container: container.name.clone(), count, borrows })
+            (count > 0).then(|| Ask {
+                container: container.name.clone(),
+                count,
+                borrows,
+            })
         })
         .collect()
 }
 
 fn gpus_of(container: &k8s::Container) -> i64 {
-    let Some(resources) = &container.resources else { return 0 };
+    let Some(resources) = &container.resources else {
+        return 0;
+    };
     let of = |list: &Option<BTreeMap<String, _>>| {
         list.as_ref()
             .filter(|list| list.contains_key(NVIDIA_GPU))
             .map(|list| Amounts::from_k8s(list).get(NVIDIA_GPU))
     };
-    of(&resources.requests).or_else(|| of(&resources.limits)).unwrap_or(0)
+    of(&resources.requests)
+        .or_else(|| of(&resources.limits))
+        .unwrap_or(0)
 }
 
 /// Hands a pod's devices to its containers, in order; init containers share what the later ones
@@ -117,8 +127,14 @@ pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
         if !ask.borrows {
             next = to;
         }
-        let ids = devices[from.min(to)..to].iter().map(|id| id.to_string()).collect();
-        dealt.entry(ask.container.clone()).or_default().insert(NVIDIA_GPU.to_owned(), ids);
+        let ids = devices[from.min(to)..to]
+            .iter()
+            .map(|id| id.to_string())
+            .collect();
+        dealt
+            .entry(ask.container.clone())
+            .or_default()
+            .insert(NVIDIA_GPU.to_owned(), ids);
     }
     dealt
 }
@@ -164,14 +180,20 @@ mod tests {
         let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 2);
         assert_eq!(chosen, [Arc::from("GPU-6"), Arc::from("GPU-7")]);
         let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 3);
-        assert_eq!(chosen, [Arc::from("GPU-0"), Arc::from("GPU-1"), Arc::from("GPU-2")]);
+        assert_eq!(
+            chosen,
+            [Arc::from("GPU-0"), Arc::from("GPU-1"), Arc::from("GPU-2")]
+        );
     }
 
     #[test]
     fn devices_span_numa_nodes_only_when_none_suffices() {
         let devices = gpus(&[0, 0, 1, 1]);
         let chosen = devices.choose(&held(&["GPU-0"]), 3);
-        assert_eq!(chosen, [Arc::from("GPU-2"), Arc::from("GPU-3"), Arc::from("GPU-1")]);
+        assert_eq!(
+            chosen,
+            [Arc::from("GPU-2"), Arc::from("GPU-3"), Arc::from("GPU-1")]
+        );
     }
 
     #[test]
@@ -184,8 +206,16 @@ mod tests {
 
     #[test]
     fn init_containers_borrow_and_sidecars_keep() {
-        let ask = |name: &str, count, borrows| Ask { container: name.into(), count, borrows };
-        let asks = [ask("fetch", 2, true), ask("sidecar", 1, false), ask("main", 2, false)];
+        let ask = |name: &str, count, borrows| Ask {
+            container: name.into(),
+            count,
+            borrows,
+        };
+        let asks = [
+            ask("fetch", 2, true),
+            ask("sidecar", 1, false),
+            ask("main", 2, false),
+        ];
         let devices: Vec<Arc<str>> = ["a", "b", "c"].map(Arc::from).to_vec();
         let dealt = deal(&asks, &devices);
         assert_eq!(dealt["fetch"][NVIDIA_GPU], ["a", "b"]);

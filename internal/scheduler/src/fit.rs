@@ -17,7 +17,10 @@ enum Standing {
     Absent,
     Refused(Refusal),
     /// Holds `key.count` pods; the resources that allow no more.
-    Holds { key: Key, limits: Set },
+    Holds {
+        key: Key,
+        limits: Set,
+    },
     /// Holds none for want of these.
     Short(Set),
 }
@@ -42,7 +45,11 @@ pub(crate) struct Tally {
 
 impl Default for Tally {
     fn default() -> Tally {
-        Tally { refused: [0; Refusal::ALL.len()], short: vec![0; NAMES_MAX], nodes: 0 }
+        Tally {
+            refused: [0; Refusal::ALL.len()],
+            short: vec![0; NAMES_MAX],
+            nodes: 0,
+        }
     }
 }
 
@@ -64,12 +71,18 @@ impl Tally {
     }
 
     pub(crate) fn refused(&self) -> impl Iterator<Item = (Refusal, usize)> + '_ {
-        let all = Refusal::ALL.into_iter().map(|refusal| (refusal, self.refused[refusal as usize]));
+        let all = Refusal::ALL
+            .into_iter()
+            .map(|refusal| (refusal, self.refused[refusal as usize]));
         all.filter(|(_, nodes)| *nodes > 0)
     }
 
     pub(crate) fn short(&self) -> impl Iterator<Item = (Ix, usize)> + '_ {
-        let all = self.short.iter().enumerate().map(|(ix, nodes)| (ix as Ix, *nodes));
+        let all = self
+            .short
+            .iter()
+            .enumerate()
+            .map(|(ix, nodes)| (ix as Ix, *nodes));
         all.filter(|(_, nodes)| *nodes > 0)
     }
 }
@@ -103,7 +116,8 @@ impl View {
             Some(fixed) if fixed.offered == node.offered => fixed,
             _ => judge(class, node, offer),
         });
-        self.empty = self.empty - u64::from(old_empty) + fixed.map_or(0, |fixed| u64::from(fixed.empty));
+        self.empty =
+            self.empty - u64::from(old_empty) + fixed.map_or(0, |fixed| u64::from(fixed.empty));
         self.fixed[at] = fixed;
 
         let standing = match (&node.offer, fixed) {
@@ -136,7 +150,10 @@ impl View {
         {
             return Some(*at);
         }
-        let (most, _) = self.holds.range(..(Key::least(tier + 1, 0), 0)).next_back()?;
+        let (most, _) = self
+            .holds
+            .range(..(Key::least(tier + 1, 0), 0))
+            .next_back()?;
         at_least(most.count).map(|(_, at)| *at)
     }
 
@@ -171,7 +188,12 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
         let (count, _) = headroom(class.demand(), |ix| offer.capacity(ix));
         (score::tier(class, node, offer), count)
     };
-    Fixed { offered: node.offered, refusal, tier, empty }
+    Fixed {
+        offered: node.offered,
+        refusal,
+        tier,
+        empty,
+    }
 }
 
 fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
@@ -182,7 +204,10 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
     if count == 0 {
         return Standing::Short(limits);
     }
-    Standing::Holds { key: score::key(class, node, offer, fixed.tier, count), limits }
+    Standing::Holds {
+        key: score::key(class, node, offer, fixed.tier, count),
+        limits,
+    }
 }
 
 /// How many times a demand fits, and the resources that allow no more.
@@ -209,6 +234,9 @@ mod tests {
         let demand = Demand(vec![(0, 1000), (1, 10), (3, 1)]);
         let free = |ix: Ix| [2500, 20, 0, 7][usize::from(ix)];
         assert_eq!(headroom(&demand, free), (2, 0b11));
-        assert_eq!(headroom(&demand, |ix| if ix == 3 { -1 } else { 5000 }), (0, 0b1000));
+        assert_eq!(
+            headroom(&demand, |ix| if ix == 3 { -1 } else { 5000 }),
+            (0, 0b1000)
+        );
     }
 }

@@ -26,11 +26,19 @@ pub(crate) struct GangKey {
 
 impl GangKey {
     pub(crate) fn group(namespace: Arc<str>, name: &str) -> GangKey {
-        GangKey { namespace, name: Arc::from(name), lone: false }
+        GangKey {
+            namespace,
+            name: Arc::from(name),
+            lone: false,
+        }
     }
 
     pub(crate) fn lone(pod: &PodKey) -> GangKey {
-        GangKey { namespace: pod.namespace.clone(), name: pod.name.clone(), lone: true }
+        GangKey {
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            lone: true,
+        }
     }
 }
 
@@ -55,7 +63,9 @@ impl Spec {
         Spec {
             uid: group.metadata.uid.clone().unwrap_or_default(),
             min_member: count(spec.min_member.unwrap_or(1)),
-            min_task_member: tasks.map(|(task, n)| (Arc::from(task.as_str()), count(*n))).collect(),
+            min_task_member: tasks
+                .map(|(task, n)| (Arc::from(task.as_str()), count(*n)))
+                .collect(),
             min_resources: spec
                 .min_resources
                 .as_ref()
@@ -63,7 +73,11 @@ impl Spec {
                 .unwrap_or_default(),
             queue: given(&spec.queue).unwrap_or_else(|| DEFAULT_QUEUE.to_owned()),
             priority_class: given(&spec.priority_class_name),
-            created: group.metadata.creation_timestamp.as_ref().map(|time| time.0),
+            created: group
+                .metadata
+                .creation_timestamp
+                .as_ref()
+                .map(|time| time.0),
         }
     }
 }
@@ -163,13 +177,18 @@ impl Gang {
     pub(crate) fn whole(&self, key: &GangKey) -> bool {
         let tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
         self.total.have() >= self.minimum(key)
-            && tasks.into_iter().all(|(task, min)| self.task(task).have() >= *min)
+            && tasks
+                .into_iter()
+                .all(|(task, min)| self.task(task).have() >= *min)
     }
 
     /// Have all members ended, and no others come? Stays so when ended members are deleted.
     pub(crate) fn completed(&self, key: &GangKey) -> bool {
         let ended = self.total.succeeded + self.total.failed;
-        let said = self.shown.as_ref().is_some_and(|shown| shown.phase() == PodGroupPhase::Completed);
+        let said = self
+            .shown
+            .as_ref()
+            .is_some_and(|shown| shown.phase() == PodGroupPhase::Completed);
         self.total.pending == 0
             && self.total.occupying() == 0
             && (said || (ended > 0 && ended >= self.minimum(key)))
@@ -203,7 +222,11 @@ impl Gang {
 
     pub(crate) fn count_node(&mut self, at: NodeIx, up: bool) {
         let members = self.nodes.entry(at).or_insert(0);
-        *members = if up { *members + 1 } else { members.saturating_sub(1) };
+        *members = if up {
+            *members + 1
+        } else {
+            members.saturating_sub(1)
+        };
         if *members == 0 {
             self.nodes.remove(&at);
         }
@@ -212,7 +235,11 @@ impl Gang {
     pub(crate) fn count_priority(&mut self, priority: Option<i32>, up: bool) {
         let Some(priority) = priority else { return };
         let members = self.priorities.entry(priority).or_insert(0);
-        *members = if up { *members + 1 } else { members.saturating_sub(1) };
+        *members = if up {
+            *members + 1
+        } else {
+            members.saturating_sub(1)
+        };
         if *members == 0 {
             self.priorities.remove(&priority);
         }

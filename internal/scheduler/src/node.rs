@@ -82,7 +82,10 @@ fn ready(status: Option<&k8s::NodeStatus>) -> bool {
 fn runtimes(labels: &BTreeMap<String, String>) -> Runtimes {
     let all = [RUNTIME_PROCESS, RUNTIME_CRI, RUNTIME_HOST_IMAGES];
     if !all.iter().any(|name| labels.contains_key(*name)) {
-        return Runtimes { process: true, images: true };
+        return Runtimes {
+            process: true,
+            images: true,
+        };
     }
     let yes = |name: &str| labels.get(name).is_some_and(|value| value == "true");
     Runtimes {
@@ -132,7 +135,9 @@ impl Node {
 
     /// Does its room count as the cluster's?
     pub(crate) fn usable(&self) -> bool {
-        self.offer.as_ref().is_some_and(|offer| offer.ready && !offer.unschedulable)
+        self.offer
+            .as_ref()
+            .is_some_and(|offer| offer.ready && !offer.unschedulable)
     }
 
     pub(crate) fn set_offer(&mut self, offer: Option<Offer>) {

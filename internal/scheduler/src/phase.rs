@@ -47,15 +47,26 @@ impl Shown {
     }
 
     fn put(&mut self, kind: &str, status: bool, reason: &str, message: String) {
-        let new = GroupCondition { kind: kind.into(), status, reason: reason.into(), message };
-        match self.conditions.iter_mut().find(|condition| condition.kind == kind) {
+        let new = GroupCondition {
+            kind: kind.into(),
+            status,
+            reason: reason.into(),
+            message,
+        };
+        match self
+            .conditions
+            .iter_mut()
+            .find(|condition| condition.kind == kind)
+        {
             Some(old) => *old = new,
             None => self.conditions.push(new),
         }
     }
 
     fn has(&self, kind: &str, status: bool) -> bool {
-        self.conditions.iter().any(|c| c.kind == kind && c.status == status)
+        self.conditions
+            .iter()
+            .any(|c| c.kind == kind && c.status == status)
     }
 }
 
@@ -71,7 +82,11 @@ pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
     if total.occupying() > 0 {
         return PodGroupPhase::Unknown;
     }
-    if gang.admitted { PodGroupPhase::Inqueue } else { PodGroupPhase::Pending }
+    if gang.admitted {
+        PodGroupPhase::Inqueue
+    } else {
+        PodGroupPhase::Pending
+    }
 }
 
 impl Scheduler {
@@ -93,13 +108,23 @@ impl Scheduler {
         match report {
             _ if phase == PodGroupPhase::Running => {
                 let members = gang.total.have();
-                now.put(SCHEDULED, true, "GangPlaced", format!("the gang is whole: {members} members have a node"));
+                now.put(
+                    SCHEDULED,
+                    true,
+                    "GangPlaced",
+                    format!("the gang is whole: {members} members have a node"),
+                );
                 if now.has(UNSCHEDULABLE, true) {
                     now.put(UNSCHEDULABLE, false, "GangPlaced", String::new());
                 }
             }
             Some(report) => {
-                now.put(UNSCHEDULABLE, true, report.verdict.reason(), report.sentence());
+                now.put(
+                    UNSCHEDULABLE,
+                    true,
+                    report.verdict.reason(),
+                    report.sentence(),
+                );
                 if now.has(SCHEDULED, true) {
                     now.put(SCHEDULED, false, report.verdict.reason(), String::new());
                 }
@@ -141,7 +166,12 @@ mod tests {
             priority_class: None,
             created: None,
         };
-        Gang { spec: Some(spec), total, admitted, ..Gang::default() }
+        Gang {
+            spec: Some(spec),
+            total,
+            admitted,
+            ..Gang::default()
+        }
     }
 
     #[test]

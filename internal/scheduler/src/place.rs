@@ -70,7 +70,9 @@ impl Scheduler {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
         }
-        let Some(gang) = self.gangs.get(key) else { return Attempt::Nothing };
+        let Some(gang) = self.gangs.get(key) else {
+            return Attempt::Nothing;
+        };
         if let Some(obstacle) = self.missing_members(key, gang) {
             return Attempt::Blocked(obstacle);
         }
@@ -103,7 +105,9 @@ impl Scheduler {
     /// The gates before placement: a failed binding's pause, the queue, what the gang says that it
     /// needs at least.
     fn let_in(&mut self, key: &GangKey, now: Timestamp) -> Result<(), Obstacle> {
-        let Some(gang) = self.gangs.get(key) else { return Ok(()) };
+        let Some(gang) = self.gangs.get(key) else {
+            return Ok(());
+        };
         if let Some(until) = gang.held_until {
             if now < until {
                 self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
@@ -113,7 +117,9 @@ impl Scheduler {
                 gang.held_until = None;
             }
         }
-        let Some(gang) = self.gangs.get(key) else { return Ok(()) };
+        let Some(gang) = self.gangs.get(key) else {
+            return Ok(());
+        };
         if gang.spec.is_none() && !key.lone {
             return Err(Obstacle::no_group(key));
         }
@@ -146,10 +152,16 @@ impl Scheduler {
             if *asked > self.total.get(*ix) {
                 return Some(self.beyond_cluster(*ix, *asked));
             }
-            let Some((_, allowed)) = capability.iter().find(|(at, _)| at == ix) else { continue };
+            let Some((_, allowed)) = capability.iter().find(|(at, _)| at == ix) else {
+                continue;
+            };
             let held = queue.map_or(0, |q| q.allocated.get(*ix) + q.expected.get(*ix));
             if held + asked > *allowed {
-                let bound = Bound::Capability { resource: *ix, allowed: *allowed, held };
+                let bound = Bound::Capability {
+                    resource: *ix,
+                    allowed: *allowed,
+                    held,
+                };
                 return Some(self.over_quota(&gang.queue, bound, *asked, 0));
             }
         }
@@ -172,7 +184,10 @@ impl Scheduler {
         if missing.is_empty() {
             missing.push(format!("{present} of {minimum}"));
         }
-        Some(Obstacle::missing_members(&missing.join(", "), gang.total.have()))
+        Some(Obstacle::missing_members(
+            &missing.join(", "),
+            gang.total.have(),
+        ))
     }
 
     fn wanted(&self, key: &GangKey, gang: &Gang) -> Wanted {
@@ -184,7 +199,9 @@ impl Scheduler {
         let mut others: BTreeMap<ClassIx, Vec<PodKey>> = BTreeMap::new();
         let mut needed = gang.minimum(key).saturating_sub(gang.total.have());
         for (_, name) in &gang.pending {
-            let Some(pod) = self.pods.get(name) else { continue };
+            let Some(pod) = self.pods.get(name) else {
+                continue;
+            };
             let into = match short.get_mut(&*pod.task) {
                 Some(n) if *n > 0 => {
                     *n -= 1;
@@ -204,7 +221,11 @@ impl Scheduler {
             }
             needed = 0;
         }
-        Wanted { required: self.batches(required), others: self.batches(others), needed }
+        Wanted {
+            required: self.batches(required),
+            others: self.batches(others),
+            needed,
+        }
     }
 
     /// The hardest to place first. Not by the class's number, which is an accident.
@@ -307,7 +328,12 @@ impl Scheduler {
         let gpus = usize::try_from(demand.get(GPU)).unwrap_or(0);
         self.refresh(class);
         let mut own: Vec<NodeIx> = match self.views.get(&class) {
-            Some(view) => run.own.iter().copied().filter(|at| view.holds(*at) > 0).collect(),
+            Some(view) => run
+                .own
+                .iter()
+                .copied()
+                .filter(|at| view.holds(*at) > 0)
+                .collect(),
             None => Vec::new(),
         };
         let mut next = 0;
@@ -317,9 +343,15 @@ impl Scheduler {
                 return (next, Some(Stop::Queue(bound)));
             }
             self.refresh(class);
-            let Some(view) = self.views.get(&class) else { return (next, Some(Stop::Room)) };
+            let Some(view) = self.views.get(&class) else {
+                return (next, Some(Stop::Room));
+            };
             // Room is sought for all that are still to come, so that they stay together.
-            let ahead = coming.get(&class).copied().unwrap_or(0).max(pods.len() - next);
+            let ahead = coming
+                .get(&class)
+                .copied()
+                .unwrap_or(0)
+                .max(pods.len() - next);
             let want = u32::try_from(ahead).unwrap_or(u32::MAX);
             let Some(at) = view.choose_among(&own, want).or_else(|| view.choose(want)) else {
                 return (next, Some(Stop::Room));
@@ -329,7 +361,12 @@ impl Scheduler {
             for pod in chunk {
                 let devices = self.choose_devices(at, gpus);
                 self.occupy(at, &demand, &devices);
-                run.placed.push(Placement { pod: pod.clone(), node: at, devices, class });
+                run.placed.push(Placement {
+                    pod: pod.clone(),
+                    node: at,
+                    devices,
+                    class,
+                });
             }
             self.queues.charge(&run.queue, &demand, chunk.len() as i64);
             self.touch(at);
@@ -362,7 +399,9 @@ impl Scheduler {
         match stop {
             Stop::Queue(bound) => {
                 let resource = match bound {
-                    Bound::Capability { resource, .. } | Bound::Guarantees { resource, .. } => *resource,
+                    Bound::Capability { resource, .. } | Bound::Guarantees { resource, .. } => {
+                        *resource
+                    }
                 };
                 let each = self.classes.get(class).demand().get(resource);
                 let asked = each.saturating_mul(missing as i64);
@@ -388,13 +427,18 @@ impl Scheduler {
     /// Notes what was placed in the members and their gang. Their room and their queue's account
     /// were taken while placing.
     fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
-        let Some(gang) = self.gangs.get_mut(key) else { return };
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
         for placement in placed {
-            let Some(pod) = self.pods.get_mut(&placement.pod) else { continue };
+            let Some(pod) = self.pods.get_mut(&placement.pod) else {
+                continue;
+            };
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
             gang.count(&placement.pod, &pod.task, Stage::Bound, true);
             gang.count_node(placement.node, true);
-            gang.allocated.add(self.classes.get(placement.class).demand(), 1);
+            gang.allocated
+                .add(self.classes.get(placement.class).demand(), 1);
             pod.stage = Stage::Bound;
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();

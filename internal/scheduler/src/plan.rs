@@ -44,7 +44,11 @@ pub struct GroupRef {
 
 impl GroupRef {
     pub(crate) fn of(key: &GangKey) -> GroupRef {
-        GroupRef { namespace: key.namespace.to_string(), name: key.name.to_string(), lone: key.lone }
+        GroupRef {
+            namespace: key.namespace.to_string(),
+            name: key.name.to_string(),
+            lone: key.lone,
+        }
     }
 }
 
@@ -148,7 +152,11 @@ impl Scheduler {
     pub fn plan(&mut self, now: Timestamp) -> Plan {
         let woken = self.wake.is_some_and(|wake| wake <= now);
         if !self.changed && !woken {
-            return Plan { unchanged: true, wake: self.wake, ..Plan::default() };
+            return Plan {
+                unchanged: true,
+                wake: self.wake,
+                ..Plan::default()
+            };
         }
         self.plans += 1;
         self.wake = None;
@@ -179,15 +187,30 @@ impl Scheduler {
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
     ) {
         let mut turns: BTreeMap<String, Turn> = BTreeMap::new();
-        for (name, queue) in self.queues.iter().filter(|(_, queue)| !queue.line.is_empty()) {
+        for (name, queue) in self
+            .queues
+            .iter()
+            .filter(|(_, queue)| !queue.line.is_empty())
+        {
             let line = queue.line.iter().map(|place| place.gang.clone()).collect();
-            turns.insert(name.clone(), Turn { line, next: 0, started: Vec::new() });
+            turns.insert(
+                name.clone(),
+                Turn {
+                    line,
+                    next: 0,
+                    started: Vec::new(),
+                },
+            );
         }
         let mut order: BTreeSet<(Reverse<i32>, i128, String)> =
             turns.keys().map(|name| self.standing(name)).collect();
         while let Some((_, _, name)) = order.pop_first() {
-            let Some(turn) = turns.get_mut(&name) else { continue };
-            let Some(key) = turn.line.get(turn.next).cloned() else { continue };
+            let Some(turn) = turns.get_mut(&name) else {
+                continue;
+            };
+            let Some(key) = turn.line.get(turn.next).cloned() else {
+                continue;
+            };
             let was_whole = self.gangs.get(&key).is_some_and(|gang| gang.whole(&key));
             match self.attempt(&key, now) {
                 Attempt::Nothing => {}
@@ -216,7 +239,11 @@ impl Scheduler {
 
     fn standing(&self, queue: &str) -> (Reverse<i32>, i128, String) {
         let priority = self.queues.rules(queue).map_or(0, |rules| rules.priority);
-        (Reverse(priority), self.queues.share(queue, &self.total), queue.to_owned())
+        (
+            Reverse(priority),
+            self.queues.share(queue, &self.total),
+            queue.to_owned(),
+        )
     }
 
     fn count_overtaken(&mut self, turn: &Turn) {
@@ -239,7 +266,9 @@ impl Scheduler {
     pub(crate) fn write_binds(&self, key: &GangKey, placed: Vec<Placement>, binds: &mut Vec<Bind>) {
         let group = GroupRef::of(key);
         for placement in placed {
-            let Some(pod) = self.pods.get(&placement.pod) else { continue };
+            let Some(pod) = self.pods.get(&placement.pod) else {
+                continue;
+            };
             let devices = if placement.devices.is_empty() {
                 ChosenDevices::new()
             } else {
@@ -267,7 +296,9 @@ impl Scheduler {
             .collect();
         for line in lines {
             for (ahead, key) in line.iter().enumerate() {
-                let Some(obstacle) = obstacles.get(key) else { continue };
+                let Some(obstacle) = obstacles.get(key) else {
+                    continue;
+                };
                 let report = self.report(key, obstacle, ahead);
                 plan.groups.extend(self.status_update(key, Some(&report)));
                 plan.unscheduled.extend(self.tell(key, &report));
@@ -297,6 +328,10 @@ impl Scheduler {
                 uid: pod.uid.clone(),
             })
         });
-        Some(Unscheduled { group: GroupRef::of(key), pods: pods.collect(), message: sentence })
+        Some(Unscheduled {
+            group: GroupRef::of(key),
+            pods: pods.collect(),
+            message: sentence,
+        })
     }
 }

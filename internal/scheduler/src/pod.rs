@@ -22,7 +22,10 @@ pub(crate) struct PodKey {
 
 impl PodKey {
     pub(crate) fn new(namespace: &str, name: &str) -> PodKey {
-        PodKey { namespace: Arc::from(namespace), name: Arc::from(name) }
+        PodKey {
+            namespace: Arc::from(namespace),
+            name: Arc::from(name),
+        }
     }
 
     /// Orders names so that `worker-2` comes before `worker-10`: rank order, where names count.
@@ -96,14 +99,23 @@ impl<'a> Told<'a> {
     pub(crate) fn read(pod: &'a k8s::Pod, scheduler_names: &[String]) -> Option<Told<'a>> {
         let meta = &pod.metadata;
         let spec = pod.spec.as_ref()?;
-        let key = PodKey::new(meta.namespace.as_deref().unwrap_or("default"), meta.name.as_deref()?);
+        let key = PodKey::new(
+            meta.namespace.as_deref().unwrap_or("default"),
+            meta.name.as_deref()?,
+        );
         let annotation = |name: &str| word(meta.annotations.as_ref(), name);
         let group = annotation(GROUP_NAME);
         let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
         let ours = scheduler_names.iter().any(|name| name == scheduler);
         let node = spec.node_name.as_deref().filter(|name| !name.is_empty());
-        let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
-        let gated = spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty());
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        let gated = spec
+            .scheduling_gates
+            .as_ref()
+            .is_some_and(|gates| !gates.is_empty());
         let stage = match (phase, node) {
             (Some("Succeeded"), _) => Stage::Succeeded,
             (Some("Failed"), _) => Stage::Failed,
@@ -138,5 +150,7 @@ impl<'a> Told<'a> {
 }
 
 fn word<'a>(map: Option<&'a BTreeMap<String, String>>, name: &str) -> Option<&'a str> {
-    map.and_then(|map| map.get(name)).map(String::as_str).filter(|value| !value.is_empty())
+    map.and_then(|map| map.get(name))
+        .map(String::as_str)
+        .filter(|value| !value.is_empty())
 }

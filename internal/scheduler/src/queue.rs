@@ -52,13 +52,23 @@ impl Default for Rules {
 impl Rules {
     pub(crate) fn read(queue: &Object, names: &mut Names) -> Rules {
         let spec = &queue.spec;
-        let capability = spec.capability.as_ref().map(Amounts::from_k8s).unwrap_or_default();
-        let guarantee = spec.guaranteed_resources().map(Amounts::from_k8s).unwrap_or_default();
+        let capability = spec
+            .capability
+            .as_ref()
+            .map(Amounts::from_k8s)
+            .unwrap_or_default();
+        let guarantee = spec
+            .guaranteed_resources()
+            .map(Amounts::from_k8s)
+            .unwrap_or_default();
         let state = queue.status.as_ref().and_then(|status| status.state);
         Rules {
             weight: i64::from(spec.weight.unwrap_or(1).max(1)),
             priority: spec.priority.unwrap_or(0),
-            capability: capability.iter().map(|(name, n)| (names.intern(name), n)).collect(),
+            capability: capability
+                .iter()
+                .map(|(name, n)| (names.intern(name), n))
+                .collect(),
             guarantee: names.demand(&guarantee),
             open: !matches!(state, Some(QueueState::Closed | QueueState::Closing)),
         }
@@ -69,7 +79,11 @@ impl Rules {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Bound {
     /// Its own capability.
-    Capability { resource: Ix, allowed: i64, held: i64 },
+    Capability {
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+    },
     /// What is kept for other queues.
     Guarantees { resource: Ix, idle: i64, kept: i64 },
 }
@@ -113,7 +127,11 @@ impl Queues {
 
     /// Forgets a queue that neither exists nor is named by a gang.
     pub(crate) fn tidy(&mut self, name: &str) {
-        if self.table.get(name).is_some_and(|queue| queue.rules.is_none() && queue.gangs == 0) {
+        if self
+            .table
+            .get(name)
+            .is_some_and(|queue| queue.rules.is_none() && queue.gangs == 0)
+        {
             self.table.remove(name);
         }
     }
@@ -121,7 +139,10 @@ impl Queues {
     /// Puts so many demands on the queue's account; a negative number takes them off.
     pub(crate) fn charge(&mut self, name: &str, demand: &Demand, times: i64) {
         let queue = self.entry(name);
-        let guarded = queue.rules.as_ref().is_some_and(|rules| !rules.guarantee.0.is_empty());
+        let guarded = queue
+            .rules
+            .as_ref()
+            .is_some_and(|rules| !rules.guarantee.0.is_empty());
         if guarded {
             self.keep(name, -1);
         }
@@ -138,7 +159,9 @@ impl Queues {
     }
 
     fn keep(&mut self, name: &str, times: i64) {
-        let Some(queue) = self.table.get(name) else { return };
+        let Some(queue) = self.table.get(name) else {
+            return;
+        };
         let unmet = unmet(queue);
         self.kept.add(&unmet, times);
     }
@@ -150,7 +173,9 @@ impl Queues {
         demand: &Demand,
         idle: impl Fn(Ix) -> i64,
     ) -> (u32, Option<Bound>) {
-        let Some(queue) = self.table.get(name) else { return (u32::MAX, None) };
+        let Some(queue) = self.table.get(name) else {
+            return (u32::MAX, None);
+        };
         let mut least = (i64::from(u32::MAX), None);
         let capability = queue.rules.iter().flat_map(|rules| &rules.capability);
         for (ix, allowed) in capability {
@@ -161,7 +186,11 @@ impl Queues {
             let held = queue.allocated.get(*ix);
             let times = (allowed - held).max(0) / asked;
             if times < least.0 {
-                let bound = Bound::Capability { resource: *ix, allowed: *allowed, held };
+                let bound = Bound::Capability {
+                    resource: *ix,
+                    allowed: *allowed,
+                    held,
+                };
                 least = (times, Some(bound));
             }
         }
@@ -173,7 +202,11 @@ impl Queues {
             }
             let times = (idle(*ix) - kept).max(0) / asked;
             if times < least.0 {
-                let bound = Bound::Guarantees { resource: *ix, idle: idle(*ix), kept };
+                let bound = Bound::Guarantees {
+                    resource: *ix,
+                    idle: idle(*ix),
+                    kept,
+                };
                 least = (times, Some(bound));
             }
         }
@@ -182,14 +215,18 @@ impl Queues {
 
     /// The queue's dominant share of the cluster over its weight, and of which resource.
     pub(crate) fn share(&self, name: &str, total: &Room) -> i128 {
-        let Some(queue) = self.table.get(name) else { return 0 };
+        let Some(queue) = self.table.get(name) else {
+            return 0;
+        };
         let weight = queue.rules.as_ref().map_or(1, |rules| rules.weight);
-        let parts = queue.allocated.iter().filter(|(ix, _)| *ix != PODS).map(|(ix, held)| {
-            match total.get(ix) {
+        let parts = queue
+            .allocated
+            .iter()
+            .filter(|(ix, _)| *ix != PODS)
+            .map(|(ix, held)| match total.get(ix) {
                 ..=0 => 0,
                 all => i128::from(held) * SHARE_PARTS / i128::from(all),
-            }
-        });
+            });
         parts.max().unwrap_or(0) / i128::from(weight)
     }
 }

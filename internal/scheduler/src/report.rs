@@ -24,13 +24,19 @@ pub(crate) struct Obstacle {
 
 impl Obstacle {
     fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
-        Obstacle { verdict, binding, would_fit, ..Obstacle::default() }
+        Obstacle {
+            verdict,
+            binding,
+            would_fit,
+            ..Obstacle::default()
+        }
     }
 
     pub(crate) fn held() -> Obstacle {
         Obstacle::new(
             Verdict::Waiting,
-            "room was found, but the API refused a member's binding; it is tried again shortly".into(),
+            "room was found, but the API refused a member's binding; it is tried again shortly"
+                .into(),
             "the API accepting the binding: the event on the pod says what it refused".into(),
         )
     }
@@ -84,7 +90,10 @@ impl Obstacle {
 impl Scheduler {
     pub(crate) fn beyond_cluster(&self, resource: Ix, asked: i64) -> Obstacle {
         let name = self.names.name(resource);
-        let (asked, has) = (quantity_of(name, asked), quantity_of(name, self.total.get(resource)));
+        let (asked, has) = (
+            quantity_of(name, asked),
+            quantity_of(name, self.total.get(resource)),
+        );
         Obstacle::new(
             Verdict::InsufficientResources,
             format!("minResources asks for {name}: {asked}, and all nodes together have {has}"),
@@ -92,25 +101,45 @@ impl Scheduler {
         )
     }
 
-    pub(crate) fn over_quota(&self, queue: &str, bound: Bound, asked: i64, possible: usize) -> Obstacle {
+    pub(crate) fn over_quota(
+        &self,
+        queue: &str,
+        bound: Bound,
+        asked: i64,
+        possible: usize,
+    ) -> Obstacle {
         let mut obstacle = match bound {
-            Bound::Capability { resource, allowed, held } => {
+            Bound::Capability {
+                resource,
+                allowed,
+                held,
+            } => {
                 let name = self.names.name(resource);
                 let short = quantity_of(name, held + asked - allowed);
                 let [held, allowed, asked] = [held, allowed, asked].map(|n| quantity_of(name, n));
                 Obstacle::new(
                     Verdict::QuotaExceeded,
-                    format!("queue {queue} holds {held} of the {allowed} {name} it may use, and {asked} more are needed"),
-                    format!("{short} {name} given back in queue {queue}, or that much more capability"),
+                    format!(
+                        "queue {queue} holds {held} of the {allowed} {name} it may use, and {asked} more are needed"
+                    ),
+                    format!(
+                        "{short} {name} given back in queue {queue}, or that much more capability"
+                    ),
                 )
             }
-            Bound::Guarantees { resource, idle, kept } => {
+            Bound::Guarantees {
+                resource,
+                idle,
+                kept,
+            } => {
                 let name = self.names.name(resource);
                 let short = quantity_of(name, kept + asked - idle);
                 let [idle, kept, asked] = [idle, kept, asked].map(|n| quantity_of(name, n));
                 Obstacle::new(
                     Verdict::QuotaExceeded,
-                    format!("{idle} {name} are free, {kept} of them kept for other queues' guarantees, and {asked} more are needed"),
+                    format!(
+                        "{idle} {name} are free, {kept} of them kept for other queues' guarantees, and {asked} more are needed"
+                    ),
                     format!("{short} {name} becoming free, or smaller guarantees"),
                 )
             }
@@ -121,13 +150,25 @@ impl Scheduler {
 
     /// A class that finds no room for `missing` more members. Its view must be fresh.
     pub(crate) fn no_room(&self, class: ClassIx, missing: usize, possible: usize) -> Obstacle {
-        let Some(view) = self.views.get(&class) else { return Obstacle::default() };
-        let mut obstacle = Obstacle { possible, nodes: view.tally.nodes, ..Obstacle::default() };
+        let Some(view) = self.views.get(&class) else {
+            return Obstacle::default();
+        };
+        let mut obstacle = Obstacle {
+            possible,
+            nodes: view.tally.nodes,
+            ..Obstacle::default()
+        };
         for (refusal, nodes) in view.tally.refused() {
-            obstacle.per_reason.push(ReasonCount { reason: refusal.words().to_owned(), nodes });
+            obstacle.per_reason.push(ReasonCount {
+                reason: refusal.words().to_owned(),
+                nodes,
+            });
         }
         for (ix, nodes) in view.tally.short() {
-            obstacle.per_reason.push(ReasonCount { reason: self.shortage(ix), nodes });
+            obstacle.per_reason.push(ReasonCount {
+                reason: self.shortage(ix),
+                nodes,
+            });
         }
         obstacle
             .per_reason
@@ -142,7 +183,10 @@ impl Scheduler {
         let scarce = self.scarce(class);
         if view.empty == 0 {
             obstacle.verdict = Verdict::NoNodeFits;
-            let refusals = view.tally.refused().map(|(refusal, _)| refusal.remedy().to_owned());
+            let refusals = view
+                .tally
+                .refused()
+                .map(|(refusal, _)| refusal.remedy().to_owned());
             let sizes = scarce.iter().map(|ix| {
                 let name = self.names.name(*ix);
                 format!("a node with {name}: {}", quantity_of(name, demand.get(*ix)))
@@ -153,12 +197,17 @@ impl Scheduler {
             return obstacle;
         }
         obstacle.verdict = Verdict::InsufficientResources;
-        let Some(ix) = scarce.first().copied() else { return obstacle };
+        let Some(ix) = scarce.first().copied() else {
+            return obstacle;
+        };
         let name = self.names.name(ix);
         let each = demand.get(ix);
         let needed = each.saturating_mul(missing as i64);
         let idle = self.idle(ix).max(0);
-        let (free, all) = (quantity_of(name, idle), quantity_of(name, self.total.get(ix)));
+        let (free, all) = (
+            quantity_of(name, idle),
+            quantity_of(name, self.total.get(ix)),
+        );
         let scattered = if idle >= needed && view.room == 0 {
             ", in places where no member can use them"
         } else {
@@ -176,8 +225,10 @@ impl Scheduler {
                 format!("{name}: {}", quantity_of(name, demand.get(*ix)))
             })
             .collect();
-        obstacle.would_fit =
-            format!("room for {missing} more {members} on matching nodes, each {}", wanted.join(", "));
+        obstacle.would_fit = format!(
+            "room for {missing} more {members} on matching nodes, each {}",
+            wanted.join(", ")
+        );
         if view.room + missing as u64 > view.empty {
             obstacle.would_fit.push_str(&format!(
                 " (matching nodes hold {} such members when empty: add nodes)",
@@ -189,25 +240,43 @@ impl Scheduler {
 
     /// What nodes run out of first for the class, the most frequent first, then by name.
     fn scarce(&self, class: ClassIx) -> Vec<Ix> {
-        let Some(view) = self.views.get(&class) else { return Vec::new() };
+        let Some(view) = self.views.get(&class) else {
+            return Vec::new();
+        };
         let mut short: Vec<(Ix, usize)> = view.tally.short().collect();
-        short.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| self.names.name(a.0).cmp(self.names.name(b.0))));
+        short.sort_by(|a, b| {
+            b.1.cmp(&a.1)
+                .then_with(|| self.names.name(a.0).cmp(self.names.name(b.0)))
+        });
         short.into_iter().map(|(ix, _)| ix).collect()
     }
 
     fn shortage(&self, ix: Ix) -> String {
-        if ix == PODS { "Too many pods".to_owned() } else { format!("Insufficient {}", self.names.name(ix)) }
+        if ix == PODS {
+            "Too many pods".to_owned()
+        } else {
+            format!("Insufficient {}", self.names.name(ix))
+        }
     }
 
     /// The report on a waiting gang, with so many before it in its queue.
-    pub(crate) fn report(&mut self, key: &GangKey, obstacle: &Obstacle, ahead: usize) -> PlacementReport {
-        let Some(gang) = self.gangs.get(key) else { return PlacementReport::default() };
+    pub(crate) fn report(
+        &mut self,
+        key: &GangKey,
+        obstacle: &Obstacle,
+        ahead: usize,
+    ) -> PlacementReport {
+        let Some(gang) = self.gangs.get(key) else {
+            return PlacementReport::default();
+        };
         let whole = gang.whole(key);
         let mut binding = obstacle.binding.clone();
         if gang.overtaken > 0 {
             let (count, queue) = (gang.overtaken, &gang.queue);
             let gangs = if count == 1 { "gang" } else { "gangs" };
-            binding.push_str(&format!("; {count} {gangs} behind it in queue {queue} started meanwhile"));
+            binding.push_str(&format!(
+                "; {count} {gangs} behind it in queue {queue} started meanwhile"
+            ));
         }
         let mut report = PlacementReport {
             namespace: key.namespace.to_string(),
@@ -231,19 +300,30 @@ impl Scheduler {
     }
 
     fn task_reports(&mut self, key: &GangKey) -> Vec<TaskReport> {
-        let Some(gang) = self.gangs.get(key) else { return Vec::new() };
+        let Some(gang) = self.gangs.get(key) else {
+            return Vec::new();
+        };
         let single = gang.tasks.len() <= 1;
         let minimum = gang.minimum(key);
         let mut tasks = Vec::new();
         let mut classes = Vec::new();
         for (task, counts) in &gang.tasks {
             let first = gang.pending.iter().find_map(|(_, name)| {
-                self.pods.get(name).filter(|pod| pod.task == *task).map(|pod| pod.class)
+                self.pods
+                    .get(name)
+                    .filter(|pod| pod.task == *task)
+                    .map(|pod| pod.class)
             });
-            let min = gang.spec.as_ref().and_then(|spec| spec.min_task_member.get(task).copied());
+            let min = gang
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.min_task_member.get(task).copied());
             let each = first.map(|class| {
                 let demand = &self.classes.get(class).demand().0;
-                demand.iter().map(|(ix, n)| (self.names.name(*ix).to_owned(), *n)).collect()
+                demand
+                    .iter()
+                    .map(|(ix, n)| (self.names.name(*ix).to_owned(), *n))
+                    .collect()
             });
             tasks.push(TaskReport {
                 name: task.to_string(),

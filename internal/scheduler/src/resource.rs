@@ -37,7 +37,10 @@ pub(crate) struct Names {
 
 impl Names {
     pub(crate) fn new() -> Names {
-        let mut names = Names { list: Vec::new(), index: BTreeMap::new() };
+        let mut names = Names {
+            list: Vec::new(),
+            index: BTreeMap::new(),
+        };
         for name in [amounts::CPU, amounts::MEMORY, amounts::PODS, NVIDIA_GPU] {
             names.intern(name);
         }
@@ -59,7 +62,9 @@ impl Names {
     }
 
     pub(crate) fn name(&self, ix: Ix) -> &str {
-        self.list.get(usize::from(ix)).map_or("(too many resource names)", String::as_str)
+        self.list
+            .get(usize::from(ix))
+            .map_or("(too many resource names)", String::as_str)
     }
 
     /// What is asked for, sparse: only positive amounts, by number.
@@ -101,7 +106,10 @@ pub(crate) struct Demand(pub(crate) Vec<(Ix, i64)>);
 
 impl Demand {
     pub(crate) fn get(&self, ix: Ix) -> i64 {
-        self.0.iter().find(|(i, _)| *i == ix).map_or(0, |(_, amount)| *amount)
+        self.0
+            .iter()
+            .find(|(i, _)| *i == ix)
+            .map_or(0, |(_, amount)| *amount)
     }
 }
 
@@ -132,19 +140,28 @@ impl Room {
     /// Adds `times` demands; a negative number takes them away.
     pub(crate) fn add(&mut self, demand: &Demand, times: i64) {
         for (ix, amount) in &demand.0 {
-            self.set(*ix, self.get(*ix).saturating_add(amount.saturating_mul(times)));
+            self.set(
+                *ix,
+                self.get(*ix).saturating_add(amount.saturating_mul(times)),
+            );
         }
     }
 
     pub(crate) fn add_room(&mut self, other: &Room, times: i64) {
         for (ix, amount) in other.iter() {
             if amount != 0 {
-                self.set(ix, self.get(ix).saturating_add(amount.saturating_mul(times)));
+                self.set(
+                    ix,
+                    self.get(ix).saturating_add(amount.saturating_mul(times)),
+                );
             }
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, i64)> + '_ {
-        self.0.iter().enumerate().map(|(ix, amount)| (ix as Ix, *amount))
+        self.0
+            .iter()
+            .enumerate()
+            .map(|(ix, amount)| (ix as Ix, *amount))
     }
 }

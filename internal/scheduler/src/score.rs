@@ -32,7 +32,13 @@ pub(crate) struct Key {
 impl Key {
     /// The least key of a tier and count.
     pub(crate) fn least(tier: i64, count: u32) -> Key {
-        Key { tier, count, spare_gpus: i64::MIN, idle: i64::MIN, rank: 0 }
+        Key {
+            tier,
+            count,
+            spare_gpus: i64::MIN,
+            idle: i64::MIN,
+            rank: 0,
+        }
     }
 }
 
@@ -47,14 +53,28 @@ pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
 /// The node's key as it is now.
 pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u32) -> Key {
     let asked = class.demand().get(GPU);
-    let free = if offer.allocatable.get(GPU) > 0 { node.free(GPU) } else { 0 };
+    let free = if offer.allocatable.get(GPU) > 0 {
+        node.free(GPU)
+    } else {
+        0
+    };
     let spare_gpus = free - asked.saturating_mul(i64::from(count));
-    Key { tier, count, spare_gpus, idle: idle(node, offer), rank: node.rank }
+    Key {
+        tier,
+        count,
+        spare_gpus,
+        idle: idle(node, offer),
+        rank: node.rank,
+    }
 }
 
 fn idle(node: &Node, offer: &Offer) -> i64 {
     let (mut sum, mut kinds) = (0, 0);
-    for (ix, amount) in offer.allocatable.iter().filter(|(ix, amount)| *ix != PODS && *amount > 0) {
+    for (ix, amount) in offer
+        .allocatable
+        .iter()
+        .filter(|(ix, amount)| *ix != PODS && *amount > 0)
+    {
         let free = i128::from(node.free(ix).clamp(0, amount));
         sum += (free * 1000 / i128::from(amount)) as i64;
         kinds += 1;

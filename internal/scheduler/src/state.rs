@@ -29,7 +29,9 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         let names = ["muster", "default-scheduler", "volcano", ""];
-        Config { scheduler_names: names.map(str::to_owned).to_vec() }
+        Config {
+            scheduler_names: names.map(str::to_owned).to_vec(),
+        }
     }
 }
 
@@ -218,8 +220,11 @@ impl Scheduler {
         if self.views.len() <= VIEWS_MAX {
             return;
         }
-        let mut by_age: Vec<(u64, ClassIx)> =
-            self.views.iter().map(|(class, view)| (view.asked, *class)).collect();
+        let mut by_age: Vec<(u64, ClassIx)> = self
+            .views
+            .iter()
+            .map(|(class, view)| (view.asked, *class))
+            .collect();
         by_age.sort_unstable();
         let surplus = self.views.len() - VIEWS_MAX;
         for (_, class) in by_age.into_iter().take(surplus) {
@@ -237,17 +242,28 @@ impl Scheduler {
         if let Some(spec) = &gang.spec {
             return spec.queue.clone();
         }
-        let own = gang.members.first().filter(|_| key.lone).and_then(|pod| self.pods.get(pod));
+        let own = gang
+            .members
+            .first()
+            .filter(|_| key.lone)
+            .and_then(|pod| self.pods.get(pod));
         let named = own.and_then(|pod| pod.queue.clone());
         named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
     }
 
     fn priority_of(&self, gang: &Gang) -> i32 {
-        let class = gang.spec.as_ref().and_then(|spec| spec.priority_class.as_ref());
+        let class = gang
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.priority_class.as_ref());
         if let Some(priority) = class.and_then(|name| self.priorities.get(name)) {
             return priority.value;
         }
-        gang.priorities.keys().next_back().copied().unwrap_or_else(|| self.default_priority())
+        gang.priorities
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or_else(|| self.default_priority())
     }
 
     /// The value of the global default class.
@@ -261,15 +277,24 @@ impl Scheduler {
         if let Some(spec) = &gang.spec {
             return spec.created;
         }
-        gang.members.iter().filter_map(|pod| self.pods.get(pod)?.created).min()
+        gang.members
+            .iter()
+            .filter_map(|pod| self.pods.get(pod)?.created)
+            .min()
     }
 
     /// After a gang changed: puts it where it belongs, or forgets it.
     pub(crate) fn settle(&mut self, key: &GangKey) {
         self.changed = true;
-        let Some(gang) = self.gangs.get(key) else { return };
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
         let forgotten = gang.forgotten();
-        let queue = if forgotten { String::new() } else { self.queue_of(key, gang) };
+        let queue = if forgotten {
+            String::new()
+        } else {
+            self.queue_of(key, gang)
+        };
         if gang.queue != queue {
             self.move_gang(key, &queue);
         }
@@ -279,10 +304,12 @@ impl Scheduler {
             return;
         }
         self.stirred.insert(key.clone());
-        let Some(gang) = self.gangs.get(key) else { return };
-        let place = gang.waits(key).then(|| {
-            LineKey::new(self.priority_of(gang), self.since(gang), key.clone())
-        });
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
+        let place = gang
+            .waits(key)
+            .then(|| LineKey::new(self.priority_of(gang), self.since(gang), key.clone()));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
             let line = &mut self.queues.entry(&queue).line;
@@ -291,7 +318,9 @@ impl Scheduler {
             }
             line.extend(place.clone());
         }
-        let Some(gang) = self.gangs.get_mut(key) else { return };
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
         if place.is_none() {
             gang.overtaken = 0;
             gang.held_until = None;
@@ -302,7 +331,10 @@ impl Scheduler {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
             if let Some(spec) = &gang.spec {
-                self.queues.entry(&queue).expected.add(&spec.min_resources, times);
+                self.queues
+                    .entry(&queue)
+                    .expected
+                    .add(&spec.min_resources, times);
             }
         }
     }
@@ -311,7 +343,9 @@ impl Scheduler {
     /// no queue.
     fn move_gang(&mut self, key: &GangKey, to: &str) {
         self.unexpect(key);
-        let Some(gang) = self.gangs.get_mut(key) else { return };
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
         let from = std::mem::replace(&mut gang.queue, to.to_owned());
         let held = gang.allocated.clone();
         let place = gang.line.take();
@@ -332,11 +366,16 @@ impl Scheduler {
 
     /// Takes what a gang said it needs off its queue's expectations: before its spec changes.
     pub(crate) fn unexpect(&mut self, key: &GangKey) {
-        let Some(gang) = self.gangs.get_mut(key) else { return };
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
         if std::mem::take(&mut gang.expected)
             && let Some(spec) = &gang.spec
         {
-            self.queues.entry(&gang.queue).expected.add(&spec.min_resources, -1);
+            self.queues
+                .entry(&gang.queue)
+                .expected
+                .add(&spec.min_resources, -1);
         }
     }
 }

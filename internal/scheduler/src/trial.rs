@@ -43,7 +43,11 @@ impl Scheduler {
             {
                 name.insert_str(0, MARK);
             }
-            let namespace = pod.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+            let namespace = pod
+                .metadata
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned());
             let name = pod.metadata.name.clone().unwrap_or_default();
             self.apply(Event::PodChanged(Box::new(pod)));
             if let Some(known) = self.pods.get(&PodKey::new(&namespace, &name)) {
@@ -55,7 +59,11 @@ impl Scheduler {
             let mut group = group.clone();
             mark(&mut group.metadata.name);
             group.status = None;
-            let namespace = group.metadata.namespace.clone().unwrap_or_else(|| "default".to_owned());
+            let namespace = group
+                .metadata
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned());
             let name = group.metadata.name.clone().unwrap_or_default();
             keys.push(GangKey::group(namespace.as_str().into(), &name));
             self.apply(Event::PodGroupChanged(Box::new(group)));
@@ -77,7 +85,9 @@ impl Scheduler {
             let ahead = self.gangs.get(key).map_or(0, |gang| {
                 let queue = self.queues.get(&gang.queue);
                 let line = queue.into_iter().flat_map(|queue| &queue.line);
-                gang.line.as_ref().map_or(0, |own| line.take_while(|place| *place < own).count())
+                gang.line
+                    .as_ref()
+                    .map_or(0, |own| line.take_while(|place| *place < own).count())
             });
             let obstacle = match self.attempt(key, now) {
                 Attempt::Nothing => None,

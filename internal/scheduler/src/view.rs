@@ -63,29 +63,43 @@ impl Scheduler {
     /// Everything, as plain data: costs the cluster's size.
     #[must_use]
     pub fn view(&self) -> ClusterView {
-        let nodes = self.node_index.values().map(|at| &self.nodes[*at]).map(|node| {
-            let allocatable = node.offer.as_ref().map(|offer| self.names.amounts(&offer.allocatable));
-            let view = NodeView {
-                exists: node.offer.is_some(),
-                allocatable: allocatable.unwrap_or_default(),
-                used: self.names.amounts(&node.used),
-                pods: node.pods,
-                held: node.held.keys().map(|id| id.to_string()).collect(),
-            };
-            (node.name.to_string(), view)
-        });
+        let nodes = self
+            .node_index
+            .values()
+            .map(|at| &self.nodes[*at])
+            .map(|node| {
+                let allocatable = node
+                    .offer
+                    .as_ref()
+                    .map(|offer| self.names.amounts(&offer.allocatable));
+                let view = NodeView {
+                    exists: node.offer.is_some(),
+                    allocatable: allocatable.unwrap_or_default(),
+                    used: self.names.amounts(&node.used),
+                    pods: node.pods,
+                    held: node.held.keys().map(|id| id.to_string()).collect(),
+                };
+                (node.name.to_string(), view)
+            });
         let pods = self.pods.iter().map(|(key, pod)| {
             let demand = &self.classes.get(pod.class).demand().0;
             let view = PodView {
                 node: pod.node.map(|at| self.nodes[at].name.to_string()),
                 pending: pod.stage == Stage::Pending,
-                requests: demand.iter().map(|(ix, n)| (self.names.name(*ix).to_owned(), *n)).collect(),
+                requests: demand
+                    .iter()
+                    .map(|(ix, n)| (self.names.name(*ix).to_owned(), *n))
+                    .collect(),
                 group: pod.gang.name.to_string(),
                 devices: pod.devices.iter().map(|id| id.to_string()).collect(),
             };
             ((key.namespace.to_string(), key.name.to_string()), view)
         });
-        ClusterView { nodes: nodes.collect(), pods: pods.collect(), queues: self.queue_views() }
+        ClusterView {
+            nodes: nodes.collect(),
+            pods: pods.collect(),
+            queues: self.queue_views(),
+        }
     }
 
     /// What each queue holds and who waits in it: costs the number of gangs.
@@ -94,7 +108,10 @@ impl Scheduler {
         let mut views: BTreeMap<String, QueueView> = BTreeMap::new();
         for (name, queue) in self.queues.iter() {
             let line = queue.line.iter().map(|place| {
-                (place.gang.namespace.to_string(), place.gang.name.to_string())
+                (
+                    place.gang.namespace.to_string(),
+                    place.gang.name.to_string(),
+                )
             });
             let view = QueueView {
                 allocated: self.names.amounts(&queue.allocated),

@@ -33,13 +33,22 @@ fn a_gang_that_does_not_fit_binds_nothing_and_says_why() {
     assert!(plan.binds.is_empty());
     let report = report(&plan, "second");
     assert_eq!(report.verdict, Verdict::InsufficientResources);
-    assert_eq!((report.members_wanted, report.members_placed_possible), (6, 2));
+    assert_eq!(
+        (report.members_wanted, report.members_placed_possible),
+        (6, 2)
+    );
     assert_eq!(
         report.sentence(),
         "gang of 6 waits whole (2 would find room): 0/2 nodes are available: 2 Insufficient nvidia.com/gpu."
     );
-    assert_eq!(report.binding, "2 of 8 nvidia.com/gpu are free, and 4 more are needed");
-    assert_eq!(report.would_fit, "room for 4 more members on matching nodes, each nvidia.com/gpu: 1");
+    assert_eq!(
+        report.binding,
+        "2 of 8 nvidia.com/gpu are free, and 4 more are needed"
+    );
+    assert_eq!(
+        report.would_fit,
+        "room for 4 more members on matching nodes, each nvidia.com/gpu: 1"
+    );
 }
 
 #[test]
@@ -58,8 +67,15 @@ fn the_waiting_gang_starts_when_the_other_has_ended() {
     }
     let plan = s.plan(now());
     assert_eq!(bound(&plan).len(), 3);
-    let first = plan.groups.iter().find(|update| update.group.name == "first").unwrap();
-    assert_eq!((first.phase, first.succeeded), (PodGroupPhase::Completed, 3));
+    let first = plan
+        .groups
+        .iter()
+        .find(|update| update.group.name == "first")
+        .unwrap();
+    assert_eq!(
+        (first.phase, first.succeeded),
+        (PodGroupPhase::Completed, 3)
+    );
 }
 
 #[test]
@@ -93,14 +109,18 @@ fn pods_may_come_before_their_group() {
 fn every_task_has_its_own_minimum() {
     let mut s = scheduler();
     s.apply(node("n1", 8));
-    let tasks = |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"master": 1, "worker": 2});
+    let tasks =
+        |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"master": 1, "worker": 2});
     s.apply(group_with("g", 3, tasks));
     for i in 0..3 {
         s.apply(task(&format!("g-worker-{i}"), "g", 1, "worker"));
     }
     let plan = s.plan(now());
     assert!(plan.binds.is_empty());
-    assert_eq!(report(&plan, "g").binding, "0 of 1 of task master members exist");
+    assert_eq!(
+        report(&plan, "g").binding,
+        "0 of 1 of task master members exist"
+    );
     s.apply(task("g-master-0", "g", 1, "master"));
     assert_eq!(s.plan(now()).binds.len(), 4);
 }
@@ -109,7 +129,8 @@ fn every_task_has_its_own_minimum() {
 fn a_task_that_does_not_fit_holds_the_whole_gang() {
     let mut s = scheduler();
     s.apply(node("n1", 2));
-    let tasks = |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"master": 1, "worker": 2});
+    let tasks =
+        |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"master": 1, "worker": 2});
     s.apply(group_with("g", 3, tasks));
     s.apply(task("g-master-0", "g", 4, "master"));
     for i in 0..2 {
@@ -129,7 +150,8 @@ fn a_task_that_does_not_fit_holds_the_whole_gang() {
 fn tasks_that_compete_for_the_same_room_are_not_half_placed() {
     let mut s = scheduler();
     s.apply(node("n1", 4));
-    let tasks = |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"big": 1, "small": 3});
+    let tasks =
+        |g: &mut serde_json::Value| g["spec"]["minTaskMember"] = json!({"big": 1, "small": 3});
     s.apply(group_with("g", 4, tasks));
     s.apply(task("big-0", "g", 2, "big"));
     for i in 0..3 {
@@ -150,13 +172,23 @@ fn members_beyond_the_minimum_start_as_they_fit() {
         s.apply(pod(&format!("g-{i}"), "g", 1));
     }
     let plan = s.plan(now());
-    let names: Vec<&str> = plan.binds.iter().map(|bind| bind.pod.name.as_str()).collect();
+    let names: Vec<&str> = plan
+        .binds
+        .iter()
+        .map(|bind| bind.pod.name.as_str())
+        .collect();
     assert_eq!(names, ["g-0", "g-1", "g-2", "g-3"]);
     let report = report(&plan, "g");
-    assert_eq!(report.sentence(), "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.");
+    assert_eq!(
+        report.sentence(),
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    );
     assert_eq!(plan.groups[0].phase, PodGroupPhase::Running);
     s.apply(node("n2", 1));
-    assert_eq!(bound(&s.plan(now())), [("g-4".to_owned(), "n2".to_owned())].into());
+    assert_eq!(
+        bound(&s.plan(now())),
+        [("g-4".to_owned(), "n2".to_owned())].into()
+    );
 }
 
 #[test]
@@ -186,7 +218,10 @@ fn a_pod_without_a_group_is_a_gang_of_one() {
     s.apply(lone("b", 1));
     let plan = s.plan(now());
     assert_eq!(bound(&plan), [("a".to_owned(), "n1".to_owned())].into());
-    assert_eq!(report(&plan, "b").sentence(), "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.");
+    assert_eq!(
+        report(&plan, "b").sentence(),
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    );
     assert!(plan.groups.is_empty());
     assert_eq!(plan.unscheduled[0].pods[0].name, "b");
 }
@@ -235,9 +270,14 @@ fn forgetting_a_confirmed_pod_or_another_of_its_name_does_nothing() {
     s.apply(node("n1", 2));
     s.apply(lone("a", 1));
     let bind = s.plan(now()).binds.remove(0);
-    s.forget(&PodRef { uid: "older".into(), ..bind.pod.clone() });
+    s.forget(&PodRef {
+        uid: "older".into(),
+        ..bind.pod.clone()
+    });
     assert_eq!(s.view().nodes["n1"].pods, 1);
-    s.apply(pod_with("a", None, 1, |pod| pod["spec"]["nodeName"] = json!("n1")));
+    s.apply(pod_with("a", None, 1, |pod| {
+        pod["spec"]["nodeName"] = json!("n1")
+    }));
     s.forget(&bind.pod);
     assert_eq!(s.view().nodes["n1"].pods, 1);
 }
@@ -248,11 +288,15 @@ fn an_event_from_before_the_binding_does_not_undo_it() {
     s.apply(node("n1", 1));
     s.apply(lone("a", 1));
     assert_eq!(s.plan(now()).binds.len(), 1);
-    s.apply(pod_with("a", None, 1, |pod| pod["metadata"]["labels"] = json!({"late": "yes"})));
+    s.apply(pod_with("a", None, 1, |pod| {
+        pod["metadata"]["labels"] = json!({"late": "yes"})
+    }));
     s.apply(lone("b", 1));
     assert!(s.plan(now()).binds.is_empty());
     // Another pod of the same name is another pod.
-    s.apply(pod_with("a", None, 0, |pod| pod["metadata"]["uid"] = json!("new")));
+    s.apply(pod_with("a", None, 0, |pod| {
+        pod["metadata"]["uid"] = json!("new")
+    }));
     assert_eq!(bound(&s.plan(now())).len(), 2);
 }
 
@@ -262,7 +306,11 @@ fn a_status_that_could_not_be_written_is_said_again() {
     s.apply(node("n1", 2));
     gang(&mut s, "g", 2, 1);
     assert_eq!(s.plan(now()).groups.len(), 1);
-    let group = GroupRef { namespace: "ns".into(), name: "g".into(), lone: false };
+    let group = GroupRef {
+        namespace: "ns".into(),
+        name: "g".into(),
+        lone: false,
+    };
     s.forget_status(&group);
     assert_eq!(s.plan(now()).groups.len(), 1);
 }
@@ -298,9 +346,15 @@ fn a_status_already_there_is_not_said_again_after_a_restart() {
 fn a_gated_terminating_or_foreign_pod_is_not_placed() {
     let mut s = scheduler();
     s.apply(node("n1", 8));
-    s.apply(pod_with("gated", None, 1, |pod| pod["spec"]["schedulingGates"] = json!([{"name": "wait"}])));
-    s.apply(pod_with("going", None, 1, |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")));
-    s.apply(pod_with("foreign", None, 1, |pod| pod["spec"]["schedulerName"] = json!("other")));
+    s.apply(pod_with("gated", None, 1, |pod| {
+        pod["spec"]["schedulingGates"] = json!([{"name": "wait"}])
+    }));
+    s.apply(pod_with("going", None, 1, |pod| {
+        pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+    }));
+    s.apply(pod_with("foreign", None, 1, |pod| {
+        pod["spec"]["schedulerName"] = json!("other")
+    }));
     let plan = s.plan(now());
     assert!(plan.binds.is_empty() && plan.reports.is_empty());
 }

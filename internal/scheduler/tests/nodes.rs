@@ -16,11 +16,16 @@ fn a_small_pod_fills_what_is_begun_and_a_large_one_finds_its_node_whole() {
     for name in ["n1", "n2"] {
         s.apply(node(name, 8));
     }
-    s.apply(pod_with("begun", None, 2, |pod| pod["spec"]["nodeName"] = json!("n2")));
+    s.apply(pod_with("begun", None, 2, |pod| {
+        pod["spec"]["nodeName"] = json!("n2")
+    }));
     s.apply(lone("small", 2));
     s.apply(lone("whole", 8));
     let bound = bound(&s.plan(now()));
-    assert_eq!((bound["small"].as_str(), bound["whole"].as_str()), ("n2", "n1"));
+    assert_eq!(
+        (bound["small"].as_str(), bound["whole"].as_str()),
+        ("n2", "n1")
+    );
 }
 
 #[test]
@@ -53,7 +58,11 @@ fn rank_order_follows_numbers_in_names() {
     }
     gang(&mut s, "g", 12, 1);
     let plan = s.plan(now());
-    let order: Vec<String> = plan.binds.iter().map(|bind| bind.pod.name.clone()).collect();
+    let order: Vec<String> = plan
+        .binds
+        .iter()
+        .map(|bind| bind.pod.name.clone())
+        .collect();
     let want: Vec<String> = (0..12).map(|i| format!("g-{i}")).collect();
     assert_eq!(order, want);
     let bound = bound(&plan);
@@ -71,20 +80,34 @@ fn devices_are_chosen_on_one_numa_node_and_written_by_container() {
     }));
     s.apply(lone("a", 2));
     let plan = s.plan(now());
-    assert_eq!(plan.binds[0].devices["main"]["nvidia.com/gpu"], ["n1-2", "n1-3"]);
+    assert_eq!(
+        plan.binds[0].devices["main"]["nvidia.com/gpu"],
+        ["n1-2", "n1-3"]
+    );
     s.apply(lone("b", 3));
-    assert_eq!(s.plan(now()).binds[0].devices["main"]["nvidia.com/gpu"], ["n1-4", "n1-5", "n1-6"]);
+    assert_eq!(
+        s.plan(now()).binds[0].devices["main"]["nvidia.com/gpu"],
+        ["n1-4", "n1-5", "n1-6"]
+    );
     s.apply(lone("c", 2));
     let plan = s.plan(now());
-    assert!(plan.binds.is_empty(), "one device is left, one is unhealthy");
-    assert_eq!(report(&plan, "c").sentence(), "0/1 nodes are available: 1 Insufficient nvidia.com/gpu.");
+    assert!(
+        plan.binds.is_empty(),
+        "one device is left, one is unhealthy"
+    );
+    assert_eq!(
+        report(&plan, "c").sentence(),
+        "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    );
 }
 
 #[test]
 fn a_pod_that_does_not_name_its_devices_still_takes_them() {
     let mut s = scheduler();
     s.apply(described("n1", 4, |_| true));
-    s.apply(pod_with("nameless", None, 3, |pod| pod["spec"]["nodeName"] = json!("n1")));
+    s.apply(pod_with("nameless", None, 3, |pod| {
+        pod["spec"]["nodeName"] = json!("n1")
+    }));
     s.apply(lone("a", 2));
     assert!(s.plan(now()).binds.is_empty());
     s.apply(lone("b", 1));
@@ -93,13 +116,18 @@ fn a_pod_that_does_not_name_its_devices_still_takes_them() {
 
 #[test]
 fn every_filter_has_kube_schedulers_words() {
-    let term = json!([{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]}]);
+    let term =
+        json!([{"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["h100"]}]}]);
     let affinity = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": term}}});
     let image = json!([{"name": "main", "image": "busybox"}]);
     type Change = Box<dyn FnOnce(&mut Value)>;
     let none = || -> Change { Box::new(|_| {}) };
     let table: [(Change, Change, &str); 7] = [
-        (Box::new(|n| n["spec"]["unschedulable"] = json!(true)), none(), "1 node(s) were unschedulable"),
+        (
+            Box::new(|n| n["spec"]["unschedulable"] = json!(true)),
+            none(),
+            "1 node(s) were unschedulable",
+        ),
         (
             Box::new(|n| n["status"]["conditions"][0]["status"] = json!("Unknown")),
             none(),
@@ -115,7 +143,11 @@ fn every_filter_has_kube_schedulers_words() {
             Box::new(spec("nodeSelector", json!({"disk": "ssd"}))),
             "1 node(s) didn't match Pod's node affinity/selector",
         ),
-        (none(), Box::new(spec("affinity", affinity)), "1 node(s) didn't match Pod's node affinity/selector"),
+        (
+            none(),
+            Box::new(spec("affinity", affinity)),
+            "1 node(s) didn't match Pod's node affinity/selector",
+        ),
         (
             Box::new(|n| n["metadata"]["labels"] = json!({"muster.io/runtime.process": "true"})),
             Box::new(spec("containers", image)),
@@ -133,7 +165,10 @@ fn every_filter_has_kube_schedulers_words() {
         s.apply(pod_with("p", None, 0, pod_change));
         let plan = s.plan(now());
         let report = report(&plan, "p");
-        assert_eq!(report.sentence(), format!("0/1 nodes are available: {words}."));
+        assert_eq!(
+            report.sentence(),
+            format!("0/1 nodes are available: {words}.")
+        );
         assert_eq!(report.verdict, Verdict::NoNodeFits);
         assert!(!report.would_fit.is_empty());
     }
@@ -144,7 +179,9 @@ fn reasons_are_counted_by_node() {
     let mut s = scheduler();
     s.apply(node("n1", 1));
     s.apply(node("n2", 1));
-    s.apply(node_with("n3", 8, |n| n["spec"]["unschedulable"] = json!(true)));
+    s.apply(node_with("n3", 8, |n| {
+        n["spec"]["unschedulable"] = json!(true)
+    }));
     s.apply(pod_with("p", None, 2, |pod| {
         pod["spec"]["containers"][0]["resources"]["requests"] = json!({"cpu": "100"});
     }));
@@ -164,7 +201,9 @@ fn preferred_affinity_and_soft_taints_choose_among_nodes_that_fit() {
     s.apply(node("n2", 8));
     s.apply(pod_with("p", None, 1, spec("affinity", preferred.clone())));
     assert_eq!(bound(&s.plan(now()))["p"], "n2");
-    s.apply(node_with("n2", 8, |n| n["spec"]["taints"] = json!([{"key": "k", "effect": "PreferNoSchedule"}])));
+    s.apply(node_with("n2", 8, |n| {
+        n["spec"]["taints"] = json!([{"key": "k", "effect": "PreferNoSchedule"}])
+    }));
     s.apply(pod_with("q", None, 1, spec("affinity", preferred)));
     assert_eq!(bound(&s.plan(now()))["q"], "n1");
 }
@@ -172,21 +211,28 @@ fn preferred_affinity_and_soft_taints_choose_among_nodes_that_fit() {
 #[test]
 fn constraints_that_are_not_decided_wait_and_say_so() {
     let anti = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}});
-    let spread = json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]);
+    let spread =
+        json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]);
     for (field, value) in [("affinity", anti), ("topologySpreadConstraints", spread)] {
         let mut s = scheduler();
         s.apply(node("n1", 8));
         s.apply(pod_with("p", None, 0, spec(field, value)));
         let plan = s.plan(now());
         assert!(plan.binds.is_empty());
-        assert!(report(&plan, "p").binding.ends_with("which this scheduler does not place by"));
+        assert!(
+            report(&plan, "p")
+                .binding
+                .ends_with("which this scheduler does not place by")
+        );
     }
 }
 
 #[test]
 fn pods_on_a_node_that_is_not_known_yet_are_counted_when_it_comes() {
     let mut s = scheduler();
-    s.apply(pod_with("early", None, 3, |pod| pod["spec"]["nodeName"] = json!("n1")));
+    s.apply(pod_with("early", None, 3, |pod| {
+        pod["spec"]["nodeName"] = json!("n1")
+    }));
     s.apply(node("n1", 4));
     s.apply(lone("a", 2));
     assert!(s.plan(now()).binds.is_empty());
@@ -221,7 +267,9 @@ fn free_room_in_useless_places_is_called_that() {
     let mut s = scheduler();
     for name in ["n1", "n2"] {
         s.apply(node(name, 8));
-        s.apply(pod_with(&format!("busy-{name}"), None, 5, |pod| pod["spec"]["nodeName"] = json!(name)));
+        s.apply(pod_with(&format!("busy-{name}"), None, 5, |pod| {
+            pod["spec"]["nodeName"] = json!(name)
+        }));
     }
     s.apply(lone("p", 4));
     let plan = s.plan(now());
@@ -239,16 +287,26 @@ fn a_trial_says_where_a_gang_would_go_and_leaves_nothing_behind() {
     s.plan(now());
     let before = s.view();
     let group = group_object("g", 2, |_| {});
-    let pods: Vec<_> = (0..2).map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {})).collect();
+    let pods: Vec<_> = (0..2)
+        .map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {}))
+        .collect();
     let trial = s.would_place(Some(&group), &pods, now());
     assert_eq!(trial.binds.len(), 2);
     assert_eq!(trial.binds[0].pod.name, "g-0");
     assert_eq!(trial.binds[0].devices["main"]["nvidia.com/gpu"], ["n1-2"]);
-    let more: Vec<_> = (0..3).map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {})).collect();
+    let more: Vec<_> = (0..3)
+        .map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {}))
+        .collect();
     let group = group_object("g", 3, |_| {});
     let trial = s.would_place(Some(&group), &more, now());
     assert!(trial.binds.is_empty());
-    assert_eq!((trial.reports[0].group.as_str(), trial.reports[0].members_placed_possible), ("g", 2));
+    assert_eq!(
+        (
+            trial.reports[0].group.as_str(),
+            trial.reports[0].members_placed_possible
+        ),
+        ("g", 2)
+    );
     assert_eq!(s.view(), before);
     assert!(s.plan(now()).unchanged);
 }

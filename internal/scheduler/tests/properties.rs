@@ -49,14 +49,36 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Node { name: u8, gpus: i64, cpus: i64, described: Option<usize>, cordoned: bool },
+    Node {
+        name: u8,
+        gpus: i64,
+        cpus: i64,
+        described: Option<usize>,
+        cordoned: bool,
+    },
     DropNode(u8),
-    Gang { name: u8, members: usize, min: usize, gpus: i64, cpus: i64, queue: bool },
-    Lone { name: u8, gpus: i64, cpus: i64 },
-    End { nth: usize, phase: bool },
+    Gang {
+        name: u8,
+        members: usize,
+        min: usize,
+        gpus: i64,
+        cpus: i64,
+        queue: bool,
+    },
+    Lone {
+        name: u8,
+        gpus: i64,
+        cpus: i64,
+    },
+    End {
+        nth: usize,
+        phase: bool,
+    },
     DropPod(usize),
     Capability(i64),
-    Plan { fail: Option<usize> },
+    Plan {
+        fail: Option<usize>,
+    },
 }
 
 fn op() -> impl Strategy<Value = Op> {
@@ -82,10 +104,16 @@ impl World {
             Some(broken) => described(name, node.gpus as usize, |i| i != broken),
             None => support::node(name, node.gpus),
         };
-        let Event::NodeChanged(mut object) = event else { unreachable!() };
+        let Event::NodeChanged(mut object) = event else {
+            unreachable!()
+        };
         let status = object.status.as_mut().unwrap();
         let cpus = k8s_openapi::apimachinery::pkg::api::resource::Quantity(node.cpus.to_string());
-        status.allocatable.as_mut().unwrap().insert("cpu".into(), cpus);
+        status
+            .allocatable
+            .as_mut()
+            .unwrap()
+            .insert("cpu".into(), cpus);
         object.spec.as_mut().unwrap().unschedulable = Some(node.cordoned);
         Event::NodeChanged(object)
     }
@@ -94,7 +122,8 @@ impl World {
         let pod = &self.pods[name];
         pod_with(name, pod.group.as_deref(), pod.gpus, |object| {
             object["metadata"]["uid"] = json!(format!("{name}-{}", pod.generation));
-            object["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!(pod.cpus.to_string());
+            object["spec"]["containers"][0]["resources"]["requests"]["cpu"] =
+                json!(pod.cpus.to_string());
             object["spec"]["nodeName"] = json!(pod.node);
             object["status"] = json!({"phase": pod.phase});
             if !pod.devices.is_empty() {
@@ -113,12 +142,21 @@ impl World {
     }
 
     fn queue_event(&self, name: &'static str) -> Event {
-        let capability = self.capability.get(name).map(|n| json!({"nvidia.com/gpu": n.to_string()}));
-        queue_with(name, |queue| queue["spec"]["capability"] = json!(capability))
+        let capability = self
+            .capability
+            .get(name)
+            .map(|n| json!({"nvidia.com/gpu": n.to_string()}));
+        queue_with(name, |queue| {
+            queue["spec"]["capability"] = json!(capability)
+        })
     }
 
     fn every_event(&self) -> Vec<Event> {
-        let mut events: Vec<Event> = self.nodes.keys().map(|name| self.node_event(name)).collect();
+        let mut events: Vec<Event> = self
+            .nodes
+            .keys()
+            .map(|name| self.node_event(name))
+            .collect();
         events.extend(self.pods.keys().map(|name| self.pod_event(name)));
         events.extend(self.groups.keys().map(|name| self.group_event(name)));
         events.extend([self.queue_event("default"), self.queue_event("other")]);
@@ -130,7 +168,9 @@ impl World {
     }
 
     fn residents<'a>(&'a self, node: &'a str) -> impl Iterator<Item = &'a PodModel> {
-        self.pods.values().filter(move |pod| Self::holds_room(pod) && pod.node.as_deref() == Some(node))
+        self.pods
+            .values()
+            .filter(move |pod| Self::holds_room(pod) && pod.node.as_deref() == Some(node))
     }
 
     /// GPUs and CPUs free on a node, counted from the pods.
@@ -147,36 +187,62 @@ impl World {
         }
         if let (Some(broken), true) = (node.described, node.gpus > 0) {
             let healthy = (0..node.gpus as usize).filter(|i| *i != broken);
-            let free = healthy.filter(|i| !held.contains(&format!("{name}-{i}"))).count() as i64;
+            let free = healthy
+                .filter(|i| !held.contains(&format!("{name}-{i}")))
+                .count() as i64;
             gpus = gpus.min(free - nameless);
         }
         (gpus, cpus)
     }
 
     fn queue_of(&self, pod: &PodModel) -> &'static str {
-        pod.group.as_ref().and_then(|group| self.groups.get(group)).map_or("default", |group| group.queue)
+        pod.group
+            .as_ref()
+            .and_then(|group| self.groups.get(group))
+            .map_or("default", |group| group.queue)
     }
 
     fn queue_gpus(&self, queue: &str) -> i64 {
-        let pods = self.pods.values().filter(|pod| Self::holds_room(pod) && self.queue_of(pod) == queue);
+        let pods = self
+            .pods
+            .values()
+            .filter(|pod| Self::holds_room(pod) && self.queue_of(pod) == queue);
         pods.map(|pod| pod.gpus).sum()
     }
 
     fn have(&self, group: &str) -> usize {
-        let members = self.pods.values().filter(|pod| pod.group.as_deref() == Some(group));
-        members.filter(|pod| Self::holds_room(pod) || pod.phase == "Succeeded").count()
+        let members = self
+            .pods
+            .values()
+            .filter(|pod| pod.group.as_deref() == Some(group));
+        members
+            .filter(|pod| Self::holds_room(pod) || pod.phase == "Succeeded")
+            .count()
     }
 
     fn pending<'a>(&'a self) -> impl Iterator<Item = (&'a String, &'a PodModel)> {
-        self.pods.iter().filter(|(_, pod)| pod.node.is_none() && pod.phase == "Pending")
+        self.pods
+            .iter()
+            .filter(|(_, pod)| pod.node.is_none() && pod.phase == "Pending")
     }
 
     /// Does the op to the world; the events that tell of it.
     fn act(&mut self, op: &Op) -> Vec<Event> {
         match op {
-            Op::Node { name, gpus, cpus, described, cordoned } => {
+            Op::Node {
+                name,
+                gpus,
+                cpus,
+                described,
+                cordoned,
+            } => {
                 let name = format!("n{name}");
-                let node = NodeModel { gpus: *gpus, cpus: *cpus, described: *described, cordoned: *cordoned };
+                let node = NodeModel {
+                    gpus: *gpus,
+                    cpus: *cpus,
+                    described: *described,
+                    cordoned: *cordoned,
+                };
                 self.nodes.insert(name.clone(), node);
                 vec![self.node_event(&name)]
             }
@@ -185,30 +251,57 @@ impl World {
                 self.nodes.remove(&name);
                 vec![Event::NodeGone(name)]
             }
-            Op::Gang { name, members, min, gpus, cpus, queue } => {
+            Op::Gang {
+                name,
+                members,
+                min,
+                gpus,
+                cpus,
+                queue,
+            } => {
                 let group = format!("g{name}");
                 if self.groups.contains_key(&group) {
                     return Vec::new();
                 }
                 let queue = if *queue { "other" } else { "default" };
-                self.groups.insert(group.clone(), GroupModel { min: *min, queue, phase: None });
+                self.groups.insert(
+                    group.clone(),
+                    GroupModel {
+                        min: *min,
+                        queue,
+                        phase: None,
+                    },
+                );
                 let mut events = vec![self.group_event(&group)];
                 for i in 0..*members {
-                    events.extend(self.bear(format!("{group}-{i}"), Some(group.clone()), *gpus, *cpus));
+                    events.extend(self.bear(
+                        format!("{group}-{i}"),
+                        Some(group.clone()),
+                        *gpus,
+                        *cpus,
+                    ));
                 }
                 events
             }
             Op::Lone { name, gpus, cpus } => self.bear(format!("p{name}"), None, *gpus, *cpus),
             Op::End { nth, phase } => {
                 let phase = if *phase { "Succeeded" } else { "Failed" };
-                let running: Vec<String> =
-                    self.pods.iter().filter(|(_, pod)| Self::holds_room(pod)).map(|(name, _)| name.clone()).collect();
-                let Some(name) = running.get(nth % running.len().max(1)) else { return Vec::new() };
+                let running: Vec<String> = self
+                    .pods
+                    .iter()
+                    .filter(|(_, pod)| Self::holds_room(pod))
+                    .map(|(name, _)| name.clone())
+                    .collect();
+                let Some(name) = running.get(nth % running.len().max(1)) else {
+                    return Vec::new();
+                };
                 self.pods.get_mut(name).unwrap().phase = phase;
                 vec![self.pod_event(name)]
             }
             Op::DropPod(nth) => {
-                let Some(name) = self.pods.keys().nth(nth % self.pods.len().max(1)).cloned() else { return Vec::new() };
+                let Some(name) = self.pods.keys().nth(nth % self.pods.len().max(1)).cloned() else {
+                    return Vec::new();
+                };
                 self.pods.remove(&name);
                 vec![pod_gone(&name)]
             }
@@ -226,7 +319,15 @@ impl World {
         }
         self.births += 1;
         let generation = self.births;
-        let pod = PodModel { group, gpus, cpus, node: None, devices: Vec::new(), phase: "Pending", generation };
+        let pod = PodModel {
+            group,
+            gpus,
+            cpus,
+            node: None,
+            devices: Vec::new(),
+            phase: "Pending",
+            generation,
+        };
         self.pods.insert(name.clone(), pod);
         vec![self.pod_event(&name)]
     }
@@ -242,14 +343,29 @@ impl World {
         for bind in &plan.binds {
             let node = &self.nodes[&bind.node];
             prop_assert!(!node.cordoned, "a cordoned node takes nobody");
-            let listed: Vec<String> =
-                bind.devices.values().flat_map(|by_resource| by_resource.values()).flatten().cloned().collect();
+            let listed: Vec<String> = bind
+                .devices
+                .values()
+                .flat_map(|by_resource| by_resource.values())
+                .flatten()
+                .cloned()
+                .collect();
             if let (Some(broken), true) = (node.described, node.gpus > 0) {
                 let pod = &self.pods[&bind.pod.name];
-                prop_assert_eq!(listed.len() as i64, pod.gpus, "as many devices as asked for");
-                prop_assert!(!listed.contains(&format!("{}-{broken}", bind.node)), "no broken device");
+                prop_assert_eq!(
+                    listed.len() as i64,
+                    pod.gpus,
+                    "as many devices as asked for"
+                );
+                prop_assert!(
+                    !listed.contains(&format!("{}-{broken}", bind.node)),
+                    "no broken device"
+                );
                 for other in self.residents(&bind.node) {
-                    prop_assert!(other.devices.iter().all(|id| !listed.contains(id)), "no device twice");
+                    prop_assert!(
+                        other.devices.iter().all(|id| !listed.contains(id)),
+                        "no device twice"
+                    );
                 }
             }
             let pod = self.pods.get_mut(&bind.pod.name).unwrap();
@@ -262,18 +378,32 @@ impl World {
         for node in touched {
             let (gpus, cpus) = self.free(&node);
             // A node may have lost GPUs that pods hold: then nobody who asks for one may come.
-            let asked = plan.binds.iter().any(|bind| bind.node == node && self.pods[&bind.pod.name].gpus > 0);
+            let asked = plan
+                .binds
+                .iter()
+                .any(|bind| bind.node == node && self.pods[&bind.pod.name].gpus > 0);
             prop_assert!(gpus >= 0 || !asked, "GPUs of {node}: {gpus}");
             prop_assert!(cpus >= 0, "CPUs of {node}: {cpus}");
         }
         for group in groups {
-            prop_assert!(self.have(&group) >= self.groups[&group].min, "half of {group} is bound");
+            prop_assert!(
+                self.have(&group) >= self.groups[&group].min,
+                "half of {group} is bound"
+            );
         }
         for queue in queues {
             if let Some(allowed) = self.capability.get(queue) {
-                let bound: i64 = plan.binds.iter().map(|bind| &self.pods[&bind.pod.name])
-                    .filter(|pod| self.queue_of(pod) == queue).map(|pod| pod.gpus).sum();
-                prop_assert!(bound == 0 || self.queue_gpus(queue) <= *allowed, "queue {queue} over its capability");
+                let bound: i64 = plan
+                    .binds
+                    .iter()
+                    .map(|bind| &self.pods[&bind.pod.name])
+                    .filter(|pod| self.queue_of(pod) == queue)
+                    .map(|pod| pod.gpus)
+                    .sum();
+                prop_assert!(
+                    bound == 0 || self.queue_gpus(queue) <= *allowed,
+                    "queue {queue} over its capability"
+                );
             }
         }
         Ok(())
@@ -283,20 +413,27 @@ impl World {
     fn nobody_waits_in_vain(&self) -> Result<(), TestCaseError> {
         for (name, pod) in self.pending() {
             let alone = match &pod.group {
-                Some(group) => {
-                    self.groups.get(group).is_some_and(|facts| self.have(group) >= facts.min)
-                }
+                Some(group) => self
+                    .groups
+                    .get(group)
+                    .is_some_and(|facts| self.have(group) >= facts.min),
                 None => true,
             };
             let queue = self.queue_of(pod);
-            let room = self.capability.get(queue).map(|allowed| allowed - self.queue_gpus(queue));
+            let room = self
+                .capability
+                .get(queue)
+                .map(|allowed| allowed - self.queue_gpus(queue));
             if !alone || room.is_some_and(|room| pod.gpus > 0 && pod.gpus > room) {
                 continue;
             }
             for (at, node) in self.nodes.iter().filter(|(_, node)| !node.cordoned) {
                 let (gpus, cpus) = self.free(at);
                 let fits = (pod.gpus == 0 || pod.gpus <= gpus) && pod.cpus <= cpus;
-                prop_assert!(!fits, "{name} waits although {at} ({node:?}) has {gpus} GPUs and {cpus} CPUs");
+                prop_assert!(
+                    !fits,
+                    "{name} waits although {at} ({node:?}) has {gpus} GPUs and {cpus} CPUs"
+                );
             }
         }
         Ok(())
@@ -306,7 +443,9 @@ impl World {
 fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {
     let mut state = seed | 1;
     for i in (1..events.len()).rev() {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         events.swap(i, (state >> 33) as usize % (i + 1));
     }
     events
@@ -341,7 +480,9 @@ fn run(ops: &[Op], seed: u64) -> Result<(), TestCaseError> {
         prop_assert_eq!(rebuilt.view().pods, s.view().pods);
         let lines = |s: &Scheduler| -> BTreeMap<_, _> {
             let queues = s.view().queues.into_iter();
-            queues.map(|(name, queue)| (name, (queue.allocated, queue.line))).collect()
+            queues
+                .map(|(name, queue)| (name, (queue.allocated, queue.line)))
+                .collect()
         };
         prop_assert_eq!(lines(&rebuilt), lines(&s));
 
@@ -349,15 +490,26 @@ fn run(ops: &[Op], seed: u64) -> Result<(), TestCaseError> {
         nudge(&mut twin);
         let plan = s.plan(now());
         prop_assert_eq!(&twin.plan(now()), &plan, "same input, same plan");
-        prop_assert_eq!(&rebuilt.plan(now()).binds, &plan.binds, "same state, same binds");
+        prop_assert_eq!(
+            &rebuilt.plan(now()).binds,
+            &plan.binds,
+            "same state, same binds"
+        );
         world.bind(&plan)?;
         world.nobody_waits_in_vain()?;
 
         nudge(&mut s);
         nudge(&mut twin);
         let again = s.plan(now());
-        prop_assert!(again.binds.is_empty(), "planning twice binds nothing new: {:?}", again.binds);
-        prop_assert!(again.groups.is_empty() && again.unscheduled.is_empty(), "nor says anything new");
+        prop_assert!(
+            again.binds.is_empty(),
+            "planning twice binds nothing new: {:?}",
+            again.binds
+        );
+        prop_assert!(
+            again.groups.is_empty() && again.unscheduled.is_empty(),
+            "nor says anything new"
+        );
         twin.plan(now());
 
         for (i, bind) in plan.binds.iter().enumerate() {
@@ -377,8 +529,22 @@ fn run(ops: &[Op], seed: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
+/// Enough for every run; PROPTEST_CASES asks for more.
+fn config() -> ProptestConfig {
+    let given = std::env::var_os("PROPTEST_CASES").is_some();
+    let all = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    if given {
+        all
+    } else {
+        ProptestConfig { cases: 96, ..all }
+    }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn whatever_happens_every_plan_is_sound_and_depends_on_the_state_alone(

@@ -8,7 +8,10 @@ use serde_json::json;
 use support::*;
 
 fn gpus_of(plan: &scheduler::Plan, prefix: &str) -> usize {
-    plan.binds.iter().filter(|bind| bind.pod.name.starts_with(prefix)).count()
+    plan.binds
+        .iter()
+        .filter(|bind| bind.pod.name.starts_with(prefix))
+        .count()
 }
 
 #[test]
@@ -45,11 +48,17 @@ fn within_a_queue_priority_goes_before_age_and_age_before_name() {
     s.apply(priority_class("urgent", 1000));
     gang_in(&mut s, "a-young", 1, 1, "default", 10);
     gang_in(&mut s, "b-old", 1, 1, "default", 900);
-    s.apply(group_with("c-urgent", 1, |g| g["spec"]["priorityClassName"] = json!("urgent")));
+    s.apply(group_with("c-urgent", 1, |g| {
+        g["spec"]["priorityClassName"] = json!("urgent")
+    }));
     s.apply(pod("c-urgent-0", "c-urgent", 1));
     let plan = s.plan(now());
     assert_eq!(bound(&plan).keys().collect::<Vec<_>>(), ["c-urgent-0"]);
-    let order: Vec<(&str, usize)> = plan.reports.iter().map(|r| (r.group.as_str(), r.ahead)).collect();
+    let order: Vec<(&str, usize)> = plan
+        .reports
+        .iter()
+        .map(|r| (r.group.as_str(), r.ahead))
+        .collect();
     assert_eq!(order, [("b-old", 0), ("a-young", 1)]);
 }
 
@@ -58,7 +67,9 @@ fn a_priority_class_that_comes_late_or_goes_moves_the_gang() {
     let mut s = scheduler();
     s.apply(node("n1", 0));
     gang_in(&mut s, "a", 1, 1, "default", 100);
-    s.apply(group_with("b", 1, |g| g["spec"]["priorityClassName"] = json!("urgent")));
+    s.apply(group_with("b", 1, |g| {
+        g["spec"]["priorityClassName"] = json!("urgent")
+    }));
     s.apply(pod("b-0", "b", 1));
     let first = |s: &mut scheduler::Scheduler| s.plan(now()).reports[0].group.clone();
     assert_eq!(first(&mut s), "a");
@@ -80,7 +91,9 @@ fn a_blocked_gang_holds_up_nobody_and_its_report_counts_who_passed() {
     let report = report(&plan, "large");
     assert_eq!(report.ahead, 0);
     assert!(
-        report.binding.ends_with("2 gangs behind it in queue default started meanwhile"),
+        report
+            .binding
+            .ends_with("2 gangs behind it in queue default started meanwhile"),
         "{}",
         report.binding
     );
@@ -90,16 +103,26 @@ fn a_blocked_gang_holds_up_nobody_and_its_report_counts_who_passed() {
 fn a_capability_is_never_passed_and_the_report_names_it() {
     let mut s = scheduler();
     s.apply(node("n1", 8));
-    s.apply(queue_with("q", |q| q["spec"]["capability"] = json!({"nvidia.com/gpu": "4"})));
+    s.apply(queue_with("q", |q| {
+        q["spec"]["capability"] = json!({"nvidia.com/gpu": "4"})
+    }));
     gang_in(&mut s, "a", 3, 1, "q", 200);
     gang_in(&mut s, "b", 2, 1, "q", 100);
     let plan = s.plan(now());
     assert_eq!(plan.binds.len(), 3);
     let report = report(&plan, "b");
     assert_eq!(report.verdict, Verdict::QuotaExceeded);
-    assert_eq!(report.sentence(), "gang of 2 waits whole (1 would find room): queue q holds 4 of the 4 nvidia.com/gpu it may use, and 1 more are needed.");
-    assert_eq!(report.would_fit, "1 nvidia.com/gpu given back in queue q, or that much more capability");
-    s.apply(queue_with("q", |q| q["spec"]["capability"] = json!({"nvidia.com/gpu": "5"})));
+    assert_eq!(
+        report.sentence(),
+        "gang of 2 waits whole (1 would find room): queue q holds 4 of the 4 nvidia.com/gpu it may use, and 1 more are needed."
+    );
+    assert_eq!(
+        report.would_fit,
+        "1 nvidia.com/gpu given back in queue q, or that much more capability"
+    );
+    s.apply(queue_with("q", |q| {
+        q["spec"]["capability"] = json!({"nvidia.com/gpu": "5"})
+    }));
     assert_eq!(s.plan(now()).binds.len(), 2);
 }
 
@@ -107,14 +130,20 @@ fn a_capability_is_never_passed_and_the_report_names_it() {
 fn a_guarantee_is_kept_free_for_its_queue() {
     let mut s = scheduler();
     s.apply(node("n1", 8));
-    s.apply(queue_with("kept", |q| q["spec"]["guarantee"] = json!({"resource": {"nvidia.com/gpu": "3"}})));
+    s.apply(queue_with("kept", |q| {
+        q["spec"]["guarantee"] = json!({"resource": {"nvidia.com/gpu": "3"}})
+    }));
     for i in 0..8 {
         s.apply(lone(&format!("other-{i}"), 1));
     }
     let plan = s.plan(now());
     assert_eq!(plan.binds.len(), 5);
     assert_eq!(report(&plan, "other-5").verdict, Verdict::QuotaExceeded);
-    assert!(report(&plan, "other-5").binding.contains("kept for other queues' guarantees"));
+    assert!(
+        report(&plan, "other-5")
+            .binding
+            .contains("kept for other queues' guarantees")
+    );
     gang_in(&mut s, "mine", 3, 1, "kept", 10);
     assert_eq!(gpus_of(&s.plan(now()), "mine"), 3);
 }
@@ -126,12 +155,18 @@ fn a_closed_queue_lets_nobody_in_but_keeps_those_it_let_in() {
     s.apply(queue_with("q", |_| {}));
     gang_in(&mut s, "early", 4, 1, "q", 200);
     s.plan(now());
-    s.apply(queue_with("q", |q| q["status"] = json!({"state": "Closed"})));
+    s.apply(queue_with("q", |q| {
+        q["status"] = json!({"state": "Closed"})
+    }));
     gang_in(&mut s, "late", 1, 1, "q", 100);
     let plan = s.plan(now());
     assert_eq!(report(&plan, "late").verdict, Verdict::QueueClosed);
     assert_eq!(report(&plan, "late").sentence(), "queue q is closed.");
-    let late = plan.groups.iter().find(|update| update.group.name == "late").unwrap();
+    let late = plan
+        .groups
+        .iter()
+        .find(|update| update.group.name == "late")
+        .unwrap();
     assert_eq!(late.phase, PodGroupPhase::Pending);
     s.apply(node("n2", 2));
     assert_eq!(gpus_of(&s.plan(now()), "early"), 4);
@@ -150,14 +185,19 @@ fn a_queue_that_does_not_exist_is_named() {
     s.apply(queue_with("nowhere", |_| {}));
     assert_eq!(s.plan(now()).binds.len(), 1);
     s.apply(scheduler::Event::QueueGone("nowhere".into()));
-    assert_eq!(s.view().queues["nowhere"].allocated.get("nvidia.com/gpu"), 1);
+    assert_eq!(
+        s.view().queues["nowhere"].allocated.get("nvidia.com/gpu"),
+        1
+    );
 }
 
 #[test]
 fn min_resources_gate_a_gang_by_its_queues_capability() {
     let mut s = scheduler();
     s.apply(node("n1", 8));
-    s.apply(queue_with("q", |q| q["spec"]["capability"] = json!({"nvidia.com/gpu": "4"})));
+    s.apply(queue_with("q", |q| {
+        q["spec"]["capability"] = json!({"nvidia.com/gpu": "4"})
+    }));
     let needs = |gpus: &'static str| {
         move |g: &mut serde_json::Value| {
             g["spec"]["queue"] = json!("q");
@@ -181,10 +221,20 @@ fn a_full_cluster_is_no_reason_to_keep_a_gang_out_but_a_small_one_is() {
     s.apply(node("n1", 4));
     gang(&mut s, "busy", 4, 1);
     s.plan(now());
-    s.apply(group_with("fits", 4, |g| g["spec"]["minResources"] = json!({"nvidia.com/gpu": "4"})));
-    s.apply(group_with("never", 9, |g| g["spec"]["minResources"] = json!({"nvidia.com/gpu": "9"})));
+    s.apply(group_with("fits", 4, |g| {
+        g["spec"]["minResources"] = json!({"nvidia.com/gpu": "4"})
+    }));
+    s.apply(group_with("never", 9, |g| {
+        g["spec"]["minResources"] = json!({"nvidia.com/gpu": "9"})
+    }));
     let plan = s.plan(now());
-    let phase = |name: &str| plan.groups.iter().find(|u| u.group.name == name).unwrap().phase;
+    let phase = |name: &str| {
+        plan.groups
+            .iter()
+            .find(|u| u.group.name == name)
+            .unwrap()
+            .phase
+    };
     assert_eq!(phase("fits"), PodGroupPhase::Inqueue);
     assert_eq!(phase("never"), PodGroupPhase::Pending);
     assert_eq!(

@@ -11,7 +11,9 @@ use super::{Answer, Connection};
 /// Asks the server to write a backup to its own disk.
 pub async fn backup(connection: &Connection, file: &Path) -> Result<Answer> {
     let path = absolute(file);
-    connection.call("POST", "/api/v1/backups", &json!({"path": path})).await?;
+    connection
+        .call("POST", "/api/v1/backups", &json!({"path": path}))
+        .await?;
     println!("backup written to {}", path.display());
     Ok(Answer::Yes)
 }

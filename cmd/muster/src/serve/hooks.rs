@@ -16,7 +16,9 @@ pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
         Box::pin(async move {
             let ago = |seconds: u64| {
                 let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);
-                Timestamp::now().checked_sub(SignedDuration::from_secs(seconds)).ok()
+                Timestamp::now()
+                    .checked_sub(SignedDuration::from_secs(seconds))
+                    .ok()
             };
             let signed = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let query = fleet::LogQuery {
@@ -74,7 +76,10 @@ pub fn hooks(
     Hooks {
         client_for: Box::new(move |caller| api.client(caller.clone())),
         explain: Box::new(move |namespace, group| reports.get(namespace, group)),
-        preview: Box::new(move |object| preview.preview(object)),
+        preview: Box::new(move |object| {
+            let board = preview.clone();
+            Box::pin(async move { controllers::preview::preview(&board, &object).await })
+        }),
         open_log: Box::new(move |query| {
             let fleet = logs.clone();
             Box::pin(async move { open_log(&fleet, query).await })
@@ -87,8 +92,10 @@ pub fn hooks(
                     .create_join_token(ttl, "muster token join")
                     .await
                     .map_err(|error| error.to_string())?;
+                // The authority's fingerprint goes along, so that the agent can tell the
+                // server from another one.
                 Ok(JoinToken {
-                    secret: made.token,
+                    secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
                     expires: made.expires,
                 })
             })
@@ -113,7 +120,9 @@ async fn open_log(fleet: &Fleet, query: LogQuery) -> Result<portal::LogStream, L
         pod: query.pod,
         container: query.container.unwrap_or_default(),
         follow: query.follow,
-        tail_lines: query.tail_lines.map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
+        tail_lines: query
+            .tail_lines
+            .map(|lines| i64::try_from(lines).unwrap_or(i64::MAX)),
         timestamps: query.timestamps,
         previous: query.previous,
         ..fleet::LogQuery::default()

@@ -43,7 +43,11 @@ pub async fn serve(
     let acceptor = TlsAcceptor::from(Arc::new(tls));
     let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
     loop {
-        let permit = permits.clone().acquire_owned().await.context("the listener is closed")?;
+        let permit = permits
+            .clone()
+            .acquire_owned()
+            .await
+            .context("the listener is closed")?;
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
@@ -84,7 +88,11 @@ async fn connection(
         let identity = peer_identity(stream.get_ref().1);
         return http(stream, router, identity, peer).await;
     }
-    let router = if peer.ip().is_loopback() { router } else { Router::new().fallback(to_https) };
+    let router = if peer.ip().is_loopback() {
+        router
+    } else {
+        Router::new().fallback(to_https)
+    };
     http(stream, router, None, peer).await
 }
 
@@ -92,7 +100,12 @@ async fn connection(
 fn peer_identity(connection: &rustls::ServerConnection) -> Option<PeerIdentity> {
     let certificate = connection.peer_certificates()?.first()?;
     let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let common_name = certificate.subject().iter_common_name().next()?.as_str().ok()?;
+    let common_name = certificate
+        .subject()
+        .iter_common_name()
+        .next()?
+        .as_str()
+        .ok()?;
     Some(PeerIdentity {
         common_name: common_name.to_string(),
     })
@@ -114,7 +127,9 @@ where
             }
             request.extensions_mut().insert(identity.clone());
         }
-        request.extensions_mut().insert(axum::extract::ConnectInfo(peer));
+        request
+            .extensions_mut()
+            .insert(axum::extract::ConnectInfo(peer));
         router.clone().oneshot(request.map(Body::new))
     });
     let mut builder = Builder::new(TokioExecutor::new());
@@ -126,7 +141,10 @@ where
 }
 
 async fn to_https(request: Request<Body>) -> Response<Body> {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
+    let host = request
+        .headers()
+        .get(header::HOST)
+        .and_then(|host| host.to_str().ok());
     let mut response = Response::new(Body::from("use https\n"));
     *response.status_mut() = StatusCode::BAD_REQUEST;
     if let Some(host) = host

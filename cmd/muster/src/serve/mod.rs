@@ -62,13 +62,21 @@ pub async fn restore(global: Global, file: std::path::PathBuf) -> Result<Answer>
     let layout = layout::Layout::open(&data(&global))?;
     let directory = layout.store();
     let to = directory.clone();
-    tokio::task::spawn_blocking(move || store::Store::restore(&file, &to)).await??;
-    println!("restored into {}; start the server with --data {}", directory.display(), layout.root().display());
+    let restore = move || store::Store::restore(&file, &to, store::Options::default());
+    tokio::task::spawn_blocking(restore).await??;
+    println!(
+        "restored into {}; start the server with --data {}",
+        directory.display(),
+        layout.root().display()
+    );
     Ok(Answer::Yes)
 }
 
 fn data(global: &Global) -> std::path::PathBuf {
-    global.data.clone().unwrap_or_else(crate::client::default_data_to_make)
+    global
+        .data
+        .clone()
+        .unwrap_or_else(crate::client::default_data_to_make)
 }
 
 /// Logs to standard error; MUSTER_LOG says how much, in tracing's filter syntax.

@@ -22,5 +22,8 @@ pub fn announce(server: &Server, layout: &Layout) {
         ),
         None => {}
     }
-    println!("  stop        Ctrl-C, or kill {}; what runs goes on", std::process::id());
+    println!(
+        "  stop        Ctrl-C, or kill {}; what runs goes on",
+        std::process::id()
+    );
 }

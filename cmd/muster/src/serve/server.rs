@@ -26,6 +26,14 @@ const ADMIN_TOKEN: Duration = identity::LONGEST_TOKEN_TTL;
 /// The label of that token, by which an older one is found and ended.
 const ADMIN_TOKEN_LABEL: &str = "admin.kubeconfig";
 
+/// The `schedulerName` values that are answered to: our own, Kubernetes' default, and the
+/// one that manifests written for Volcano carry.
+const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
+
+/// Ports for rendezvous where pods share their node's network: below Linux's ephemeral
+/// range, which begins at 32768.
+const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
+
 /// How long the control loops get to stop.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -59,7 +67,10 @@ impl Server {
             store::Store::open(&store_directory, store::Options::default())
         })
         .await??;
-        let api = ApiServer::open(store.clone(), ApiConfig::default()).await?;
+        let of_api = store.clone();
+        let api =
+            tokio::task::spawn_blocking(move || ApiServer::open(of_api, ApiConfig::default()))
+                .await??;
         let client = |name: &str| api.client(Caller::component(name));
 
         let opened = Identity::open(
@@ -81,8 +92,9 @@ impl Server {
         let controllers = controllers::start(
             client("controllers"),
             controllers::Config {
+                scheduler_names: SCHEDULER_NAMES.map(str::to_string).to_vec(),
                 node_grace: Duration::from_secs(options.node_grace),
-                ..controllers::Config::default()
+                rendezvous_ports: RENDEZVOUS_PORTS,
             },
         );
         let portal = portal::Portal {
@@ -130,7 +142,11 @@ impl Server {
     /// What to open in a browser on this machine: plain HTTP on loopback, where a
     /// certificate of our own authority would only be warned about.
     pub fn browser_url(&self) -> String {
-        let scheme = if self.local_address().ip().is_loopback() { "http" } else { "https" };
+        let scheme = if self.local_address().ip().is_loopback() {
+            "http"
+        } else {
+            "https"
+        };
         format!("{scheme}://{}/", self.local_address())
     }
 

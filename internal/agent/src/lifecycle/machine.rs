@@ -269,7 +269,7 @@ impl Machine {
     fn course_is_run(&self, plan: &PodPlan) -> bool {
         let ended = |c: &ContainerPlan, failed_only: bool| {
             self.containers[&c.name].end().is_some_and(|end| {
-                !plan.restart.restarts(end.code) && !(failed_only && end.code == 0)
+                !(plan.restart.restarts(end.code) || failed_only && end.code == 0)
             })
         };
         let init_failed = plan.init.iter().any(|c| !c.sidecar && ended(c, true));
@@ -305,9 +305,7 @@ impl Machine {
     }
 
     fn record(&mut self, container: &ContainerPlan) -> &mut Record {
-        self.containers
-            .entry(container.name.clone())
-            .or_default()
+        self.containers.entry(container.name.clone()).or_default()
     }
 
     fn step_init(
@@ -445,10 +443,11 @@ impl Machine {
     }
 
     fn natural_verdict(&self, plan: &PodPlan) -> Verdict {
-        let succeeded = plan
-            .main
-            .iter()
-            .all(|c| self.containers[&c.name].end().is_some_and(|end| end.code == 0));
+        let succeeded = plan.main.iter().all(|c| {
+            self.containers[&c.name]
+                .end()
+                .is_some_and(|end| end.code == 0)
+        });
         Verdict {
             succeeded,
             reason: String::new(),

@@ -184,7 +184,7 @@ impl Record {
             time.checked_add(SignedDuration::from_secs(seconds))
                 .unwrap_or(Timestamp::MAX)
         };
-        let Some(end) = self.end() else { return None };
+        let end = self.end()?;
         let next = match self.backoff {
             Some(backoff) if now < after(backoff.updated, BACKOFF_RESET_SECONDS) => {
                 let until = after(end.finished_at, backoff.seconds);

@@ -87,13 +87,16 @@ pub fn phase(machine: &Machine, plan: &PodPlan) -> &'static str {
 }
 
 fn init_done(machine: &Machine, container: &ContainerPlan) -> bool {
-    machine.containers.get(&container.name).is_some_and(|record| {
-        if container.sidecar {
-            record.started
-        } else {
-            record.end().is_some_and(|end| end.code == 0)
-        }
-    })
+    machine
+        .containers
+        .get(&container.name)
+        .is_some_and(|record| {
+            if container.sidecar {
+                record.started
+            } else {
+                record.end().is_some_and(|end| end.code == 0)
+            }
+        })
 }
 
 fn conditions(machine: &Machine, plan: &PodPlan, phase: &str, now: Timestamp) -> Vec<PodCondition> {

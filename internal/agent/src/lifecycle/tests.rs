@@ -164,7 +164,9 @@ fn restarts_wait_longer_each_time_and_begin_anew_after_ten_quiet_minutes() {
     for _ in 0..8 {
         stage.runs("main");
         stage.ends("main", 1);
-        let waited = stage.wake.map_or(0, |wake| wake.duration_since(stage.now).as_secs());
+        let waited = stage
+            .wake
+            .map_or(0, |wake| wake.duration_since(stage.now).as_secs());
         waits.push(waited);
         if waited > 0 {
             let state = stage.status()["containerStatuses"][0].clone();
@@ -342,7 +344,8 @@ fn probes_decide_about_started_ready_and_the_container_itself() {
     let mut probed = container("main");
     probed["startupProbe"] = json!({"exec": {"command": ["x"]}});
     probed["readinessProbe"] = json!({"exec": {"command": ["x"]}});
-    probed["livenessProbe"] = json!({"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 4});
+    probed["livenessProbe"] =
+        json!({"exec": {"command": ["x"]}, "terminationGracePeriodSeconds": 4});
     let mut stage = Stage::new(json!({"containers": [probed]}));
     stage.runs("main");
     let of = |stage: &Stage| {
@@ -351,13 +354,20 @@ fn probes_decide_about_started_ready_and_the_container_itself() {
     };
     assert_eq!(of(&stage), (json!(false), json!(false)));
     stage.probed("main", ProbeVerdict::Ready(true));
-    assert_eq!(of(&stage), (json!(false), json!(false)), "not before it has started");
+    assert_eq!(
+        of(&stage),
+        (json!(false), json!(false)),
+        "not before it has started"
+    );
     stage.probed("main", ProbeVerdict::Started);
     assert_eq!(of(&stage), (json!(true), json!(false)));
     stage.probed("main", ProbeVerdict::Ready(true));
     assert_eq!(of(&stage), (json!(true), json!(true)));
     stage.asked();
-    stage.probed("main", ProbeVerdict::Condemned("Liveness probe failed".to_owned()));
+    stage.probed(
+        "main",
+        ProbeVerdict::Condemned("Liveness probe failed".to_owned()),
+    );
     assert_eq!(stage.asked(), ["-main/0 4"]);
     stage.ends("main", 137);
     assert_eq!(stage.asked(), ["+main/1"]);
@@ -416,7 +426,11 @@ fn news_of_an_earlier_run_is_no_news() {
     let mut stage = simple("Always");
     stage.ends("main", 1);
     let now = stage.now;
-    assert!(!stage.machine.observe(&stage.plan, "main", 0, Seen::Running { since: now }));
+    assert!(
+        !stage
+            .machine
+            .observe(&stage.plan, "main", 0, Seen::Running { since: now })
+    );
     assert_eq!(stage.attempt("main"), 1);
     assert!(stage.machine.containers["main"].is_alive());
 }
@@ -428,7 +442,10 @@ fn the_state_survives_its_json() {
     stage.ends("main", 1);
     stage.ends("main", 1);
     let text = serde_json::to_string(&stage.machine).unwrap();
-    assert_eq!(serde_json::from_str::<Machine>(&text).unwrap(), stage.machine);
+    assert_eq!(
+        serde_json::from_str::<Machine>(&text).unwrap(),
+        stage.machine
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -469,7 +486,7 @@ proptest! {
         let names = ["side", "setup", "main"];
         let mut alive: BTreeMap<String, bool> = BTreeMap::new();
         let mut stopped = false;
-        let mut note = |stage: &mut Stage, stopped: bool| -> Result<(), TestCaseError> {
+        let note = |stage: &mut Stage, alive: &mut BTreeMap<String, bool>, stopped: bool| {
             for asked in stage.asked() {
                 if let Some(started) = asked.strip_prefix('+') {
                     let name = started.split('/').next().unwrap().to_owned();
@@ -478,18 +495,16 @@ proptest! {
                     prop_assert!(before != Some(true), "{} while it was alive", started);
                 }
             }
-            for name in names {
-                if !stage.machine.containers[name].is_alive() {
-                    alive.insert(name.to_owned(), false);
-                }
-            }
             Ok(())
         };
-        note(&mut stage, stopped)?;
+        note(&mut stage, &mut alive, stopped)?;
         for doing in doings {
             match doing {
                 Doing::Runs(c) if stage.machine.containers[names[c]].is_alive() => stage.runs(names[c]),
-                Doing::Ends(c, code) if stage.machine.containers[names[c]].is_alive() => stage.ends(names[c], code),
+                Doing::Ends(c, code) if stage.machine.containers[names[c]].is_alive() => {
+                    alive.insert(names[c].to_owned(), false);
+                    stage.ends(names[c], code);
+                }
                 Doing::Later(seconds) => stage.later(seconds),
                 Doing::Condemn(c) => stage.probed(names[c], ProbeVerdict::Condemned("x".to_owned())),
                 Doing::Stop(grace) => {
@@ -500,7 +515,7 @@ proptest! {
                 }
                 _ => continue,
             }
-            note(&mut stage, stopped)?;
+            note(&mut stage, &mut alive, stopped)?;
             stage.step();
             prop_assert!(stage.asked().is_empty(), "a step without news asked for something");
         }

@@ -1,6 +1,12 @@
 //! POST.
 
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use apiserver::ApiConfig;
 use serde_json::{Value, json};
+use store::Options;
 
 use crate::harness::{Api, CONFIG_MAPS, PODS, admin, config_map, pod, request};
 use resources::access::Role;
@@ -276,4 +282,46 @@ async fn what_is_no_resource_or_no_verb_of_it_is_refused() {
     api.post("/api/v1/configmaps", &config_map("a"))
         .await
         .refused(405, "MethodNotAllowed");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_writes_and_answers_reads() {
+    let full = Arc::new(AtomicBool::new(false));
+    let seen = full.clone();
+    let options = Options {
+        free_bytes: Arc::new(move |_: &Path| {
+            Ok(if seen.load(Ordering::Relaxed) {
+                0
+            } else {
+                u64::MAX
+            })
+        }),
+        ..Options::default()
+    };
+    let api = Api::with(options, ApiConfig::default());
+    api.post(CONFIG_MAPS, &config_map("a")).await.is(201);
+    full.store(true, Ordering::Relaxed);
+    let message = api
+        .post(CONFIG_MAPS, &config_map("b"))
+        .await
+        .refused(503, "ServiceUnavailable");
+    assert!(message.contains("disk is full"), "{message}");
+    api.get(&format!("{CONFIG_MAPS}/a")).await.is(200);
+}
+
+#[tokio::test]
+async fn what_follows_from_a_generated_name_follows_from_the_one_that_was_kept() {
+    let api = Api::new();
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "command": ["true"]}]}});
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "run-"}, "spec": {"template": template},
+    });
+    let made = api
+        .post("/apis/batch/v1/namespaces/default/jobs", &job)
+        .await
+        .is(201);
+    assert_eq!(
+        made["metadata"]["labels"]["job-name"],
+        made["metadata"]["name"]
+    );
 }

@@ -291,10 +291,12 @@ async fn put_group(groups: &Api<PodGroup>, group: &PodGroup) -> Result<Effect, k
         return create(groups, group).await;
     }
     let name = group.name_any();
-    groups
-        .replace(&name, &PostParams::default(), group)
-        .await
-        .map(|_| Effect::Changed)
+    match groups.replace(&name, &PostParams::default(), group).await {
+        Ok(_) => Ok(Effect::Changed),
+        // It changed or went meanwhile; the watch will show what it is now.
+        Err(error) if is_gone(&error) => Ok(Effect::InTheWay),
+        Err(error) => Err(error),
+    }
 }
 
 /// The object is not there any more, or not the one that was meant.

@@ -11,6 +11,8 @@ mod pytorch;
 mod queue;
 mod runner;
 
+use std::time::Duration;
+
 use kube::{Client, Resource, core::NamespaceResourceScope};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,15 +23,38 @@ use crate::Context;
 /// A namespaced object's place: namespace and name.
 pub(crate) type Key = (String, String);
 
+/// How long a controller that panicked is left alone before it is started again.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
 /// Starts the controllers of PyTorchJobs and of plain Jobs; they end when the context
-/// says so.
+/// says so. Must be called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
-    let ports = ports::Book::new(ctx.config.rendezvous_ports.clone());
+    let ports = ctx.config.rendezvous_ports.clone();
     vec![
-        tokio::spawn(runner::run(ctx.clone(), pytorch::PyTorch::new(ports))),
-        tokio::spawn(runner::run(ctx.clone(), batch::Batch)),
+        tokio::spawn(kept_running(ctx.clone(), move || {
+            pytorch::PyTorch::new(ports::Book::new(ports.clone()))
+        })),
+        tokio::spawn(kept_running(ctx.clone(), || batch::Batch)),
     ]
+}
+
+/// Runs a controller until the context says stop, again after a panic: it starts from
+/// what the API says, so nothing is lost with it.
+async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> W) {
+    loop {
+        let ended = tokio::spawn(runner::run(ctx.clone(), make())).await;
+        let Err(error) = ended else { return };
+        tracing::error!(
+            controller = W::COMPONENT, %error,
+            "a job controller ended unexpectedly and is started again"
+        );
+        tokio::select! {
+            // Told, or nobody is left to tell: either way it is over.
+            _ = ctx.stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(RESTART_AFTER) => {}
+        }
+    }
 }
 
 /// What the runner needs of an object's type.

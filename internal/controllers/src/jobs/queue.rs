@@ -8,6 +8,11 @@ use super::Key;
 
 /// Changes that come this close together are looked at together.
 const GATHER: Duration = Duration::from_millis(10);
+/// A job that takes long to look at is left alone for this many times as long, so that a
+/// gang of thousands whose pods all change keeps the loop free for others.
+const GATHER_TIMES: u32 = 10;
+/// The longest time that changes are gathered for.
+const GATHER_MAX: Duration = Duration::from_secs(1);
 /// The wait after the first failure; it doubles with each more in a row.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 /// The longest wait after a failure.
@@ -21,12 +26,25 @@ pub(crate) struct Queue {
     /// Keys that are being looked at, and when to look again if something came up.
     busy: BTreeMap<Key, Option<Instant>>,
     failures: BTreeMap<Key, u32>,
+    /// How long changes are gathered for, where it is longer than usual.
+    gather: BTreeMap<Key, Duration>,
 }
 
 impl Queue {
     /// Something about the job changed.
     pub(crate) fn changed(&mut self, key: &Key, now: Instant) {
-        self.wake(key, now + GATHER);
+        let gather = self.gather.get(key).copied().unwrap_or(GATHER);
+        self.wake(key, now + gather);
+    }
+
+    /// Looking at the job took this long; zero for one that is gone.
+    pub(crate) fn cost(&mut self, key: &Key, took: Duration) {
+        let gather = took.saturating_mul(GATHER_TIMES).min(GATHER_MAX);
+        if gather > GATHER {
+            self.gather.insert(key.clone(), gather);
+        } else {
+            self.gather.remove(key);
+        }
     }
 
     /// The job is to be looked at by this time.
@@ -101,6 +119,22 @@ mod tests {
         assert_eq!(queue.take(start), None);
         assert_eq!(queue.take(start + GATHER), Some(key("a")));
         assert_eq!(queue.take(start + GATHER), None);
+    }
+
+    #[test]
+    fn a_job_that_takes_long_to_look_at_is_looked_at_less_often() {
+        let (mut queue, start) = (Queue::default(), Instant::now());
+        let after = |queue: &mut Queue, took: u64| {
+            queue.cost(&key("a"), Duration::from_millis(took));
+            queue.changed(&key("a"), start);
+            let at = queue.next().unwrap();
+            queue.take(at);
+            queue.done(&key("a"), None);
+            at - start
+        };
+        assert_eq!(after(&mut queue, 30), Duration::from_millis(300));
+        assert_eq!(after(&mut queue, 5000), GATHER_MAX);
+        assert_eq!(after(&mut queue, 0), GATHER);
     }
 
     #[test]

@@ -217,7 +217,9 @@ impl<W: Workload> Runner<W> {
     }
 
     fn look_at(&mut self, key: Key, writes: &mut JoinSet<Applied<W::Kind>>) {
+        let begun = Instant::now();
         let Some(job) = self.newest(&key) else {
+            self.queue.cost(&key, Duration::ZERO);
             self.queue.done(&key, None);
             return;
         };
@@ -234,6 +236,7 @@ impl<W: Workload> Runner<W> {
             .requeue_at
             .map(|at| Instant::now() + wait_until(at, now));
         let work = apply::Work::new::<W>(&job, outcome);
+        self.queue.cost(&key, begun.elapsed());
         if work.is_nothing() {
             self.queue.done(&key, again);
             return;

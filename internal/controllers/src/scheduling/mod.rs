@@ -1,1 +1,56 @@
-//! scheduling
+//! The scheduler's loop: watches feed the pure scheduler, its plans are held against the
+//! invariants and written down: bindings, statuses, conditions, events. Owns the writing
+//! and its order; whom to place where is decided in `scheduler`.
+
+mod binder;
+mod board;
+mod brain;
+mod feed;
+mod lane;
+mod queues;
+mod run;
+mod statuses;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+
+use crate::Context;
+
+pub use board::ReportBoard;
+
+/// How long a loop that panicked is left alone before it is started again.
+const RESTART_AFTER: Duration = Duration::from_secs(1);
+
+/// Starts the scheduler; it ends when the context says stop. The board has its latest
+/// reports, and answers what-ifs. Must be called within a tokio runtime.
+#[must_use]
+pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
+    let board = Arc::new(ReportBoard::new(&ctx.config.scheduler_names));
+    let task = tokio::spawn(kept_running(ctx.clone(), board.clone()));
+    (board, vec![task])
+}
+
+/// Runs the loop until the context says stop, again after a panic: it starts from what the
+/// API says, so nothing is lost with it.
+async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
+    loop {
+        let ended = tokio::spawn(run::run(ctx.clone(), board.clone())).await;
+        let Err(error) = ended else { return };
+        tracing::error!(%error, "the scheduler ended unexpectedly and is started again");
+        tokio::select! {
+            () = stopped(&mut ctx.stop) => return,
+            () = tokio::time::sleep(RESTART_AFTER) => {}
+        }
+    }
+}
+
+/// Resolves when the server is stopping, or when nobody can say so any more.
+async fn stopped(stop: &mut tokio::sync::watch::Receiver<bool>) {
+    while !*stop.borrow_and_update() {
+        if stop.changed().await.is_err() {
+            return;
+        }
+    }
+}

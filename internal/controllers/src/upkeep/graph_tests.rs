@@ -57,6 +57,9 @@ fn delete(uid: &str, cascade: Cascade) -> Step {
     Step::Delete(uid.to_owned(), cascade)
 }
 
+/// What it shows, what is in the graph, which owners are absent, what follows.
+type Case = (&'static str, Vec<Node>, BTreeSet<Uid>, Vec<Step>);
+
 #[test]
 fn what_follows_from_the_owners() {
     let foreign = OwnerReference {
@@ -64,7 +67,7 @@ fn what_follows_from_the_owners() {
         kind: "Thing".to_owned(),
         ..owner("foreign", true)
     };
-    let cases: Vec<(&str, Vec<Node>, BTreeSet<Uid>, Vec<Step>)> = vec![
+    let cases: Vec<Case> = vec![
         ("no owners", vec![node("d", &[])], absent(&[]), vec![]),
         (
             "an owner that is there",

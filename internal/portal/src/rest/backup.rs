@@ -27,11 +27,16 @@ pub async fn backup(
         return Err(Problem::forbidden("only an administrator takes backups"));
     }
     if !new.path.is_absolute() {
-        let detail = format!("path: Invalid value: {:?}: use an absolute path on the server", new.path);
+        let detail = format!(
+            "path: Invalid value: {:?}: use an absolute path on the server",
+            new.path
+        );
         return Err(Problem::invalid(detail));
     }
-    (portal.hooks.backup)(new.path.clone()).await.map_err(|detail| {
-        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup-failed", detail)
-    })?;
+    (portal.hooks.backup)(new.path.clone())
+        .await
+        .map_err(|detail| {
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup-failed", detail)
+        })?;
     Ok((StatusCode::CREATED, Json(json!({"path": new.path}))))
 }

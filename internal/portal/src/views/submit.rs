@@ -162,7 +162,7 @@ pub async fn submit(
     // Everything is checked before anything is written.
     for manifest in &manifests {
         match apply(&portal, &caller, manifest, namespace, true).await {
-            Ok(checked) => answer.notes.extend(notes_on(&portal, &checked)),
+            Ok(checked) => answer.notes.extend(notes_on(&portal, &checked).await),
             Err(problem) => answer.problems.push(problem),
         }
     }
@@ -256,11 +256,11 @@ async fn apply(
 }
 
 /// What a dry run says: that it is valid, and where it would go.
-fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
+async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
     let kind = checked["kind"].as_str().unwrap_or("");
     let name = checked["metadata"]["name"].as_str().unwrap_or("");
     let mut notes = vec![format!("{kind} {name}: valid")];
-    match (portal.hooks.preview)(checked) {
+    match (portal.hooks.preview)(checked.clone()).await {
         None => {}
         Some(Ok(places)) => {
             let lines: Vec<String> = places

@@ -24,6 +24,11 @@ use crate::state::{ContainerState, FORMAT, LOCK_FILE, STATE_FILE, StateFile, loa
 /// agent started is noticed by the sweep.
 const SWEEP: Duration = Duration::from_secs(2);
 
+/// Looks at whether a killed process is gone, [`DEATH_PAUSE`] apart.
+const DEATH_ROUNDS: u32 = 500;
+/// Between two such looks.
+const DEATH_PAUSE: Duration = Duration::from_millis(10);
+
 /// The watched directories.
 pub struct Watcher {
     inotify: Inotify,
@@ -169,6 +174,13 @@ pub fn give_up_if_orphaned(dir: &Path) -> Result<Option<StateFile>, RuntimeError
     {
         // It dies with its shim anyway; this reaches the rest of its group.
         let _ = killpg(Pid::from_raw(process.pid), Signal::SIGKILL);
+        // Said to have ended while it still runs, it might run twice.
+        for _ in 0..DEATH_ROUNDS {
+            if !process.is_alive() {
+                break;
+            }
+            std::thread::sleep(DEATH_PAUSE);
+        }
     }
     cgroup.kill_all();
     cgroup.remove();

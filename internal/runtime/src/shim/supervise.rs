@@ -20,6 +20,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, chdir, setsid};
 
+use super::record::{Record, SAVE_RETRY};
 use super::start::STAGING;
 use super::{STAGE_START, again};
 use crate::cgroup::{Cgroup, Layout};
@@ -29,7 +30,7 @@ use crate::proc::{self, ProcessId};
 use crate::spec::ContainerSpec;
 use crate::state::{
     ContainerState, Exit, ExitReason, FORMAT, LOCK_FILE, SPEC_FILE, STATE_FILE, STOP_FILE,
-    StateFile, StopRequest, load, save,
+    StateFile, StopRequest, load,
 };
 
 /// The name of the cgroup that containers' cgroups are made in; the caller may set another.
@@ -44,10 +45,6 @@ const READ_BYTES: usize = 64 * 1024;
 const RETRY: Duration = Duration::from_millis(20);
 /// How long after the end of the container its leftovers and its output are waited for.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);
-/// Between two attempts to write the state to a full disk.
-const SAVE_RETRY: Duration = Duration::from_secs(1);
-/// Such attempts: a day of them.
-const SAVE_ATTEMPTS: u32 = 24 * 60 * 60;
 /// Longest report from the starting stage.
 const MAX_REPORT: usize = 64 * 1024;
 
@@ -121,35 +118,6 @@ fn shim(dir: &Path) -> Result<(), String> {
     let _ = fs::remove_dir(dir.join(STAGING));
     record.state.state = ContainerState::Exited(end);
     record.save_surely()
-}
-
-/// The state on disk.
-struct Record {
-    dir: PathBuf,
-    state: StateFile,
-    /// Whether the last attempt to write it failed.
-    unsaved: bool,
-}
-
-impl Record {
-    fn save(&mut self) -> Result<(), crate::RuntimeError> {
-        let outcome = save(&self.dir, STATE_FILE, &self.state);
-        self.unsaved = outcome.is_err();
-        outcome
-    }
-
-    fn save_surely(&mut self) -> Result<(), String> {
-        for _ in 0..SAVE_ATTEMPTS {
-            match self.save() {
-                Ok(()) => return Ok(()),
-                // Removed under our feet: nobody wants to know any more.
-                Err(_) if !self.dir.exists() => return Ok(()),
-                Err(e) => eprintln!("{} {e}", Timestamp::now()),
-            }
-            std::thread::sleep(SAVE_RETRY);
-        }
-        Err("gave up writing the state".into())
-    }
 }
 
 /// One of the container's outputs.

@@ -193,3 +193,24 @@ async fn a_memory_directory_can_be_shared_and_taken_away() {
     }
     assert!(!dir.join("x").exists());
 }
+
+#[tokio::test]
+async fn a_file_mounted_into_dev_leaves_the_devices_usable() {
+    let house = House::new().await;
+    let message = house.path("message");
+    fs::write(&message, "").unwrap();
+    let script = "echo last words > /dev/termination-log; echo x > /dev/null; head -c 9 /dev/urandom | wc -c; \
+                  echo y > /dev/shm/muster-test-$$ && rm /dev/shm/muster-test-$$; echo out > /dev/stdout; \
+                  (: < /dev/full) || echo refused";
+    let mut spec = house.shell("a", script);
+    spec.mounts = vec![Mount::bind(&message, "/dev/termination-log")];
+    spec.devices.denied = vec!["/dev/full".into()];
+    let (exit, output) = house.run(spec).await;
+    assert_eq!(exit.code, 0, "{output}");
+    assert!(
+        output.contains("9\n") && output.contains("out\n") && output.contains("refused\n"),
+        "{output}"
+    );
+    assert_eq!(fs::read_to_string(&message).unwrap(), "last words\n");
+    assert!(!Path::new("/dev/termination-log").exists());
+}

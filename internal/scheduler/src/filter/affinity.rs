@@ -6,13 +6,19 @@ use crate::node::{Node, Offer};
 
 /// Does any term of the selector match? A term without expressions matches nothing.
 pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) -> bool {
-    selector.node_selector_terms.iter().any(|term| term_matches(term, node, offer))
+    selector
+        .node_selector_terms
+        .iter()
+        .any(|term| term_matches(term, node, offer))
 }
 
 /// The summed weights of the preferred terms that match.
 pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offer: &Offer) -> i64 {
-    let preferred = affinity
-        .and_then(|affinity| affinity.preferred_during_scheduling_ignored_during_execution.as_ref());
+    let preferred = affinity.and_then(|affinity| {
+        affinity
+            .preferred_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
     preferred
         .into_iter()
         .flatten()

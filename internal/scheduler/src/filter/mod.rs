@@ -54,7 +54,9 @@ impl Refusal {
                 "a node with a container runtime, or one that may run images' commands on the host"
             }
             Refusal::NoProcesses => "a node that runs processes, or an image in the pod",
-            Refusal::Affinity => "a node with the labels that the pod's selector or affinity asks for",
+            Refusal::Affinity => {
+                "a node with the labels that the pod's selector or affinity asks for"
+            }
             Refusal::Taint => "a toleration for the nodes' taints",
         }
     }
@@ -73,7 +75,10 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
         Need::Process if !offer.runtimes.process => return Some(Refusal::NoProcesses),
         Need::Image | Need::Process => {}
     }
-    let selected = class.selector().iter().all(|(key, value)| offer.labels.get(key) == Some(value));
+    let selected = class
+        .selector()
+        .iter()
+        .all(|(key, value)| offer.labels.get(key) == Some(value));
     if !selected || !required(class, node, offer) {
         return Some(Refusal::Affinity);
     }
@@ -84,7 +89,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
 }
 
 fn required(class: &Class, node: &Node, offer: &Offer) -> bool {
-    let Some(affinity) = &class.affinity else { return true };
+    let Some(affinity) = &class.affinity else {
+        return true;
+    };
     affinity
         .required_during_scheduling_ignored_during_execution
         .as_ref()

@@ -56,7 +56,12 @@ mod tests {
     use super::*;
 
     fn taint(key: &str, value: &str, effect: &str) -> Taint {
-        Taint { key: key.into(), value: Some(value.into()), effect: effect.into(), time_added: None }
+        Taint {
+            key: key.into(),
+            value: Some(value.into()),
+            effect: effect.into(),
+            time_added: None,
+        }
     }
 
     fn toleration(key: &str, operator: &str, value: &str, effect: &str) -> Toleration {
@@ -83,7 +88,10 @@ mod tests {
             (toleration("gpu", "Like", "a100", ""), false),
         ];
         for (toleration, want) in table {
-            let got = !untolerated(std::slice::from_ref(&toleration), &[taint("gpu", "a100", "NoSchedule")]);
+            let got = !untolerated(
+                std::slice::from_ref(&toleration),
+                &[taint("gpu", "a100", "NoSchedule")],
+            );
             assert_eq!(got, want, "{toleration:?}");
         }
     }
@@ -100,7 +108,10 @@ mod tests {
     fn every_unwelcome_taint_must_be_tolerated() {
         let taints = [taint("a", "", "NoSchedule"), taint("b", "", "NoExecute")];
         assert!(untolerated(&[toleration("a", "Exists", "", "")], &taints));
-        let both = [toleration("a", "Exists", "", ""), toleration("b", "Exists", "", "")];
+        let both = [
+            toleration("a", "Exists", "", ""),
+            toleration("b", "Exists", "", ""),
+        ];
         assert!(!untolerated(&both, &taints));
     }
 }

@@ -45,11 +45,17 @@ pub fn described(name: &str, gpus: usize, healthy: impl Fn(usize) -> bool) -> Ev
         .map(|i| json!({"id": format!("{name}-{i}"), "index": i, "numa": i * 2 / gpus, "healthy": healthy(i)}))
         .collect();
     node_with(name, gpus as i64, |node| {
-        node["metadata"]["annotations"]["muster.io/inventory"] = json!(json!({ "gpus": list }).to_string());
+        node["metadata"]["annotations"]["muster.io/inventory"] =
+            json!(json!({ "gpus": list }).to_string());
     })
 }
 
-pub fn pod_object(name: &str, group: Option<&str>, gpus: i64, change: impl FnOnce(&mut Value)) -> Pod {
+pub fn pod_object(
+    name: &str,
+    group: Option<&str>,
+    gpus: i64,
+    change: impl FnOnce(&mut Value),
+) -> Pod {
     let mut pod = json!({
         "metadata": {
             "name": name, "namespace": "ns", "uid": format!("uid-{name}"),
@@ -61,7 +67,8 @@ pub fn pod_object(name: &str, group: Option<&str>, gpus: i64, change: impl FnOnc
         },
     });
     if gpus > 0 {
-        pod["spec"]["containers"][0]["resources"]["limits"] = json!({"nvidia.com/gpu": gpus.to_string()});
+        pod["spec"]["containers"][0]["resources"]["limits"] =
+            json!({"nvidia.com/gpu": gpus.to_string()});
     }
     if let Some(group) = group {
         pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"] = json!(group);
@@ -70,7 +77,12 @@ pub fn pod_object(name: &str, group: Option<&str>, gpus: i64, change: impl FnOnc
     serde_json::from_value(pod).unwrap()
 }
 
-pub fn pod_with(name: &str, group: Option<&str>, gpus: i64, change: impl FnOnce(&mut Value)) -> Event {
+pub fn pod_with(
+    name: &str,
+    group: Option<&str>,
+    gpus: i64,
+    change: impl FnOnce(&mut Value),
+) -> Event {
     Event::PodChanged(Box::new(pod_object(name, group, gpus, change)))
 }
 
@@ -115,7 +127,14 @@ pub fn gang(scheduler: &mut Scheduler, name: &str, members: usize, gpus: i64) {
     gang_in(scheduler, name, members, gpus, "default", 100);
 }
 
-pub fn gang_in(scheduler: &mut Scheduler, name: &str, members: usize, gpus: i64, queue: &str, age: i64) {
+pub fn gang_in(
+    scheduler: &mut Scheduler,
+    name: &str,
+    members: usize,
+    gpus: i64,
+    queue: &str,
+    age: i64,
+) {
     scheduler.apply(group_with(name, members as i32, |group| {
         group["spec"]["queue"] = json!(queue);
         group["metadata"]["creationTimestamp"] = json!(created(age));
@@ -141,11 +160,17 @@ pub fn priority_class(name: &str, value: i32) -> Event {
 
 /// Pod name to node name.
 pub fn bound(plan: &Plan) -> BTreeMap<String, String> {
-    plan.binds.iter().map(|bind| (bind.pod.name.clone(), bind.node.clone())).collect()
+    plan.binds
+        .iter()
+        .map(|bind| (bind.pod.name.clone(), bind.node.clone()))
+        .collect()
 }
 
 pub fn report<'a>(plan: &'a Plan, group: &str) -> &'a PlacementReport {
-    plan.reports.iter().find(|report| report.group == group).expect("the gang has a report")
+    plan.reports
+        .iter()
+        .find(|report| report.group == group)
+        .expect("the gang has a report")
 }
 
 pub fn nodes_used(plan: &Plan, prefix: &str) -> Vec<String> {

@@ -1,0 +1,117 @@
+//! The agent's configuration, from arguments and from what this host is.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use agent::AgentConfig;
+use anyhow::{Context, Result, bail};
+use jiff::SignedDuration;
+
+use super::host;
+use super::layout::Layout;
+use super::server::Server;
+use crate::arguments::{Agent, MachineOptions};
+
+/// How long the token is good with which `muster up`'s agent joins its own server.
+const OWN_TOKEN: Duration = Duration::from_secs(300);
+
+/// The agent that runs beside a server in one process.
+pub async fn beside(
+    server: &Server,
+    layout: &Layout,
+    options: &MachineOptions,
+) -> Result<AgentConfig> {
+    let ttl = SignedDuration::try_from(OWN_TOKEN)?;
+    let token = server.fleet.create_join_token(ttl, "muster up").await?;
+    let address = match options.node_address {
+        Some(address) => address,
+        None => server.local_address().ip(),
+    };
+    let server_url = format!("https://{}", server.local_address());
+    let mut config = common(layout, options, server_url, address)?;
+    config.token = Some(token.token);
+    config.ca = Some(layout.authority());
+    Ok(config)
+}
+
+/// An agent of its own.
+pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
+    let server = arguments.server.trim_end_matches('/').to_string();
+    let address = match arguments.machine.node_address {
+        Some(address) => address,
+        None => own_address(&server)?,
+    };
+    let mut config = common(layout, &arguments.machine, server, address)?;
+    if let Some(text) = &arguments.token {
+        // `muster token join` prints the token and the authority's fingerprint.
+        let (token, fingerprint) = match text.split_once('@') {
+            Some((token, fingerprint)) => (token, Some(fingerprint.to_string())),
+            None => (text.as_str(), None),
+        };
+        config.token = Some(token.to_string());
+        config.ca_fingerprint = fingerprint;
+    }
+    config.ca = arguments.ca.clone();
+    Ok(config)
+}
+
+fn common(
+    layout: &Layout,
+    options: &MachineOptions,
+    server: String,
+    address: IpAddr,
+) -> Result<AgentConfig> {
+    let name = match &options.node_name {
+        Some(name) => name.clone(),
+        None => host::name()
+            .context("--node-name: this host has no name of its own; give the node one")?,
+    };
+    let shim = std::env::current_exe().context("this binary's own path can't be found")?;
+    Ok(AgentConfig {
+        server,
+        token: None,
+        ca: None,
+        ca_fingerprint: None,
+        data: layout.agent(),
+        node_name: name,
+        node_ip: address,
+        machine_description: options.machine.clone(),
+        host_images: options.host_images,
+        cri_socket: options.cri.clone(),
+        labels: options.labels.iter().cloned().collect(),
+        shim_command: vec![shim.into(), "shim".into()],
+    })
+}
+
+/// The address that the server sees this host under.
+fn own_address(server: &str) -> Result<IpAddr> {
+    let Some(authority) = server.strip_prefix("https://") else {
+        bail!("--server: Invalid value: {server:?}: use https://HOST:PORT");
+    };
+    let resolved: SocketAddr = authority
+        .to_socket_addrs()
+        .with_context(|| {
+            format!("--server: {authority:?} does not resolve to an address and port")
+        })?
+        .next()
+        .with_context(|| format!("--server: {authority:?} has no address"))?;
+    Ok(host::address_towards(resolved).unwrap_or(Ipv4Addr::LOCALHOST.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_named_by_https_host_and_port() {
+        assert!(own_address("https://127.0.0.1:8443").unwrap().is_loopback());
+        for bad in [
+            "http://127.0.0.1:8443",
+            "127.0.0.1:8443",
+            "https://127.0.0.1",
+        ] {
+            let error = own_address(bad).unwrap_err().to_string();
+            assert!(error.starts_with("--server:"), "{error}");
+        }
+    }
+}

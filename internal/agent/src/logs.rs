@@ -1,0 +1,298 @@
+//! The pods' logs on disk: where they lie, which one is meant, and how long they are kept after
+//! their pod is gone. Reading and rotating is the runtime's.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Pods whose logs are kept after they are gone.
+pub const KEEP_PODS: usize = 1000;
+
+/// Bytes of such logs.
+pub const KEEP_BYTES: u64 = 10 * 1024 * 1024 * 1024;
+
+/// How long such logs are kept.
+pub const KEEP_AGE: Duration = Duration::from_secs(14 * 24 * 60 * 60);
+
+/// Between two looks at what can go.
+pub const SWEEP: Duration = Duration::from_secs(10 * 60);
+
+/// The logs of a node.
+#[derive(Clone, Debug)]
+pub struct LogStore {
+    root: PathBuf,
+}
+
+/// A log that was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its file.
+    pub path: PathBuf,
+    /// The pod's uid.
+    pub uid: String,
+    /// The container.
+    pub container: String,
+    /// The run.
+    pub attempt: u32,
+}
+
+/// Which log is meant.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Wanted<'a> {
+    /// The pod's namespace.
+    pub namespace: &'a str,
+    /// The pod's name.
+    pub pod: &'a str,
+    /// Its uid; empty for the newest pod of that name.
+    pub uid: &'a str,
+    /// The container; empty if there is only one.
+    pub container: &'a str,
+    /// The run before the last.
+    pub previous: bool,
+}
+
+/// One pod's logs, as the retention sees them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    dir: PathBuf,
+    bytes: u64,
+    age: Duration,
+}
+
+impl LogStore {
+    /// The logs below `root`.
+    pub fn new(root: PathBuf) -> LogStore {
+        LogStore { root }
+    }
+
+    /// Where a run's log lies. Namespaces and pod names have no underscore, so the parts can be
+    /// told apart.
+    pub fn path(
+        &self,
+        namespace: &str,
+        pod: &str,
+        uid: &str,
+        container: &str,
+        attempt: u32,
+    ) -> PathBuf {
+        self.root
+            .join(format!("{namespace}_{pod}_{uid}"))
+            .join(container)
+            .join(format!("{attempt}.log"))
+    }
+
+    /// The log that is meant, if it is here.
+    pub fn find(&self, wanted: &Wanted) -> Option<Found> {
+        let words = [wanted.namespace, wanted.pod, wanted.uid, wanted.container];
+        if words
+            .iter()
+            .any(|word| word.contains(['/', '_']) || word.starts_with('.'))
+        {
+            return None;
+        }
+        let (dir, uid) = self.pod_dir(wanted)?;
+        let container = if wanted.container.is_empty() {
+            let mut names = names(&dir);
+            names.sort();
+            names.into_iter().next()?
+        } else {
+            wanted.container.to_owned()
+        };
+        let dir = dir.join(&container);
+        let mut attempts: Vec<u32> = names(&dir)
+            .iter()
+            .filter_map(|name| name.strip_suffix(".log")?.parse().ok())
+            .collect();
+        attempts.sort_unstable();
+        if wanted.previous {
+            attempts.pop();
+        }
+        let attempt = attempts.pop()?;
+        Some(Found {
+            path: dir.join(format!("{attempt}.log")),
+            uid,
+            container,
+            attempt,
+        })
+    }
+
+    fn pod_dir(&self, wanted: &Wanted) -> Option<(PathBuf, String)> {
+        let prefix = format!("{}_{}_", wanted.namespace, wanted.pod);
+        if !wanted.uid.is_empty() {
+            let dir = self.root.join(format!("{prefix}{}", wanted.uid));
+            return dir.is_dir().then(|| (dir, wanted.uid.to_owned()));
+        }
+        names(&self.root)
+            .into_iter()
+            .filter_map(|name| {
+                let uid = name.strip_prefix(&prefix)?.to_owned();
+                let dir = self.root.join(&name);
+                Some((modified(&dir), dir, uid))
+            })
+            .max_by_key(|(modified, _, _)| *modified)
+            .map(|(_, dir, uid)| (dir, uid))
+    }
+
+    /// Removes the oldest logs of pods that are gone, as far as the bounds ask for it. `live`
+    /// are the uids of pods that are here.
+    pub fn sweep(&self, live: &BTreeSet<String>, now: SystemTime) -> usize {
+        let gone: Vec<Kept> = names(&self.root)
+            .into_iter()
+            .filter(|name| {
+                let uid = name.rsplit('_').next().unwrap_or_default();
+                !live.contains(uid)
+            })
+            .map(|name| {
+                let dir = self.root.join(name);
+                let (bytes, latest) = measure(&dir);
+                Kept {
+                    age: now.duration_since(latest).unwrap_or_default(),
+                    dir,
+                    bytes,
+                }
+            })
+            .collect();
+        let going = too_many(gone);
+        for kept in &going {
+            if let Err(error) = fs::remove_dir_all(&kept.dir) {
+                tracing::warn!(dir = %kept.dir.display(), %error, "old logs were not removed");
+            }
+        }
+        going.len()
+    }
+}
+
+/// Those beyond the bounds, oldest first to go.
+fn too_many(mut all: Vec<Kept>) -> Vec<Kept> {
+    all.sort_by(|a, b| a.age.cmp(&b.age).then(a.dir.cmp(&b.dir)));
+    let mut bytes = 0_u64;
+    let mut count = 0;
+    all.retain(|kept| {
+        bytes = bytes.saturating_add(kept.bytes);
+        count += 1;
+        kept.age > KEEP_AGE || count > KEEP_PODS || bytes > KEEP_BYTES
+    });
+    all
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    fs::read_dir(dir)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok())
+        .collect()
+}
+
+fn modified(path: &Path) -> SystemTime {
+    fs::metadata(path)
+        .and_then(|metadata| metadata.modified())
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// Bytes below a pod's directory, and when something there last changed.
+fn measure(dir: &Path) -> (u64, SystemTime) {
+    let mut bytes = 0;
+    let mut latest = modified(dir);
+    for container in names(dir) {
+        let container = dir.join(container);
+        for log in names(&container) {
+            let path = container.join(log);
+            bytes += fs::metadata(&path).map_or(0, |metadata| metadata.len());
+            latest = latest.max(modified(&path));
+        }
+    }
+    (bytes, latest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted<'a>(pod: &'a str, container: &'a str) -> Wanted<'a> {
+        Wanted {
+            namespace: "ns",
+            pod,
+            container,
+            ..Wanted::default()
+        }
+    }
+
+    fn write(store: &LogStore, pod: &str, uid: &str, container: &str, attempt: u32) {
+        let path = store.path("ns", pod, uid, container, attempt);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, "x").unwrap();
+    }
+
+    #[test]
+    fn the_last_run_is_found_and_the_one_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LogStore::new(dir.path().to_owned());
+        for attempt in [0, 9, 10] {
+            write(&store, "p", "u", "main", attempt);
+        }
+        fs::write(
+            store
+                .path("ns", "p", "u", "main", 10)
+                .with_extension("log.1"),
+            "",
+        )
+        .unwrap();
+        assert_eq!(store.find(&wanted("p", "main")).unwrap().attempt, 10);
+        assert_eq!(store.find(&wanted("p", "")).unwrap().container, "main");
+        let before = Wanted {
+            previous: true,
+            ..wanted("p", "main")
+        };
+        assert_eq!(store.find(&before).unwrap().attempt, 9);
+        assert_eq!(store.find(&wanted("p", "other")), None);
+        assert_eq!(store.find(&wanted("q", "main")), None);
+    }
+
+    #[test]
+    fn a_pod_is_told_by_its_uid_and_no_name_leads_elsewhere() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LogStore::new(dir.path().to_owned());
+        write(&store, "p", "u1", "main", 0);
+        write(&store, "p", "u2", "main", 0);
+        let of = |uid| Wanted {
+            uid,
+            ..wanted("p", "main")
+        };
+        assert_eq!(store.find(&of("u1")).unwrap().uid, "u1");
+        assert_eq!(store.find(&of("u3")), None);
+        for bad in ["../p", "..", "p/x", "p_u1"] {
+            assert_eq!(store.find(&wanted(bad, "main")), None);
+            assert_eq!(store.find(&wanted("p", bad)), None);
+        }
+    }
+
+    #[test]
+    fn only_logs_of_pods_that_are_gone_and_beyond_the_bounds_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = LogStore::new(dir.path().to_owned());
+        write(&store, "p", "old", "main", 0);
+        write(&store, "p", "live", "main", 0);
+        let live = BTreeSet::from(["live".to_owned()]);
+        assert_eq!(store.sweep(&live, SystemTime::now()), 0);
+        assert_eq!(store.sweep(&live, SystemTime::now() + KEEP_AGE * 2), 1);
+        assert!(store.path("ns", "p", "live", "main", 0).exists());
+        assert!(!store.path("ns", "p", "old", "main", 0).exists());
+    }
+
+    #[test]
+    fn the_oldest_go_first_by_count_and_by_bytes() {
+        let kept = |n: usize, bytes| Kept {
+            dir: PathBuf::from(format!("{n}")),
+            bytes,
+            age: Duration::from_secs(n as u64),
+        };
+        let many: Vec<Kept> = (0..KEEP_PODS + 2).map(|n| kept(n, 1)).collect();
+        let going: Vec<u64> = too_many(many).iter().map(|k| k.age.as_secs()).collect();
+        assert_eq!(going, [KEEP_PODS as u64, KEEP_PODS as u64 + 1]);
+        let large = vec![kept(1, KEEP_BYTES), kept(2, 1), kept(0, 1)];
+        let going: Vec<u64> = too_many(large).iter().map(|k| k.age.as_secs()).collect();
+        assert_eq!(going, [1, 2]);
+    }
+}

@@ -1,0 +1,85 @@
+//! What all pods of a node share: where things lie, what runs containers, what is to be told.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+
+use crate::disk::Layout;
+use crate::engine::Engine;
+use crate::fields::NodeFacts;
+use crate::inventory::Machine;
+use crate::lifecycle::Hold;
+use crate::logs::LogStore;
+use crate::outbox::Outbox;
+
+/// The node.
+pub struct Node {
+    /// Where things lie.
+    pub layout: Layout,
+    /// What its pods may know of it.
+    pub facts: NodeFacts,
+    /// Its hardware, as last looked at.
+    pub machine: Mutex<Machine>,
+    /// What is to be told to the server.
+    pub outbox: Outbox,
+    /// Its pods' logs.
+    pub logs: LogStore,
+    /// Where device files are.
+    pub dev: PathBuf,
+    /// Runs processes.
+    pub process: Arc<dyn Engine>,
+    /// Runs images.
+    pub images: Option<Arc<dyn Engine>>,
+    /// The administrator lets commands of pods with images run on the host.
+    pub host_images: bool,
+    /// Which pods still have something running, by uid.
+    pub running: Mutex<BTreeMap<String, bool>>,
+}
+
+impl Node {
+    /// What runs a pod's containers here, or why nothing does.
+    pub fn engine_for(&self, pod: &Pod) -> Result<Arc<dyn Engine>, Hold> {
+        let Some(image) = first_image(pod) else {
+            return Ok(self.process.clone());
+        };
+        if let Some(images) = &self.images {
+            return Ok(images.clone());
+        }
+        if self.host_images {
+            return Ok(self.process.clone());
+        }
+        Err(Hold {
+            reason: "NoContainerRuntime".to_owned(),
+            message: format!(
+                "node {:?} has no container runtime for image {image:?}; start its agent with a \
+                 CRI socket, allow the commands of images on the host there, or leave out the \
+                 image to run the command as a process",
+                self.facts.name
+            ),
+        })
+    }
+
+    /// Every engine there is.
+    pub fn engines(&self) -> Vec<Arc<dyn Engine>> {
+        let mut engines = vec![self.process.clone()];
+        engines.extend(self.images.clone());
+        engines
+    }
+
+    /// Notes whether something of a pod still runs.
+    pub fn note_running(&self, uid: &str, running: bool) {
+        self.running.lock().insert(uid.to_owned(), running);
+    }
+}
+
+/// The first image that a pod names; none for a pod of processes.
+pub fn first_image(pod: &Pod) -> Option<&str> {
+    let spec = pod.spec.as_ref()?;
+    let init = spec.init_containers.iter().flatten();
+    init.chain(&spec.containers)
+        .filter_map(|container| container.image.as_deref())
+        .find(|image| !image.is_empty())
+}

@@ -1,0 +1,265 @@
+//! The node's pods: one worker each, found by uid. Takes the server's words and the runtime's
+//! news to the right worker, and keeps new pods waiting while others must still end.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
+use runtime::ContainerStatus;
+use tokio::sync::{broadcast, mpsc, watch};
+
+use crate::disk::valid_uid;
+use crate::engine::Engine;
+use crate::error::AgentError;
+use crate::lifecycle::Machine;
+use crate::node::Node;
+use crate::worker::{MAX_WORDS, Start, Word, Worker};
+
+/// Uids of pods that have left, remembered so that a late word can't bring one back.
+const MAX_LEFT: usize = 4096;
+
+struct Handle {
+    namespace: String,
+    name: String,
+    words: mpsc::Sender<Word>,
+}
+
+/// The pods of this node.
+pub struct Pods {
+    node: Arc<Node>,
+    workers: Mutex<BTreeMap<String, Handle>>,
+    /// Pods that must be gone before anything new starts.
+    fenced: Mutex<BTreeSet<String>>,
+    fence: watch::Sender<bool>,
+    left: Mutex<VecDeque<String>>,
+}
+
+impl Pods {
+    /// None yet.
+    pub fn new(node: Arc<Node>) -> Arc<Pods> {
+        Arc::new(Pods {
+            node,
+            workers: Mutex::default(),
+            fenced: Mutex::default(),
+            fence: watch::Sender::new(false),
+            left: Mutex::default(),
+        })
+    }
+
+    /// Takes up the pods and containers of an agent that ran before this one.
+    pub async fn recover(self: &Arc<Self>) -> Result<(), AgentError> {
+        let mut found: Vec<(Arc<dyn Engine>, ContainerStatus)> = Vec::new();
+        for engine in self.node.engines() {
+            let containers = engine.recover().await.map_err(AgentError::Recover)?;
+            found.extend(containers.into_iter().map(|c| (engine.clone(), c)));
+            self.follow(engine);
+        }
+        let statuses: Vec<ContainerStatus> = found.iter().map(|(_, s)| s.clone()).collect();
+        let mut known = BTreeSet::new();
+        for (assigned, machine) in self.node.layout.kept_pods()? {
+            let Some((uid, pod)) = read(&assigned) else {
+                continue;
+            };
+            known.insert(uid.clone());
+            self.spawn(uid, pod, assigned, machine, Some(&statuses));
+        }
+        tracing::info!(pods = known.len(), containers = found.len(), "found again");
+        for (engine, status) in found {
+            if known.contains(&status.pod.uid) {
+                continue;
+            }
+            // Its pod is not ours any more: nothing may go on without one.
+            tracing::warn!(container = %status.id, "a container without a pod is ended");
+            tokio::spawn(async move {
+                if let Err(why) = engine.stop(&status.id, Duration::ZERO).await {
+                    tracing::warn!(container = %status.id, why, "it could not be ended");
+                }
+                let _ = engine.remove(&status.id).await;
+            });
+        }
+        Ok(())
+    }
+
+    /// The server wants a pod to run here.
+    pub async fn assign(self: &Arc<Self>, assigned: Assign) {
+        let Some((uid, pod)) = read(&assigned) else {
+            return;
+        };
+        if self.left.lock().contains(&uid) {
+            self.say_gone(&pod.metadata.namespace, &pod.metadata.name, &uid);
+            return;
+        }
+        if let Some(words) = self.words(&uid) {
+            let _ = words.send(Word::Assigned(Box::new(assigned))).await;
+            return;
+        }
+        if let Err(error) = self.node.layout.pod(&uid).keep_assigned(&assigned) {
+            // Not begun: a restarted agent could not find it again. The server tells it again
+            // with the next session.
+            tracing::error!(uid, %error, "a pod can't be kept on disk and is not begun");
+            return;
+        }
+        self.spawn(uid, pod, assigned, Machine::default(), None);
+    }
+
+    /// The server wants a pod to end.
+    pub async fn stop(self: &Arc<Self>, stop: Stop) {
+        let Some(words) = self.words(&stop.uid) else {
+            self.node.outbox.gone(PodGone {
+                namespace: stop.namespace,
+                name: stop.name,
+                uid: stop.uid,
+            });
+            return;
+        };
+        if stop.fence {
+            self.fenced.lock().insert(stop.uid.clone());
+            self.fence.send_replace(true);
+        }
+        let word = Word::Stop {
+            grace: stop.grace_seconds,
+            reason: stop.reason,
+        };
+        let _ = words.send(word).await;
+    }
+
+    /// A pod's hosts file is to have other names.
+    pub async fn update(&self, update: Update) {
+        if let Some(words) = self.words(&update.uid) {
+            let _ = words.send(Word::Hosts(update.hosts)).await;
+        }
+    }
+
+    /// Every pod that is here.
+    pub fn held(&self) -> Vec<HeldPod> {
+        let running = self.node.running.lock();
+        self.workers
+            .lock()
+            .iter()
+            .map(|(uid, handle)| HeldPod {
+                namespace: handle.namespace.clone(),
+                name: handle.name.clone(),
+                uid: uid.clone(),
+                running: running.get(uid).copied().unwrap_or(true),
+            })
+            .collect()
+    }
+
+    /// The uids of the pods that are here.
+    pub fn uids(&self) -> BTreeSet<String> {
+        self.workers.lock().keys().cloned().collect()
+    }
+
+    fn words(&self, uid: &str) -> Option<mpsc::Sender<Word>> {
+        self.workers.lock().get(uid).map(|h| h.words.clone())
+    }
+
+    fn say_gone(&self, namespace: &Option<String>, name: &Option<String>, uid: &str) {
+        self.node.outbox.gone(PodGone {
+            namespace: namespace.clone().unwrap_or_default(),
+            name: name.clone().unwrap_or_default(),
+            uid: uid.to_owned(),
+        });
+    }
+
+    fn spawn(
+        self: &Arc<Self>,
+        uid: String,
+        pod: Pod,
+        assigned: Assign,
+        machine: Machine,
+        found: Option<&[ContainerStatus]>,
+    ) {
+        let (to_self, words) = mpsc::channel(MAX_WORDS);
+        let handle = Handle {
+            namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+            name: pod.metadata.name.clone().unwrap_or_default(),
+            words: to_self.clone(),
+        };
+        {
+            let mut workers = self.workers.lock();
+            if workers.contains_key(&uid) {
+                return;
+            }
+            workers.insert(uid.clone(), handle);
+        }
+        let mut worker = Worker::new(Start {
+            node: self.node.clone(),
+            assigned,
+            pod,
+            machine,
+            fence: self.fence.subscribe(),
+            words,
+            to_self,
+        });
+        if let Some(found) = found {
+            worker.recover(found);
+        }
+        let pods = self.clone();
+        tokio::spawn(async move {
+            worker.run().await;
+            pods.ended(&uid);
+        });
+    }
+
+    fn ended(&self, uid: &str) {
+        self.workers.lock().remove(uid);
+        self.node.running.lock().remove(uid);
+        {
+            let mut left = self.left.lock();
+            if left.len() >= MAX_LEFT {
+                left.pop_front();
+            }
+            left.push_back(uid.to_owned());
+        }
+        let mut fenced = self.fenced.lock();
+        fenced.remove(uid);
+        let closed = !fenced.is_empty();
+        self.fence
+            .send_if_modified(|fence| std::mem::replace(fence, closed) != closed);
+    }
+
+    /// Takes a runtime's news to the workers for as long as there are pods to tell.
+    fn follow(self: &Arc<Self>, engine: Arc<dyn Engine>) {
+        let pods = Arc::downgrade(self);
+        let mut changes = engine.changes();
+        tokio::spawn(async move {
+            loop {
+                let news = match changes.recv().await {
+                    Ok(status) => vec![status],
+                    // Some were missed: everything is looked at instead.
+                    Err(broadcast::error::RecvError::Lagged(_)) => engine.list(),
+                    Err(broadcast::error::RecvError::Closed) => return,
+                };
+                let Some(pods) = pods.upgrade() else { return };
+                for status in news {
+                    if let Some(words) = pods.words(&status.pod.uid) {
+                        let _ = words.send(Word::Seen(Box::new(status))).await;
+                    }
+                }
+            }
+        });
+    }
+}
+
+fn read(assigned: &Assign) -> Option<(String, Pod)> {
+    let pod: Pod = match serde_json::from_str(&assigned.pod_json) {
+        Ok(pod) => pod,
+        Err(error) => {
+            tracing::warn!(%error, "a pod that can't be read is not run");
+            return None;
+        }
+    };
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    if !valid_uid(&uid) {
+        tracing::warn!(
+            uid,
+            "a pod with a uid that can't name a directory is not run"
+        );
+        return None;
+    }
+    Some((uid, pod))
+}

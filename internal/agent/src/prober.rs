@@ -1,0 +1,93 @@
+//! One probe of one run of a container, for as long as the run lasts. What its results mean is
+//! counted by `probes` and decided by the pod's state machine.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Container;
+use runtime::ContainerId;
+use tokio::sync::{mpsc, watch};
+
+use crate::checks::Target;
+use crate::engine::Engine;
+use crate::lifecycle::ProbeVerdict;
+use crate::probes::{Counter, Kind, Schedule};
+use crate::worker::Word;
+
+/// One probe of one run.
+pub struct Prober {
+    /// The runtime that has the container.
+    pub engine: Arc<dyn Engine>,
+    /// The run.
+    pub id: ContainerId,
+    /// The container as described.
+    pub container: Container,
+    /// The pod's address.
+    pub ip: String,
+    /// Which probe.
+    pub kind: Kind,
+    /// The container's name.
+    pub name: String,
+    /// The run's number.
+    pub attempt: u32,
+    /// Where results go.
+    pub to_worker: mpsc::Sender<Word>,
+    /// Set by the startup probe.
+    pub has_started: Arc<watch::Sender<bool>>,
+    /// What the other probes wait for.
+    pub wait_started: watch::Receiver<bool>,
+}
+
+impl Prober {
+    /// Probes until the result is final or the worker is gone.
+    pub async fn run(mut self, probe: k8s_openapi::api::core::v1::Probe) {
+        let schedule = Schedule::of(&probe);
+        let mut counter = Counter::default();
+        let startup = self.container.startup_probe.is_some();
+        if self.kind != Kind::Startup
+            && startup
+            && self
+                .wait_started
+                .wait_for(|started| *started)
+                .await
+                .is_err()
+        {
+            return;
+        }
+        tokio::time::sleep(schedule.initial_delay).await;
+        let mut tick = tokio::time::interval(schedule.period);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            let target = Target {
+                engine: self.engine.as_ref(),
+                id: &self.id,
+                container: &self.container,
+                ip: &self.ip,
+            };
+            let result = target.probe(&probe, schedule.timeout).await;
+            let Some(counted) = counter.add(result.is_ok(), &schedule) else {
+                continue;
+            };
+            let why = result.err().unwrap_or_default();
+            let verdict = match (self.kind, counted) {
+                (Kind::Startup, true) => ProbeVerdict::Started,
+                (Kind::Readiness, ready) => ProbeVerdict::Ready(ready),
+                (Kind::Liveness, true) => continue,
+                (kind, false) => {
+                    ProbeVerdict::Condemned(format!("{} probe failed: {why}", kind.title()))
+                }
+            };
+            let last = matches!(verdict, ProbeVerdict::Started | ProbeVerdict::Condemned(_));
+            let word = Word::Probed(self.name.clone(), self.attempt, verdict);
+            if self.to_worker.send(word).await.is_err() {
+                return;
+            }
+            if self.kind == Kind::Startup && counted {
+                self.has_started.send_replace(true);
+            }
+            if last {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,402 @@
+//! The session with the server: connect, say Hello, then carry words both ways until the
+//! connection ends; and again. Pods go on whatever happens here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use rpc::agent::v1::fleet_client::FleetClient;
+use rpc::agent::v1::{
+    Address, AgentMessage, Heartbeat, Hello, Inventory, LogChunk, LogEnd, LogOpened, OpenLog,
+    ServerMessage, server_message,
+};
+use rpc::{HEARTBEAT_SECONDS, LOG_CHUNK_BYTES, MAX_MESSAGE_BYTES};
+use runtime::LogRead;
+use tokio::sync::{Semaphore, mpsc, watch};
+use tokio::task::AbortHandle;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::config::{AgentConfig, MAX_PODS, VERSION};
+use crate::error::AgentError;
+use crate::identity::{Identity, deep};
+use crate::logs::Wanted;
+use crate::node::Node;
+use crate::pods::Pods;
+
+/// Messages on their way to the server.
+const OUTBOUND: usize = 256;
+
+/// Waits between tries to reach the server, in seconds; the last one repeats.
+const RETRY_SECONDS: [u64; 6] = [1, 1, 2, 4, 8, 15];
+
+/// A session that lasted this long was a good one: the next try is at once.
+const GOOD: Duration = Duration::from_secs(30);
+
+/// Logs read at one time.
+const MAX_LOGS: usize = 256;
+
+/// How often the hardware is looked at for changes.
+const LOOK: Duration = Duration::from_secs(30);
+
+/// How long to wait before try number `tries` (from 0).
+pub fn pause(tries: usize) -> Duration {
+    let last = RETRY_SECONDS.len() - 1;
+    Duration::from_secs(RETRY_SECONDS[tries.min(last)])
+}
+
+/// Keeps a session with the server until `stop` says true.
+pub async fn keep(
+    config: &AgentConfig,
+    node: &Arc<Node>,
+    pods: &Arc<Pods>,
+    mut identity: Identity,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut tries = 0;
+    loop {
+        if *stop.borrow() {
+            return;
+        }
+        let began = tokio::time::Instant::now();
+        match identity
+            .renewed(&node.layout.identity(), &config.server, Timestamp::now())
+            .await
+        {
+            Ok(Some(new)) => {
+                tracing::info!("the node's certificate was renewed");
+                identity = new;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::warn!(%error, "the node's certificate was not renewed"),
+        }
+        let ended = tokio::select! {
+            ended = one(config, node, pods, &identity) => ended,
+            _ = stop.wait_for(|stop| *stop) => return,
+        };
+        match ended {
+            Ok(()) => tracing::info!(server = config.server, "the session ended"),
+            Err(error) => tracing::warn!(%error, "no session with the server; pods go on"),
+        }
+        tries = if began.elapsed() >= GOOD {
+            0
+        } else {
+            tries + 1
+        };
+        tokio::select! {
+            () = tokio::time::sleep(pause(tries)) => {}
+            _ = stop.wait_for(|stop| *stop) => return,
+        }
+    }
+}
+
+fn hello(config: &AgentConfig, node: &Node, pods: &Pods) -> Hello {
+    let read = |path: &str| {
+        std::fs::read_to_string(path)
+            .unwrap_or_default()
+            .trim()
+            .to_owned()
+    };
+    let mut labels = config.labels.clone();
+    for (label, on) in [
+        (resources::names::RUNTIME_PROCESS, true),
+        (resources::names::RUNTIME_CRI, node.images.is_some()),
+        (resources::names::RUNTIME_HOST_IMAGES, node.host_images),
+    ] {
+        labels.insert(label.to_owned(), on.to_string());
+    }
+    let runtimes: Vec<String> = node.engines().iter().map(|engine| engine.name()).collect();
+    let address = |kind: &str, address: &str| Address {
+        kind: kind.to_owned(),
+        address: address.to_owned(),
+    };
+    Hello {
+        node_name: node.facts.name.clone(),
+        boot_id: read("/proc/sys/kernel/random/boot_id"),
+        machine_id: read("/etc/machine-id"),
+        agent_version: VERSION.to_owned(),
+        architecture: std::env::consts::ARCH.to_owned(),
+        container_runtime: runtimes.join(","),
+        inventory: Some(Inventory {
+            json: node.machine.lock().json(),
+        }),
+        labels: labels.into_iter().collect(),
+        addresses: vec![
+            address("InternalIP", &node.facts.ip),
+            address("Hostname", &node.facts.name),
+        ],
+        pods: pods.held(),
+        max_pods: MAX_PODS,
+    }
+}
+
+/// One session, from connecting to its end.
+async fn one(
+    config: &AgentConfig,
+    node: &Arc<Node>,
+    pods: &Arc<Pods>,
+    identity: &Identity,
+) -> Result<(), AgentError> {
+    let channel = identity.connect(&config.server).await?;
+    let mut client = FleetClient::new(channel)
+        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+    let (outbound, stream) = mpsc::channel::<AgentMessage>(OUTBOUND);
+    let broken = |status: &tonic::Status| AgentError::Connection {
+        what: "the session with",
+        server: config.server.clone(),
+        detail: if status.message().is_empty() {
+            deep(status)
+        } else {
+            status.message().to_owned()
+        },
+    };
+    // The receiver is here, so that there is room for the first message.
+    let _ = outbound.try_send(hello(config, node, pods).into());
+    let mut inbound = client
+        .session(ReceiverStream::new(stream))
+        .await
+        .map_err(|status| broken(&status))?
+        .into_inner();
+    node.outbox.begin_again();
+    let logs = Logs::new(node.clone(), outbound.clone());
+    let hear = async {
+        loop {
+            match inbound.message().await {
+                Ok(Some(message)) => take(pods, &logs, message).await,
+                Ok(None) => return Ok(()),
+                Err(status) => return Err(broken(&status)),
+            }
+        }
+    };
+    tokio::select! {
+        ended = hear => ended,
+        () = tell(node, &outbound) => Ok(()),
+        () = beat(&outbound) => Ok(()),
+        () = look(config, node, &outbound) => Ok(()),
+    }
+}
+
+async fn take(pods: &Arc<Pods>, logs: &Logs, message: ServerMessage) {
+    use server_message::Body;
+    match message.body {
+        None => {}
+        Some(Body::Welcome(welcome)) => {
+            tracing::info!(epoch = welcome.epoch, "a session with the server begins");
+        }
+        Some(Body::Assign(assigned)) => pods.assign(assigned).await,
+        Some(Body::Update(update)) => pods.update(update).await,
+        Some(Body::Stop(stop)) => pods.stop(stop).await,
+        Some(Body::SyncComplete(_)) => tracing::debug!("the server has told all its pods"),
+        Some(Body::OpenLog(open)) => logs.open(open),
+        Some(Body::CloseLog(close)) => logs.close(close.stream_id),
+        Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
+    }
+}
+
+async fn tell(node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
+    loop {
+        for message in node.outbox.take() {
+            if outbound.send(message).await.is_err() {
+                return;
+            }
+        }
+        node.outbox.news().await;
+    }
+}
+
+async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
+    let mut tick = tokio::time::interval(Duration::from_secs(u64::from(HEARTBEAT_SECONDS)));
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let mut sequence = 0;
+    loop {
+        tick.tick().await;
+        sequence += 1;
+        if outbound.send(Heartbeat { sequence }.into()).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// Looks at the hardware again and again; tells what has changed.
+async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
+    let mut eyes = hardware::Machine::new(config.hardware());
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let looked = tokio::task::spawn_blocking(move || {
+            let found = eyes.look();
+            (eyes, found)
+        })
+        .await;
+        let Ok((back, found)) = looked else { return };
+        eyes = back;
+        match found {
+            Ok(found) => {
+                let now = crate::inventory::Machine::of(&found);
+                let json = now.json();
+                let changed = {
+                    let mut machine = node.machine.lock();
+                    let changed = *machine != now;
+                    *machine = now;
+                    changed
+                };
+                if changed && outbound.send(Inventory { json }.into()).await.is_err() {
+                    return;
+                }
+            }
+            Err(error) => tracing::warn!(%error, "the hardware can't be looked at"),
+        }
+    }
+}
+
+/// The logs being sent.
+struct Logs {
+    node: Arc<Node>,
+    outbound: mpsc::Sender<AgentMessage>,
+    open: Arc<Mutex<BTreeMap<u64, OpenOne>>>,
+}
+
+/// The task that sends a log, and how much it may send.
+type OpenOne = (AbortHandle, Arc<Semaphore>);
+
+impl Logs {
+    fn new(node: Arc<Node>, outbound: mpsc::Sender<AgentMessage>) -> Logs {
+        Logs {
+            node,
+            outbound,
+            open: Arc::default(),
+        }
+    }
+
+    fn open(&self, open: OpenLog) {
+        let id = open.stream_id;
+        let credit = Arc::new(Semaphore::new(open.credit as usize));
+        let mut all = self.open.lock();
+        if all.len() >= MAX_LOGS {
+            let outbound = self.outbound.clone();
+            tokio::spawn(async move {
+                let error = format!("{MAX_LOGS} logs of this node are being read already");
+                let _ = outbound.send(log_end(id, error, false)).await;
+            });
+            return;
+        }
+        let (node, outbound) = (self.node.clone(), self.outbound.clone());
+        let (table, allowed) = (self.open.clone(), credit.clone());
+        let task = tokio::spawn(async move {
+            let end = match send_log(&node, &outbound, &open, &allowed).await {
+                Some(error) => error,
+                None => return,
+            };
+            table.lock().remove(&id);
+            let _ = outbound.send(end).await;
+        });
+        all.insert(id, (task.abort_handle(), credit));
+    }
+
+    fn close(&self, id: u64) {
+        if let Some((task, _)) = self.open.lock().remove(&id) {
+            task.abort();
+        }
+    }
+
+    fn credit(&self, id: u64, chunks: u32) {
+        if let Some((_, credit)) = self.open.lock().get(&id) {
+            // Never more than a whole window: a server that counts wrong floods only itself.
+            let room = (rpc::LOG_WINDOW_CHUNKS as usize).saturating_sub(credit.available_permits());
+            credit.add_permits(room.min(chunks as usize));
+        }
+    }
+}
+
+impl Drop for Logs {
+    fn drop(&mut self) {
+        for (_, (task, _)) in std::mem::take(&mut *self.open.lock()) {
+            task.abort();
+        }
+    }
+}
+
+fn log_end(stream_id: u64, error: String, not_found: bool) -> AgentMessage {
+    LogEnd {
+        stream_id,
+        error,
+        not_found,
+    }
+    .into()
+}
+
+/// Sends a log; answers its last message, or nothing when there is nobody to send to.
+async fn send_log(
+    node: &Arc<Node>,
+    outbound: &mpsc::Sender<AgentMessage>,
+    open: &OpenLog,
+    credit: &Semaphore,
+) -> Option<AgentMessage> {
+    let id = open.stream_id;
+    let wanted = Wanted {
+        namespace: &open.namespace,
+        pod: &open.pod,
+        uid: &open.uid,
+        container: &open.container,
+        previous: open.previous,
+    };
+    let Some(found) = node.logs.find(&wanted) else {
+        return Some(log_end(id, String::new(), true));
+    };
+    let positive = |value: Option<i64>| value.map(|value| u64::try_from(value).unwrap_or(0));
+    let options = LogRead {
+        tail_lines: positive(open.tail_lines),
+        since: open
+            .since_unix_nanos
+            .and_then(|nanos| Timestamp::from_nanosecond(i128::from(nanos)).ok()),
+        timestamps: open.timestamps,
+        follow: open.follow,
+        limit_bytes: positive(open.limit_bytes),
+    };
+    let engines = node.engines();
+    let (uid, container, attempt) = (found.uid, found.container, found.attempt);
+    // A run that no engine knows any more has ended.
+    let finished = move || {
+        !engines.iter().any(|engine| {
+            engine.list().iter().any(|status| {
+                status.pod.uid == uid
+                    && status.name == container
+                    && status.attempt == attempt
+                    && status.exit().is_none()
+            })
+        })
+    };
+    outbound
+        .send(LogOpened { stream_id: id }.into())
+        .await
+        .ok()?;
+    let mut stream = runtime::read_logs(found.path, options, finished);
+    while let Some(read) = stream.next().await {
+        let bytes = match read {
+            Ok(bytes) => bytes,
+            Err(error) => return Some(log_end(id, error.to_string(), false)),
+        };
+        for part in bytes.chunks(LOG_CHUNK_BYTES) {
+            credit.acquire().await.ok()?.forget();
+            let chunk = LogChunk {
+                stream_id: id,
+                data: part.to_vec(),
+            };
+            outbound.send(chunk.into()).await.ok()?;
+        }
+    }
+    Some(log_end(id, String::new(), false))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_to_a_bound_and_stay_there() {
+        let pauses: Vec<u64> = (0..8).map(|tries| pause(tries).as_secs()).collect();
+        assert_eq!(pauses, [1, 1, 2, 4, 8, 15, 15, 15]);
+    }
+}

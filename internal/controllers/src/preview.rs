@@ -1,0 +1,104 @@
+//! Where a job would go if it were submitted now: its controller's own answer for a job
+//! that has nothing yet, tried out on the scheduler's own state. Writes nothing.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::{PodGroup, PyTorchJob};
+use resources::report::PlacementReport;
+use serde_json::Value;
+use workloads::pytorch::Network;
+use workloads::{Action, job, pytorch};
+
+use crate::scheduling::ReportBoard;
+
+/// The uid of what does not exist yet; owner references need one.
+const NO_UID: &str = "00000000-0000-0000-0000-000000000000";
+
+/// Pods with the nodes that they would go to, or why they would wait.
+pub type Preview = Result<Vec<(String, String)>, Box<PlacementReport>>;
+
+/// Tries an object as admission would leave it; none for a kind that has no pods.
+pub async fn preview(board: &ReportBoard, object: &Value) -> Option<Preview> {
+    let (group, pods) = wanted(object, Timestamp::now())?;
+    let trial = board.would_place(group, pods).await;
+    Some(match trial.reports.into_iter().next() {
+        Some(report) => Err(Box::new(report)),
+        None => {
+            let place = |bind: scheduler::Bind| (bind.pod.name, bind.node);
+            Ok(trial.binds.into_iter().map(place).collect())
+        }
+    })
+}
+
+fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)> {
+    let mut object = object.clone();
+    object["metadata"]["uid"] = NO_UID.into();
+    let actions = match object["kind"].as_str()? {
+        "Pod" => vec![Action::CreatePod(Box::new(
+            serde_json::from_value(object).ok()?,
+        ))],
+        "Job" => {
+            let job: Job = serde_json::from_value(object).ok()?;
+            let observed = job::Observed {
+                job: &job,
+                pods: &[],
+            };
+            job::reconcile(&observed, now).actions
+        }
+        "PyTorchJob" => {
+            let job: PyTorchJob = serde_json::from_value(object).ok()?;
+            let observed = pytorch::Observed {
+                job: &job,
+                pods: &[],
+                pod_group: None,
+                services: &[],
+                taken_ports: &BTreeSet::new(),
+                // Ports don't decide where pods go.
+                network: &Network::PerPod,
+            };
+            pytorch::reconcile(&observed, now).actions
+        }
+        _ => return None,
+    };
+    let mut group = None;
+    let mut pods = Vec::new();
+    for action in actions {
+        match action {
+            Action::CreatePod(pod) => pods.push(*pod),
+            Action::ApplyPodGroup(wanted) => group = Some(*wanted),
+            _ => {}
+        }
+    }
+    Some((group, pods))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_training_job_wants_its_group_and_all_its_pods() {
+        let template = json!({"spec": {"containers": [{"name": "c", "command": ["x"]}]}});
+        let job = json!({
+            "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+            "metadata": {"name": "j", "namespace": "n"},
+            "spec": {"pytorchReplicaSpecs": {
+                "Master": {"replicas": 1, "template": template},
+                "Worker": {"replicas": 2, "template": template},
+            }},
+        });
+        let (group, pods) = wanted(&job, Timestamp::UNIX_EPOCH).unwrap();
+        assert_eq!(group.unwrap().spec.min_member, Some(3));
+        assert_eq!(pods.len(), 3);
+    }
+
+    #[test]
+    fn what_has_no_pods_has_no_preview() {
+        let queue = json!({"kind": "Queue", "metadata": {"name": "q"}});
+        assert!(wanted(&queue, Timestamp::UNIX_EPOCH).is_none());
+    }
+}

@@ -1,0 +1,137 @@
+//! The scheduler and the account that checks it, side by side: both are told the same, and
+//! what the one plans the other must find sound before anybody sees it.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use resources::kinds::PodGroup;
+use scheduler::{Bind, Event, GroupRef, Plan, PodRef, QueueView, Scheduler, Trial};
+
+/// How long a gang is left alone whose binds would have broken an invariant.
+const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
+/// How often binds are left out and the rest is checked again before all are left out.
+const ROUNDS_MAX: usize = 8;
+
+/// Scheduler and check.
+pub(super) struct Brain {
+    scheduler: Scheduler,
+    cluster: invariants::Cluster,
+}
+
+impl Brain {
+    pub(super) fn new(scheduler_names: &[String]) -> Brain {
+        let names = scheduler_names.to_vec();
+        Brain {
+            scheduler: Scheduler::new(scheduler::Config {
+                scheduler_names: names.clone(),
+            }),
+            cluster: invariants::Cluster::new(names),
+        }
+    }
+
+    pub(super) fn apply(&mut self, event: Event) {
+        let cluster = &mut self.cluster;
+        match &event {
+            Event::NodeChanged(node) => cluster.put_node(node),
+            Event::NodeGone(name) => cluster.drop_node(name),
+            Event::PodChanged(pod) => cluster.put_pod(pod),
+            Event::PodGone(namespace, name) => cluster.drop_pod(&pod_id(namespace, name)),
+            Event::PodGroupChanged(group) => cluster.put_group(group),
+            Event::PodGroupGone(namespace, name) => cluster.drop_group(namespace, name),
+            Event::QueueChanged(queue) => cluster.put_queue(queue),
+            Event::QueueGone(name) => cluster.drop_queue(name),
+            Event::PriorityClassChanged(_) | Event::PriorityClassGone(_) => {}
+        }
+        self.scheduler.apply(event);
+    }
+
+    /// Plans, and leaves out of the plan whatever would break an invariant. Says how many
+    /// violations there were.
+    pub(super) fn plan(&mut self, now: Timestamp) -> (Plan, usize) {
+        let mut plan = self.scheduler.plan(now);
+        let violations = self.gate(&mut plan, now);
+        for bind in &plan.binds {
+            self.cluster.assume(&placement(bind));
+        }
+        (plan, violations)
+    }
+
+    fn gate(&mut self, plan: &mut Plan, now: Timestamp) -> usize {
+        let mut count = 0;
+        for round in 0.. {
+            let placements: Vec<invariants::Placement> = plan.binds.iter().map(placement).collect();
+            let violations = invariants::check(&self.cluster, &placements);
+            if violations.is_empty() {
+                return count;
+            }
+            count += violations.len();
+            let mut guilty = BTreeSet::new();
+            for violation in violations {
+                tracing::error!(%violation, "a plan would break an invariant; its part is not carried out");
+                guilty.extend(violation.pods);
+            }
+            // A gang is left out whole: half of it would be the next violation.
+            let groups: BTreeSet<GroupRef> = plan
+                .binds
+                .iter()
+                .filter(|bind| guilty.contains(&pod_id(&bind.pod.namespace, &bind.pod.name)))
+                .map(|bind| bind.group.clone())
+                .collect();
+            let all = groups.is_empty() || round >= ROUNDS_MAX;
+            let (out, rest): (Vec<Bind>, Vec<Bind>) = std::mem::take(&mut plan.binds)
+                .into_iter()
+                .partition(|bind| all || groups.contains(&bind.group));
+            plan.binds = rest;
+            plan.groups.retain(|update| !groups.contains(&update.group));
+            for bind in out {
+                self.scheduler.forget(&bind.pod);
+                self.scheduler.hold(&bind.group, now + VIOLATOR_REST);
+                self.scheduler.forget_status(&bind.group);
+            }
+        }
+        count
+    }
+
+    /// A bind could not be written: the pod waits again, its gang not before `until`.
+    pub(super) fn bind_failed(&mut self, pod: &PodRef, group: &GroupRef, until: Timestamp) {
+        self.scheduler.forget(pod);
+        self.scheduler.hold(group, until);
+        self.cluster
+            .retract(&pod_id(&pod.namespace, &pod.name), &pod.uid);
+    }
+
+    /// A status could not be written: it is to be said again.
+    pub(super) fn status_failed(&mut self, group: &GroupRef) {
+        self.scheduler.forget_status(group);
+    }
+
+    pub(super) fn queues(&self) -> std::collections::BTreeMap<String, QueueView> {
+        self.scheduler.queue_views()
+    }
+
+    pub(super) fn would_place(
+        &mut self,
+        group: Option<&PodGroup>,
+        pods: &[Pod],
+        now: Timestamp,
+    ) -> Trial {
+        self.scheduler.would_place(group, pods, now)
+    }
+}
+
+fn pod_id(namespace: &str, name: &str) -> invariants::PodId {
+    invariants::PodId {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn placement(bind: &Bind) -> invariants::Placement {
+    invariants::Placement {
+        pod: pod_id(&bind.pod.namespace, &bind.pod.name),
+        uid: bind.pod.uid.clone(),
+        node: bind.node.clone(),
+        devices: bind.devices.clone(),
+    }
+}

@@ -1,0 +1,150 @@
+//! What is to be written about each of many things, the latest only: a newer word replaces
+//! one that still waits, words of little news wait a while, and one thing is written about
+//! by one write at a time. So a cluster where much changes costs few writes.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// Words waiting to be written, by what they are about.
+pub(super) struct Lane<K, V> {
+    /// How long after a write the next one about the same thing waits, if it has little news.
+    every: Duration,
+    waiting: BTreeMap<K, (Instant, V)>,
+    by_due: BTreeSet<(Instant, K)>,
+    in_flight: BTreeSet<K>,
+    /// What was last handed out, and when.
+    last: BTreeMap<K, (Instant, V)>,
+}
+
+impl<K: Ord + Clone, V: Clone> Lane<K, V> {
+    pub(super) fn new(every: Duration) -> Lane<K, V> {
+        Lane {
+            every,
+            waiting: BTreeMap::new(),
+            by_due: BTreeSet::new(),
+            in_flight: BTreeSet::new(),
+            last: BTreeMap::new(),
+        }
+    }
+
+    /// Puts in a word. `news` says whether it must go out at once, given what was last
+    /// written.
+    pub(super) fn put(&mut self, key: K, value: V, now: Instant, news: impl Fn(&V, &V) -> bool) {
+        let due = match self.last.get(&key) {
+            Some((at, last)) if !news(last, &value) => now.max(*at + self.every),
+            _ => now,
+        };
+        if let Some((old, _)) = self.waiting.insert(key.clone(), (due, value)) {
+            self.by_due.remove(&(old, key.clone()));
+        }
+        self.by_due.insert((due, key));
+    }
+
+    /// The next word that is due, marked as being written.
+    pub(super) fn take(&mut self, now: Instant) -> Option<(K, V)> {
+        let due = self.by_due.iter().take_while(|(due, _)| *due <= now);
+        let (due, key) = due
+            .filter(|(_, key)| !self.in_flight.contains(key))
+            .map(Clone::clone)
+            .next()?;
+        self.by_due.remove(&(due, key.clone()));
+        let (_, value) = self.waiting.remove(&key)?;
+        self.in_flight.insert(key.clone());
+        self.last.insert(key.clone(), (now, value.clone()));
+        Some((key, value))
+    }
+
+    /// A write has ended.
+    pub(super) fn finish(&mut self, key: &K) {
+        self.in_flight.remove(key);
+    }
+
+    /// Is something being written about it?
+    pub(super) fn busy(&self, key: &K) -> bool {
+        self.in_flight.contains(key)
+    }
+
+    /// Drops what waits to be said, and what was.
+    pub(super) fn forget(&mut self, key: &K) {
+        self.last.remove(key);
+        if let Some((due, _)) = self.waiting.remove(key) {
+            self.by_due.remove(&(due, key.clone()));
+        }
+    }
+
+    /// When the next word is due that is not held up by a write under way.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let free = self
+            .by_due
+            .iter()
+            .find(|(_, key)| !self.in_flight.contains(key));
+        free.map(|(due, _)| *due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVERY: Duration = Duration::from_secs(5);
+    type Word = (u8, &'static str);
+
+    /// The number is news, the text is not.
+    fn news(old: &Word, new: &Word) -> bool {
+        old.0 != new.0
+    }
+
+    #[test]
+    fn the_latest_word_replaces_one_that_waits() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        lane.put("a", (1, "x"), now, news);
+        lane.put("a", (1, "y"), now, news);
+        assert_eq!(lane.take(now), Some(("a", (1, "y"))));
+        assert_eq!(lane.take(now), None);
+        assert_eq!(lane.next_due(), None);
+    }
+
+    #[test]
+    fn little_news_waits_and_news_does_not() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        lane.put("a", (1, "x"), now, news);
+        lane.take(now);
+        lane.finish(&"a");
+        lane.put("a", (1, "y"), now, news);
+        assert_eq!(lane.take(now), None);
+        assert_eq!(lane.next_due(), Some(now + EVERY));
+        lane.put("a", (2, "z"), now, news);
+        assert_eq!(lane.take(now), Some(("a", (2, "z"))));
+        lane.finish(&"a");
+        lane.put("a", (2, "w"), now, news);
+        assert_eq!(lane.take(now + EVERY), Some(("a", (2, "w"))));
+    }
+
+    #[test]
+    fn one_thing_is_written_about_by_one_write_at_a_time() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        lane.put("a", (1, "x"), now, news);
+        lane.take(now);
+        lane.put("a", (2, "y"), now, news);
+        lane.put("b", (1, "x"), now, news);
+        assert!(lane.busy(&"a"));
+        assert_eq!(lane.take(now), Some(("b", (1, "x"))));
+        assert_eq!(lane.next_due(), None);
+        lane.finish(&"a");
+        assert_eq!(lane.take(now), Some(("a", (2, "y"))));
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_said() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        lane.put("a", (1, "x"), now, news);
+        lane.forget(&"a");
+        assert_eq!(lane.take(now), None);
+    }
+}

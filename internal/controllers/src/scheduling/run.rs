@@ -1,0 +1,422 @@
+//! The loop: takes changes in, plans shortly after the first of them, and keeps a bounded
+//! number of writes under way. Everything it must remember is in the API: it may be stopped
+//! at any time and starts by listing.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::FutureExt as _;
+use futures::StreamExt as _;
+use futures::future::BoxFuture;
+use futures::stream::{BoxStream, FuturesUnordered};
+use jiff::Timestamp;
+use parking_lot::Mutex;
+use scheduler::{Bind, Event, GroupRef, GroupUpdate, Plan, PodRef, Unscheduled};
+use tokio::time::Instant;
+
+use super::binder::{self, Outcome};
+use super::board::ReportBoard;
+use super::brain::Brain;
+use super::feed::{self, KINDS, Told};
+use super::lane::Lane;
+use super::queues::Book;
+use super::statuses::{self, Transitions, about_group, about_pod};
+use super::stopped;
+use crate::Context;
+use crate::notes::{Kind, Notes};
+
+/// Changes are gathered for so long before they are planned for, or for as long as the last
+/// plan took.
+const GATHER: Duration = Duration::from_millis(5);
+/// How many changes are taken in before the loop looks at anything else.
+const CHANGES_AT_ONCE: usize = 1024;
+/// How many bindings may be under way at once.
+const BINDS_IN_FLIGHT: usize = 64;
+/// No new plan is made while so many binds wait to be written.
+const BINDS_WAITING_MAX: usize = 65_536;
+/// How many statuses and conditions may be under way at once.
+const WRITES_IN_FLIGHT: usize = 16;
+/// How long a PodGroup's new wording waits when nothing else is new.
+const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
+/// How long a pod's new reason waits.
+const POD_WORDS_EVERY: Duration = Duration::from_secs(10);
+/// How often queues' statuses are written at most.
+const QUEUES_EVERY: Duration = Duration::from_secs(1);
+/// How long a gang rests after a binding failed; doubles with each failure in a row.
+const REST_FIRST: Duration = Duration::from_secs(1);
+/// The longest such rest.
+const REST_MAX: Duration = Duration::from_secs(60);
+/// How long a failed status write is left before it is said again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+/// Namespace and name of a pod.
+type PodKey = (String, String);
+
+/// A pod's reason for waiting.
+#[derive(Clone)]
+struct PodWord {
+    pod: PodRef,
+    /// A pod without a PodGroup: the event is about it.
+    lone: bool,
+    message: String,
+}
+
+/// A write that has ended.
+enum Written {
+    Group(GroupRef, Result<(), kube::Error>),
+    Pod(PodKey, Result<(), kube::Error>),
+    Queue(String, Result<(), kube::Error>),
+}
+
+struct Loop {
+    client: kube::Client,
+    board: Arc<ReportBoard>,
+    brain: Arc<Mutex<Brain>>,
+    notes: Notes,
+    listed: BTreeSet<&'static str>,
+    gather: Duration,
+    plan_due: Option<Instant>,
+    binds: VecDeque<Bind>,
+    binding: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    groups: Lane<GroupRef, GroupUpdate>,
+    pods: Lane<PodKey, PodWord>,
+    writes: FuturesUnordered<BoxFuture<'static, Written>>,
+    transitions: Transitions,
+    /// What each PodGroup's events last said.
+    said: BTreeMap<GroupRef, String>,
+    /// Bindings that failed in a row, by gang.
+    failures: BTreeMap<GroupRef, u32>,
+    queues: Book,
+    queues_due: Option<Instant>,
+}
+
+/// Runs until the context says stop.
+pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
+    let brain = board.brain();
+    *brain.lock() = Brain::new(&ctx.config.scheduler_names);
+    let mut this = Loop {
+        notes: Notes::new(ctx.client.clone(), "muster-scheduler"),
+        client: ctx.client.clone(),
+        board,
+        brain,
+        listed: BTreeSet::new(),
+        gather: GATHER,
+        plan_due: None,
+        binds: VecDeque::new(),
+        binding: FuturesUnordered::new(),
+        groups: Lane::new(GROUP_WORDS_EVERY),
+        pods: Lane::new(POD_WORDS_EVERY),
+        writes: FuturesUnordered::new(),
+        transitions: Transitions::default(),
+        said: BTreeMap::new(),
+        failures: BTreeMap::new(),
+        queues: Book::default(),
+        queues_due: None,
+    };
+    let mut changes = feed::feed(&ctx.client);
+    loop {
+        this.start_writes(Instant::now());
+        let next = this.next_due();
+        tokio::select! {
+            () = stopped(&mut ctx.stop) => return,
+            told = changes.next() => match told {
+                Some(told) => this.take_changes(told, &mut changes),
+                None => return,
+            },
+            Some(outcome) = this.binding.next(), if !this.binding.is_empty() => this.bound(outcome),
+            Some(written) = this.writes.next(), if !this.writes.is_empty() => this.written(written),
+            () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
+        }
+        this.plan_if_due().await;
+    }
+}
+
+impl Loop {
+    /// May plans be made? Not before everything was listed: a plan over part of the cluster
+    /// would give away what others hold.
+    fn ready(&self) -> bool {
+        self.listed.len() == KINDS && self.binds.len() < BINDS_WAITING_MAX
+    }
+
+    fn plan_by(&mut self, due: Instant) {
+        self.plan_due = Some(self.plan_due.map_or(due, |old| old.min(due)));
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let plan = self.plan_due.filter(|_| self.ready());
+        let writes = (self.writes.len() < WRITES_IN_FLIGHT).then(|| {
+            [self.groups.next_due(), self.pods.next_due()]
+                .into_iter()
+                .flatten()
+                .min()
+        });
+        [plan, writes.flatten(), self.queues_due]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn take_changes(&mut self, first: Told, changes: &mut BoxStream<'static, Told>) {
+        let brain = self.brain.clone();
+        let mut brain = brain.lock();
+        let mut told = Some(first);
+        for _ in 0..CHANGES_AT_ONCE {
+            match told {
+                Some(Told::Change(event)) => {
+                    self.heed(&event);
+                    brain.apply(event);
+                }
+                Some(Told::Listed(kind)) => {
+                    self.listed.insert(kind);
+                }
+                None => break,
+            }
+            told = changes.next().now_or_never().flatten();
+        }
+        if let Some(Told::Change(event)) = told {
+            self.heed(&event);
+            brain.apply(event);
+        } else if let Some(Told::Listed(kind)) = told {
+            self.listed.insert(kind);
+        }
+        drop(brain);
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    /// What the loop itself must know of a change.
+    fn heed(&mut self, event: &Event) {
+        match event {
+            Event::PodChanged(pod) if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) => {
+                let meta = &pod.metadata;
+                let name = |field: &Option<String>| field.clone().unwrap_or_default();
+                self.pods.forget(&(name(&meta.namespace), name(&meta.name)));
+            }
+            Event::PodGone(namespace, name) => {
+                self.pods.forget(&(namespace.clone(), name.clone()));
+                self.failures.remove(&GroupRef {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    lone: true,
+                });
+            }
+            Event::PodGroupChanged(group) => self.transitions.see(group),
+            Event::PodGroupGone(namespace, name) => {
+                let group = GroupRef {
+                    namespace: namespace.clone(),
+                    name: name.clone(),
+                    lone: false,
+                };
+                self.groups.forget(&group);
+                self.transitions.forget(&group);
+                self.said.remove(&group);
+                self.failures.remove(&group);
+            }
+            Event::QueueChanged(queue) => self.queues.see(queue),
+            Event::QueueGone(name) => self.queues.forget(name),
+            _ => {}
+        }
+    }
+
+    async fn plan_if_due(&mut self) {
+        let now = Instant::now();
+        if self.ready() && self.plan_due.is_some_and(|due| due <= now) {
+            self.plan_due = None;
+            self.plan().await;
+        }
+        if self.listed.len() == KINDS && self.queues_due.is_some_and(|due| due <= now) {
+            self.queues_due = None;
+            let views = self.brain.lock().queues();
+            for (name, patch) in self.queues.news(&views) {
+                let client = self.client.clone();
+                let write = async move {
+                    let result = super::queues::write(client, name.clone(), patch).await;
+                    Written::Queue(name, result)
+                };
+                self.writes.push(write.boxed());
+            }
+        }
+    }
+
+    async fn plan(&mut self) {
+        let brain = self.brain.clone();
+        let started = Instant::now();
+        // Off the runtime's threads: a large plan takes a while.
+        let planning = tokio::task::spawn_blocking(move || brain.lock().plan(Timestamp::now()));
+        let (plan, violations) = match planning.await {
+            Ok(planned) => planned,
+            Err(error) => match error.try_into_panic() {
+                Ok(panic) => std::panic::resume_unwind(panic),
+                Err(_) => return,
+            },
+        };
+        self.gather = GATHER.max(started.elapsed());
+        self.board.count_violations(violations);
+        if let Some(wake) = plan.wake {
+            let wait =
+                Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
+            self.plan_by(Instant::now() + wait);
+        }
+        if !plan.unchanged {
+            self.carry_out(plan);
+        }
+    }
+
+    fn carry_out(&mut self, plan: Plan) {
+        let now = Instant::now();
+        self.board.put(plan.reports);
+        for bind in &plan.binds {
+            self.pods
+                .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
+        }
+        self.binds.extend(plan.binds);
+        for update in plan.groups {
+            self.groups
+                .put(update.group.clone(), update, now, statuses::is_news);
+        }
+        for Unscheduled {
+            group,
+            pods,
+            message,
+        } in plan.unscheduled
+        {
+            for pod in pods {
+                let key = (pod.namespace.clone(), pod.name.clone());
+                let word = PodWord {
+                    pod,
+                    lone: group.lone,
+                    message: message.clone(),
+                };
+                self.pods
+                    .put(key, word, now, |old, new| old.pod.uid != new.pod.uid);
+            }
+        }
+        self.queues_due.get_or_insert(now + QUEUES_EVERY);
+    }
+
+    fn start_writes(&mut self, now: Instant) {
+        // A pod's condition under way would undo what its binding says: that one waits its turn.
+        for _ in 0..self.binds.len() {
+            if self.binding.len() >= BINDS_IN_FLIGHT {
+                break;
+            }
+            let Some(bind) = self.binds.pop_front() else {
+                break;
+            };
+            if self
+                .pods
+                .busy(&(bind.pod.namespace.clone(), bind.pod.name.clone()))
+            {
+                self.binds.push_back(bind);
+                continue;
+            }
+            self.binding
+                .push(binder::bind(self.client.clone(), bind).boxed());
+        }
+        while self.writes.len() < WRITES_IN_FLIGHT {
+            if let Some((group, update)) = self.groups.take(now) {
+                self.write_group(group, &update);
+            } else if let Some((key, word)) = self.pods.take(now) {
+                self.write_pod(key, word);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn write_group(&mut self, group: GroupRef, update: &GroupUpdate) {
+        let patch = self.transitions.patch(update, Timestamp::now());
+        let (kind, reason, message) = match statuses::complaint(update) {
+            Some(complaint) => (Kind::Warning, "Unschedulable", complaint.to_owned()),
+            None => match update
+                .conditions
+                .iter()
+                .find(|c| c.kind == "Scheduled" && c.status)
+            {
+                Some(_) => (Kind::Normal, "Scheduled", "the gang is whole".to_owned()),
+                None => (Kind::Normal, "", String::new()),
+            },
+        };
+        if !message.is_empty() && self.said.get(&group) != Some(&message) {
+            self.notes
+                .note(&about_group(&group, &update.uid), kind, reason, &message);
+            self.said.insert(group.clone(), message);
+        }
+        let client = self.client.clone();
+        let write = async move {
+            let result = statuses::write_group(client, group.clone(), patch).await;
+            Written::Group(group, result)
+        };
+        self.writes.push(write.boxed());
+    }
+
+    fn write_pod(&mut self, key: PodKey, word: PodWord) {
+        if word.lone {
+            self.notes.note(
+                &about_pod(&word.pod),
+                Kind::Warning,
+                "FailedScheduling",
+                &word.message,
+            );
+        }
+        let client = self.client.clone();
+        let write = async move {
+            let result = statuses::write_pod(client, word.pod, word.message).await;
+            Written::Pod(key, result)
+        };
+        self.writes.push(write.boxed());
+    }
+
+    fn bound(&mut self, outcome: Outcome) {
+        let Outcome { bind, refused } = outcome;
+        let about = about_pod(&bind.pod);
+        let Some(said) = refused else {
+            self.failures.remove(&bind.group);
+            let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
+            let message = format!("Successfully assigned {namespace}/{name} to {}", bind.node);
+            self.notes.note(&about, Kind::Normal, "Scheduled", &message);
+            return;
+        };
+        let failures = self.failures.entry(bind.group.clone()).or_insert(0);
+        let rest = REST_FIRST
+            .saturating_mul(1 << (*failures).min(16))
+            .min(REST_MAX);
+        *failures = failures.saturating_add(1);
+        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
+        let message = format!("binding to node {} was refused: {said}", bind.node);
+        self.notes
+            .note(&about, Kind::Warning, "FailedScheduling", &message);
+        let until = Timestamp::now()
+            .checked_add(jiff::SignedDuration::try_from(rest).unwrap_or_default())
+            .unwrap_or(Timestamp::MAX);
+        self.brain.lock().bind_failed(&bind.pod, &bind.group, until);
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    fn written(&mut self, written: Written) {
+        match written {
+            Written::Group(group, result) => {
+                self.groups.finish(&group);
+                if let Err(error) = result {
+                    tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "a PodGroup's status could not be written and is tried again");
+                    self.brain.lock().status_failed(&group);
+                    self.plan_by(Instant::now() + RETRY_AFTER);
+                }
+            }
+            Written::Pod(key, result) => {
+                self.pods.finish(&key);
+                if let Err(error) = result {
+                    // Said again when the reason changes: the report and the gang's condition have it.
+                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written");
+                }
+            }
+            Written::Queue(name, result) => {
+                if let Err(error) = result {
+                    tracing::warn!(%error, queue = %name, "a queue's status could not be written and is tried again");
+                    self.queues.unsay(&name);
+                    self.queues_due = Some(Instant::now() + QUEUES_EVERY);
+                }
+            }
+        }
+    }
+}

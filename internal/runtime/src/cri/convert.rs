@@ -1,0 +1,447 @@
+//! Between this crate's containers and those of the container runtime interface. Pure but for
+//! looking at the directories that a `subPath` leads through.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+
+use super::api;
+use crate::proc::ProcessId;
+use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodRef};
+use crate::state::{ContainerState, ContainerStatus, Exit, ExitReason, START_ERROR_CODE};
+
+/// Label: whose containers these are.
+pub const OWNER: &str = "muster.io/owner";
+/// Label: the container's id with us.
+pub const ID: &str = "muster.io/container-id";
+/// Annotation: its log file.
+pub const LOG_PATH: &str = "muster.io/log-path";
+const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+const POD_NAME: &str = "io.kubernetes.pod.name";
+const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// Label: the pod's uid.
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+
+/// The period of CPU quotas, microseconds.
+const CPU_PERIOD_US: i64 = 100_000;
+/// What Kubernetes hides of /proc and /sys from a container that is not privileged.
+const MASKED: [&str; 9] = [
+    "/proc/acpi",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/sys/firmware",
+];
+/// What it makes read-only there.
+const READ_ONLY: [&str; 6] = [
+    "/proc/asound",
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+];
+
+/// The sandbox that a container's pod needs: the node's network, an IPC namespace of its own.
+pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandboxConfig {
+    api::PodSandboxConfig {
+        metadata: Some(api::PodSandboxMetadata {
+            name: spec.pod.name.clone(),
+            uid: spec.pod.uid.clone(),
+            namespace: spec.pod.namespace.clone(),
+            attempt,
+        }),
+        hostname: spec.hostname.clone().unwrap_or_default(),
+        // Log paths of containers are relative to this, and each has its own directory.
+        log_directory: "/".into(),
+        labels: pod_labels(&spec.pod, owner).collect(),
+        annotations: HashMap::new(),
+        linux: Some(api::LinuxPodSandboxConfig {
+            cgroup_parent: String::new(),
+            security_context: Some(api::LinuxSandboxSecurityContext {
+                namespace_options: Some(namespaces()),
+                seccomp: Some(seccomp()),
+            }),
+        }),
+    }
+}
+
+fn namespaces() -> api::NamespaceOption {
+    api::NamespaceOption {
+        network: api::NamespaceMode::Node.into(),
+        pid: api::NamespaceMode::Container.into(),
+        ipc: api::NamespaceMode::Pod.into(),
+        target_id: String::new(),
+    }
+}
+
+fn seccomp() -> api::SecurityProfile {
+    api::SecurityProfile {
+        profile_type: api::security_profile::ProfileType::RuntimeDefault.into(),
+        localhost_ref: String::new(),
+    }
+}
+
+fn pod_labels(pod: &PodRef, owner: &str) -> impl Iterator<Item = (String, String)> {
+    [
+        (OWNER, owner),
+        (POD_NAME, pod.name.as_str()),
+        (POD_NAMESPACE, pod.namespace.as_str()),
+        (POD_UID, pod.uid.as_str()),
+    ]
+    .map(|(key, value)| (key.to_string(), value.to_string()))
+    .into_iter()
+}
+
+/// The container itself; the error is a sentence for its status.
+pub fn container(
+    spec: &ContainerSpec,
+    owner: &str,
+    image: &str,
+) -> Result<api::ContainerConfig, String> {
+    let mut mounts = spec
+        .mounts
+        .iter()
+        .map(mount)
+        .collect::<Result<Vec<_>, _>>()?;
+    if let Some(hosts) = &spec.hosts_file
+        && spec
+            .mounts
+            .iter()
+            .all(|mount| mount.target != Path::new("/etc/hosts"))
+    {
+        mounts.push(api::Mount {
+            container_path: "/etc/hosts".into(),
+            host_path: hosts.display().to_string(),
+            readonly: false,
+        });
+    }
+    let mut labels: HashMap<String, String> = pod_labels(&spec.pod, owner).collect();
+    labels.insert(ID.into(), spec.id.to_string());
+    labels.insert(CONTAINER_NAME.into(), spec.name.clone());
+    let log = spec.log.path.display().to_string();
+    Ok(api::ContainerConfig {
+        // The name is unique in a sandbox only together with the attempt.
+        metadata: Some(api::ContainerMetadata {
+            name: spec.name.clone(),
+            attempt: spec.attempt,
+        }),
+        image: Some(api::ImageSpec {
+            image: image.into(),
+            annotations: HashMap::new(),
+        }),
+        command: spec.command.clone(),
+        args: spec.args.clone(),
+        working_dir: spec
+            .cwd
+            .as_ref()
+            .map(|cwd| cwd.display().to_string())
+            .unwrap_or_default(),
+        envs: spec
+            .env
+            .iter()
+            .map(|(key, value)| api::KeyValue {
+                key: key.clone(),
+                value: value.clone(),
+            })
+            .collect(),
+        mounts,
+        devices: Vec::new(),
+        labels,
+        annotations: HashMap::from([(LOG_PATH.into(), log.clone())]),
+        log_path: log.trim_start_matches('/').into(),
+        linux: Some(linux(spec)),
+    })
+}
+
+fn linux(spec: &ContainerSpec) -> api::LinuxContainerConfig {
+    let limits = &spec.limits;
+    let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+    let number = |value: Option<u32>| {
+        value.map(|value| api::Int64Value {
+            value: value.into(),
+        })
+    };
+    api::LinuxContainerConfig {
+        resources: Some(api::LinuxContainerResources {
+            cpu_period: CPU_PERIOD_US,
+            cpu_quota: limits.cpu_limit_milli.map_or(0, |m| {
+                signed(m).saturating_mul(CPU_PERIOD_US / 1000).max(1000)
+            }),
+            cpu_shares: limits.cpu_request_milli.map_or(0, |m| {
+                (signed(m).saturating_mul(1024) / 1000).clamp(2, 262_144)
+            }),
+            memory_limit_in_bytes: limits.memory_limit_bytes.map_or(0, signed),
+            oom_score_adj: spec.oom_score_adj.map_or(0, i64::from),
+        }),
+        security_context: Some(api::LinuxContainerSecurityContext {
+            privileged: false,
+            namespace_options: Some(namespaces()),
+            run_as_user: number(spec.user.uid),
+            // The interface takes a group only together with a user.
+            run_as_group: spec.user.uid.and_then(|_| number(spec.user.gid)),
+            readonly_rootfs: false,
+            supplemental_groups: spec.user.groups.iter().copied().map(i64::from).collect(),
+            no_new_privs: false,
+            masked_paths: MASKED.map(String::from).to_vec(),
+            readonly_paths: READ_ONLY.map(String::from).to_vec(),
+            seccomp: Some(seccomp()),
+        }),
+    }
+}
+
+fn mount(volume: &Mount) -> Result<api::Mount, String> {
+    let target = volume.target.display();
+    let MountSource::Bind(source) = &volume.source else {
+        return Err(format!(
+            "the volume at {target}: a container runtime takes directories only; mount memory on one first"
+        ));
+    };
+    let source = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
+        None => source.clone(),
+        Some(sub) => beneath(source, sub)
+            .map_err(|e| format!("subPath {sub} of the volume at {target}: {e}"))?,
+    };
+    Ok(api::Mount {
+        container_path: target.to_string(),
+        host_path: source.display().to_string(),
+        readonly: volume.read_only,
+    })
+}
+
+/// `sub` in `base` with links followed, made as a directory if missing; refused if it leads
+/// outside.
+fn beneath(base: &Path, sub: &str) -> Result<PathBuf, String> {
+    let base = base
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", base.display()))?;
+    let wanted = base.join(sub);
+    // What exists of it must be inside before anything is made in it.
+    let deepest = wanted
+        .ancestors()
+        .find_map(|path| path.canonicalize().ok())
+        .unwrap_or_default();
+    if !deepest.starts_with(&base) {
+        return Err("it leads out of the volume".into());
+    }
+    if !wanted.exists() {
+        std::fs::create_dir_all(&wanted).map_err(|e| format!("{}: {e}", wanted.display()))?;
+    }
+    let real = wanted
+        .canonicalize()
+        .map_err(|e| format!("{}: {e}", wanted.display()))?;
+    if real.starts_with(&base) {
+        Ok(real)
+    } else {
+        Err("it leads out of the volume".into())
+    }
+}
+
+/// A container's status from the runtime's; `None` if it is not one of ours.
+pub fn status(
+    found: &api::ContainerStatus,
+    info: &HashMap<String, String>,
+) -> Option<ContainerStatus> {
+    let label = |key: &str| found.labels.get(key).cloned().unwrap_or_default();
+    let id = ContainerId::new(label(ID)).ok()?;
+    let log_path = found
+        .annotations
+        .get(LOG_PATH)
+        .map_or_else(|| found.log_path.clone().into(), PathBuf::from);
+    Some(ContainerStatus {
+        id,
+        pod: PodRef {
+            namespace: label(POD_NAMESPACE),
+            name: label(POD_NAME),
+            uid: label(POD_UID),
+        },
+        name: label(CONTAINER_NAME),
+        attempt: found
+            .metadata
+            .as_ref()
+            .map_or(0, |metadata| metadata.attempt),
+        state: state(found, info),
+        log_path,
+        notes: Vec::new(),
+    })
+}
+
+fn state(found: &api::ContainerStatus, info: &HashMap<String, String>) -> ContainerState {
+    match found.state() {
+        api::ContainerState::ContainerCreated => ContainerState::Starting,
+        api::ContainerState::ContainerRunning => ContainerState::Running {
+            process: process(info),
+            started_at: time(found.started_at).unwrap_or(Timestamp::UNIX_EPOCH),
+        },
+        api::ContainerState::ContainerExited => ContainerState::Exited(exit(found)),
+        api::ContainerState::ContainerUnknown => {
+            let at = time(found.finished_at)
+                .or_else(|| time(found.created_at))
+                .unwrap_or(Timestamp::UNIX_EPOCH);
+            let message = "the container runtime lost track of it";
+            ContainerState::Exited(Exit::unknown(message, time(found.started_at), at))
+        }
+    }
+}
+
+fn exit(found: &api::ContainerStatus) -> Exit {
+    let started_at = time(found.started_at);
+    let oom_killed = found.reason == "OOMKilled";
+    let reason = match found.exit_code {
+        _ if oom_killed => ExitReason::OomKilled,
+        START_ERROR_CODE if started_at.is_none() => ExitReason::StartError,
+        0 => ExitReason::Completed,
+        _ => ExitReason::Error,
+    };
+    // The interface gives a shell's code for a signal; a program may end with such a code
+    // itself, so only the two that end containers as a rule are taken for signals.
+    let signal = match found.exit_code {
+        137 => Some(9),
+        143 => Some(15),
+        _ => None,
+    };
+    Exit {
+        code: found.exit_code,
+        signal,
+        oom_killed,
+        reason,
+        message: found.message.clone(),
+        started_at,
+        finished_at: time(found.finished_at).unwrap_or(Timestamp::UNIX_EPOCH),
+    }
+}
+
+/// The process, where the runtime tells; number 0 where not.
+fn process(info: &HashMap<String, String>) -> ProcessId {
+    let told = info
+        .get("info")
+        .and_then(|text| serde_json::from_str::<BTreeMap<String, serde_json::Value>>(text).ok());
+    let pid = told
+        .and_then(|told| told.get("pid")?.as_i64())
+        .and_then(|pid| i32::try_from(pid).ok());
+    pid.and_then(ProcessId::of).unwrap_or(ProcessId {
+        pid: pid.unwrap_or(0),
+        start_ticks: 0,
+    })
+}
+
+fn time(nanos: i64) -> Option<Timestamp> {
+    (nanos > 0)
+        .then(|| Timestamp::from_nanosecond(nanos.into()).ok())
+        .flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::spec::Limits;
+
+    fn spec() -> ContainerSpec {
+        let id = ContainerId::of("uid", "main", 2).unwrap();
+        let mut spec = ContainerSpec::new(id, vec!["run".into()], "/logs/pod/main/2.log".into());
+        spec.pod = PodRef {
+            namespace: "team".into(),
+            name: "job-0".into(),
+            uid: "uid".into(),
+        };
+        spec.name = "main".into();
+        spec.attempt = 2;
+        spec
+    }
+
+    #[test]
+    fn a_description_becomes_a_config() {
+        let mut spec = spec();
+        spec.hosts_file = Some("/hosts".into());
+        spec.mounts = vec![Mount::bind("/src", "/data").read_only()];
+        spec.limits = Limits {
+            cpu_limit_milli: Some(1500),
+            cpu_request_milli: Some(500),
+            memory_limit_bytes: Some(1 << 30),
+            pids_max: None,
+        };
+        spec.user.uid = Some(1000);
+        spec.user.groups = vec![7];
+        let config = container(&spec, "node-1", "sha256:abc").unwrap();
+        assert_eq!(config.log_path, "logs/pod/main/2.log");
+        assert_eq!(config.image.unwrap().image, "sha256:abc");
+        assert_eq!(config.labels[ID], "uid_main_2");
+        let paths: Vec<_> = config
+            .mounts
+            .iter()
+            .map(|m| (m.container_path.as_str(), m.host_path.as_str(), m.readonly))
+            .collect();
+        assert_eq!(
+            paths,
+            [("/data", "/src", true), ("/etc/hosts", "/hosts", false)]
+        );
+        let linux = config.linux.unwrap();
+        let resources = linux.resources.unwrap();
+        assert_eq!(
+            (
+                resources.cpu_quota,
+                resources.cpu_shares,
+                resources.memory_limit_in_bytes
+            ),
+            (150_000, 512, 1 << 30)
+        );
+        assert_eq!(
+            linux.security_context.unwrap().run_as_user.unwrap().value,
+            1000
+        );
+    }
+
+    #[test]
+    fn a_memory_volume_and_a_sub_path_outside_are_refused() {
+        let mut spec = spec();
+        spec.mounts = vec![Mount {
+            source: MountSource::Tmpfs(None),
+            ..Mount::bind("/x", "/y")
+        }];
+        assert!(container(&spec, "n", "i").unwrap_err().contains("/y"));
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
+        assert!(beneath(dir.path(), "out").is_err());
+        assert!(beneath(dir.path(), "out/muster-new").is_err());
+        assert!(!Path::new("/etc/muster-new").exists());
+        assert_eq!(
+            beneath(dir.path(), "a/b").unwrap(),
+            dir.path().canonicalize().unwrap().join("a/b")
+        );
+    }
+
+    #[test]
+    fn ends_are_told_apart() {
+        let base = |code, reason: &str, started_at| api::ContainerStatus {
+            labels: HashMap::from([(ID.into(), "uid_main_2".into())]),
+            state: api::ContainerState::ContainerExited.into(),
+            exit_code: code,
+            reason: reason.into(),
+            started_at,
+            finished_at: 5_000_000_000,
+            ..api::ContainerStatus::default()
+        };
+        let cases = [
+            (base(0, "Completed", 1), ExitReason::Completed, None),
+            (base(1, "Error", 1), ExitReason::Error, None),
+            (base(137, "OOMKilled", 1), ExitReason::OomKilled, Some(9)),
+            (base(128, "StartError", 0), ExitReason::StartError, None),
+            (base(128, "Error", 1), ExitReason::Error, None),
+            (base(143, "Error", 1), ExitReason::Error, Some(15)),
+        ];
+        for (found, reason, signal) in cases {
+            let status = status(&found, &HashMap::new()).unwrap();
+            let exit = status.exit().unwrap();
+            assert_eq!((exit.reason, exit.signal), (reason, signal), "{found:?}");
+        }
+        assert_eq!(
+            status(&api::ContainerStatus::default(), &HashMap::new()),
+            None
+        );
+    }
+}

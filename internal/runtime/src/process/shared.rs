@@ -1,0 +1,167 @@
+//! The containers' directories and the table of what is known of them: making, reading back,
+//! looking again, removing. Owns the order in which disk and table change.
+
+use std::fs;
+use std::path::PathBuf;
+use std::sync::{Arc, MutexGuard};
+
+use super::{Entry, Shared, Table, watch};
+use crate::error::RuntimeError;
+use crate::spec::{ContainerId, ContainerSpec};
+use crate::state::{ContainerState, ContainerStatus, SPEC_FILE, STATE_FILE, StateFile, load, save};
+
+impl Shared {
+    pub(super) fn table(&self) -> MutexGuard<'_, Table> {
+        // A panic while holding it left no half-made change: each is one insertion.
+        self.table
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    pub(super) fn dir(&self, id: &ContainerId) -> PathBuf {
+        self.config.root.join(id.as_str())
+    }
+
+    /// Puts a new container's directory on disk.
+    pub(super) fn prepare(&self, spec: ContainerSpec) -> Result<(), RuntimeError> {
+        let (id, dir) = (spec.id.clone(), self.dir(&spec.id));
+        fs::create_dir(&dir).map_err(|e| match e.kind() {
+            std::io::ErrorKind::AlreadyExists => RuntimeError::Exists(id.clone()),
+            _ => RuntimeError::io("make", &dir)(e),
+        })?;
+        let status = ContainerStatus::of(&spec, None);
+        {
+            let mut table = self.table();
+            table.starting.insert(id.clone());
+            table.known.insert(
+                id.clone(),
+                Entry {
+                    spec: Arc::new(spec.clone()),
+                    status,
+                },
+            );
+        }
+        let made = self
+            .watcher
+            .add(&dir, &id)
+            .and_then(|()| save(&dir, SPEC_FILE, &spec));
+        if made.is_err() {
+            self.forget(&id);
+        }
+        made
+    }
+
+    /// Undoes [`Shared::prepare`] for a container that has no shim.
+    pub(super) fn forget(&self, id: &ContainerId) {
+        {
+            let mut table = self.table();
+            table.starting.remove(id);
+            table.known.remove(id);
+        }
+        self.watcher.remove(id);
+        let _ = fs::remove_dir_all(self.dir(id));
+    }
+
+    pub(super) fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
+        let root = &self.config.root;
+        let list = fs::read_dir(root).map_err(RuntimeError::io("read", root))?;
+        let mut found = Vec::new();
+        for entry in list.flatten() {
+            let Some(id) = entry
+                .file_name()
+                .to_str()
+                .and_then(|name| ContainerId::new(name).ok())
+            else {
+                continue;
+            };
+            if self.table().starting.contains(&id) {
+                continue;
+            }
+            match self.recover_one(&id) {
+                Ok(Some(status)) => found.push(status),
+                Ok(None) => {}
+                Err(e) => tracing::warn!(container = %id, "cannot recover: {e}"),
+            }
+        }
+        Ok(found)
+    }
+
+    pub(super) fn recover_one(
+        &self,
+        id: &ContainerId,
+    ) -> Result<Option<ContainerStatus>, RuntimeError> {
+        let dir = self.dir(id);
+        if !dir.is_dir() {
+            return Ok(None);
+        }
+        let Some(spec) = load::<ContainerSpec>(&dir, SPEC_FILE)? else {
+            // The agent died between making the directory and describing the container.
+            fs::remove_dir_all(&dir).map_err(RuntimeError::io("remove", &dir))?;
+            return Ok(None);
+        };
+        self.watcher.add(&dir, id)?;
+        let state = load::<StateFile>(&dir, STATE_FILE)?;
+        let status = ContainerStatus::of(&spec, state.as_ref());
+        self.table().known.insert(
+            id.clone(),
+            Entry {
+                spec: Arc::new(spec),
+                status,
+            },
+        );
+        self.look(id)?;
+        Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
+    }
+
+    /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
+    pub(super) fn look(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let (spec, was_exited) = match self.table().known.get(id) {
+            Some(entry) => (entry.spec.clone(), entry.status.exit().is_some()),
+            None => return Ok(()),
+        };
+        if was_exited {
+            return Ok(());
+        }
+        let dir = self.dir(id);
+        let mut state = load::<StateFile>(&dir, STATE_FILE)?;
+        let ended = matches!(
+            &state,
+            Some(StateFile {
+                state: ContainerState::Exited(_),
+                ..
+            })
+        );
+        if !ended && !self.table().starting.contains(id) {
+            state = watch::give_up_if_orphaned(&dir)?.or(state);
+        }
+        let status = ContainerStatus::of(&spec, state.as_ref());
+        {
+            let mut table = self.table();
+            let Some(entry) = table.known.get_mut(id) else {
+                return Ok(());
+            };
+            if entry.status == status || entry.status.exit().is_some() {
+                return Ok(());
+            }
+            entry.status = status.clone();
+        }
+        // No receiver is no fault: the table has it.
+        let _ = self.changes.send(status);
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let dir = self.dir(id);
+        if let Ok(Some(state)) = load::<StateFile>(&dir, STATE_FILE) {
+            state.cgroup.remove();
+        }
+        match fs::remove_dir_all(&dir) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {}
+            Err(e) => return Err(RuntimeError::io("remove", &dir)(e)),
+        }
+        self.watcher.remove(id);
+        self.table().known.remove(id);
+        Ok(())
+    }
+}
