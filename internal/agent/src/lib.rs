@@ -22,6 +22,7 @@ mod outbox;
 mod pods;
 mod prober;
 mod probes;
+mod runs;
 mod session;
 mod trust;
 mod volumes;

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -13,7 +12,6 @@ use runtime::{ContainerId, ContainerState, ContainerStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use crate::checks::Target;
 use crate::container::{self, DEFAULT_MESSAGE_PATH, Parts};
 use crate::disk::PodDir;
 use crate::engine::Engine;
@@ -22,6 +20,7 @@ use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict,
 use crate::node::Node;
 use crate::prober::Prober;
 use crate::probes::{self, Kind};
+use crate::runs::{self, Beginning, RunningContainer};
 use crate::volumes::{self, Places};
 
 /// Words on their way to one pod's worker.
@@ -29,12 +28,6 @@ pub const MAX_WORDS: usize = 256;
 
 /// How long a problem of a pod's preparation waits to be tried again.
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
-
-/// A container is left this long to end even when its preStop hook took all its grace.
-const LEAST_GRACE: Duration = Duration::from_secs(2);
-
-/// A postStart hook may take this long.
-const POST_START: Duration = Duration::from_secs(120);
 
 /// How much of a log's end explains a failure (`FallbackToLogsOnError`).
 const FALLBACK_LINES: u64 = 80;
@@ -84,13 +77,6 @@ pub struct Worker {
     probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
     /// The beginnings of the latest runs, by container.
     begun: BTreeMap<String, Beginning>,
-}
-
-/// The beginning of a run, which may take a while and may be called off until it has begun.
-struct Beginning {
-    attempt: u32,
-    called_off: Arc<AtomicBool>,
-    done: watch::Receiver<bool>,
 }
 
 /// How a worker is made.
@@ -152,6 +138,10 @@ impl Worker {
             match status {
                 Some(status) => self.see(status),
                 None => self.machine.lost_sight(&name, Timestamp::now()),
+            }
+            // What asked for an end may have died before it was carried out: it is asked again.
+            if let Some(record) = self.machine.containers.get_mut(&name) {
+                record.killed = None;
             }
         }
     }
@@ -488,137 +478,40 @@ impl Worker {
                 .map_err(|error| format!("{DEFAULT_MESSAGE_PATH}: {error}"))?;
             Ok(spec)
         });
-        let to_self = self.to_self.clone();
-        let spec = match made {
-            Ok(spec) => spec,
-            Err(why) => {
-                tokio::spawn(async move {
-                    let _ = to_self
-                        .send(Word::NotStarted(container, attempt, why))
-                        .await;
-                });
-                return;
-            }
-        };
-        // The run before is kept until now for its log's sake and for `previous`; its record in
-        // the runtime is of no more use.
-        let before = attempt
-            .checked_sub(1)
-            .and_then(|before| ContainerId::of(&self.plan.uid, &container, before).ok());
-        let (done, is_done) = watch::channel(false);
-        let called_off = Arc::new(AtomicBool::new(false));
-        let beginning = Beginning {
-            attempt,
-            called_off: called_off.clone(),
-            done: is_done,
-        };
-        self.begun.insert(container.clone(), beginning);
-        tokio::spawn(async move {
-            if let Some(before) = before
-                && let Err(error) = engine.remove(&before).await
-            {
-                tracing::debug!(%before, error, "an earlier run was not removed");
-            }
-            let word = if called_off.load(Ordering::SeqCst) {
-                let why = "it was stopped before it began".to_owned();
-                Word::NotStarted(container, attempt, why)
-            } else {
-                match engine.start(spec).await {
-                    Ok(status) => Word::Seen(Box::new(status)),
-                    Err(why) => Word::NotStarted(container, attempt, why),
-                }
-            };
-            let _ = to_self.send(word).await;
-            done.send_replace(true);
-        });
+        let beginning = runs::begin(engine, made, &container, attempt, self.to_self.clone());
+        self.begun.insert(container, beginning);
     }
 
     fn kill(&mut self, container: String, attempt: u32, grace: u32, why: &str) {
         let text = format!("Stopping container {container}: {why}");
         self.note(false, "Killing", text, Some(&container));
-        let (Ok(engine), Ok(id)) = (
-            self.engine.clone(),
-            ContainerId::of(&self.plan.uid, &container, attempt),
-        ) else {
+        let Some(run) = self.run_of(&container, attempt) else {
             return;
         };
-        let described = self.container(&container).cloned();
-        let running = self
-            .machine
-            .containers
+        let record = self.machine.containers.get(&container);
+        let running = record.is_some_and(|record| record.is_running());
+        let beginning = self
+            .begun
             .get(&container)
-            .is_some_and(|record| record.is_running());
-        let ip = self.node.facts.ip.clone();
-        let grace = Duration::from_secs(u64::from(grace));
-        let to_self = self.to_self.clone();
-        tokio::spawn(async move {
-            let began = tokio::time::Instant::now();
-            let hook = described
-                .as_ref()
-                .and_then(|c| c.lifecycle.as_ref())
-                .and_then(|lifecycle| lifecycle.pre_stop.as_ref());
-            if let (Some(hook), Some(described), true) =
-                (hook, &described, running && !grace.is_zero())
-            {
-                let target = Target {
-                    engine: engine.as_ref(),
-                    id: &id,
-                    container: described,
-                    ip: &ip,
-                };
-                if let Err(error) = target.hook(hook, grace).await {
-                    tracing::info!(%id, error, "a preStop hook failed");
-                }
-            }
-            let mut left = grace.saturating_sub(began.elapsed());
-            if !grace.is_zero() {
-                left = left.max(LEAST_GRACE.min(grace));
-            }
-            if let Err(why) = engine.stop(&id, left).await {
-                // Nothing of that run is known: it can't be running.
-                tracing::warn!(%id, why, "a container could not be stopped");
-                let known = engine.list().into_iter().any(|status| status.id == id);
-                if !known {
-                    let _ = to_self
-                        .send(Word::NotStarted(container, attempt, why))
-                        .await;
-                }
-            }
-        });
+            .filter(|beginning| beginning.attempt == attempt);
+        runs::end(run, running, grace, beginning);
     }
 
     fn post_start(&self, name: &str, attempt: u32) {
-        let Some(container) = self.container(name).cloned() else {
-            return;
-        };
-        let hook = container
-            .lifecycle
-            .as_ref()
-            .and_then(|l| l.post_start.clone());
-        let (Some(hook), Ok(engine), Ok(id)) = (
-            hook,
-            self.engine.clone(),
-            ContainerId::of(&self.plan.uid, name, attempt),
-        ) else {
-            return;
-        };
-        let (ip, to_self, name) = (
-            self.node.facts.ip.clone(),
-            self.to_self.clone(),
-            name.to_owned(),
-        );
-        tokio::spawn(async move {
-            let target = Target {
-                engine: engine.as_ref(),
-                id: &id,
-                container: &container,
-                ip: &ip,
-            };
-            if let Err(why) = target.hook(&hook, POST_START).await {
-                let verdict = ProbeVerdict::Condemned(format!("FailedPostStartHook: {why}"));
-                let _ = to_self.send(Word::Probed(name, attempt, verdict)).await;
-            }
-        });
+        if let Some(run) = self.run_of(name, attempt) {
+            runs::post_start(run);
+        }
+    }
+
+    fn run_of(&self, name: &str, attempt: u32) -> Option<RunningContainer> {
+        Some(RunningContainer {
+            engine: self.engine.clone().ok()?,
+            id: ContainerId::of(&self.plan.uid, name, attempt).ok()?,
+            container: self.container(name)?.clone(),
+            attempt,
+            ip: self.node.facts.ip.clone(),
+            to_worker: self.to_self.clone(),
+        })
     }
 
     /// Has each running container's probes run, and no others.

@@ -135,3 +135,80 @@ fn placement(bind: &Bind) -> invariants::Placement {
         devices: bind.devices.clone(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::core::v1::Node;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> Box<T> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn node(gpus: &str) -> Box<Node> {
+        read(json!({
+            "metadata": {"name": "n1"},
+            "status": {"allocatable": {"cpu": "8", "pods": "110", "nvidia.com/gpu": gpus}},
+        }))
+    }
+
+    fn brain() -> Brain {
+        let mut brain = Brain::new(&["muster".to_owned()]);
+        brain.apply(Event::NodeChanged(node("2")));
+        for (name, group) in [("g-0", "g"), ("g-1", "g"), ("alone", "")] {
+            brain.apply(Event::PodChanged(read(json!({
+                "metadata": {"name": name, "namespace": "ns", "uid": name,
+                    "annotations": {"scheduling.k8s.io/group-name": group}},
+                "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                    {"limits": {"nvidia.com/gpu": if group.is_empty() { "0" } else { "1" }}}}]},
+            }))));
+        }
+        brain.apply(Event::PodGroupChanged(read(json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+            "metadata": {"name": "g", "namespace": "ns", "uid": "g"}, "spec": {"minMember": 2},
+        }))));
+        brain
+    }
+
+    #[test]
+    fn what_would_break_an_invariant_is_left_out_whole_and_the_rest_is_carried_out() {
+        let mut brain = brain();
+        // The check alone is told that the node has less: to it, the scheduler is at fault.
+        brain.cluster.put_node(&node("1"));
+        let now = Timestamp::UNIX_EPOCH;
+        let (plan, violations) = brain.plan(now);
+        let names: Vec<&str> = plan
+            .binds
+            .iter()
+            .map(|bind| bind.pod.name.as_str())
+            .collect();
+        assert_eq!(names, ["alone"]);
+        assert_eq!(violations, 1);
+        assert!(
+            plan.groups.is_empty(),
+            "nothing is said of a gang that was left out"
+        );
+        // It is not tried again in a tight loop, and is tried again.
+        let (rest, violations) = brain.plan(now);
+        assert!(rest.binds.is_empty() && violations == 0);
+        assert_eq!(rest.wake, Some(now + VIOLATOR_REST));
+        brain.cluster.put_node(&node("2"));
+        let (again, violations) = brain.plan(now + VIOLATOR_REST);
+        assert_eq!((again.binds.len(), violations), (2, 0));
+    }
+
+    #[test]
+    fn a_failed_binding_frees_its_room_in_both_accounts() {
+        let mut brain = brain();
+        let now = Timestamp::UNIX_EPOCH;
+        let (plan, _) = brain.plan(now);
+        assert_eq!(plan.binds.len(), 3);
+        for bind in &plan.binds {
+            brain.bind_failed(&bind.pod, &bind.group, now);
+        }
+        let (again, violations) = brain.plan(now);
+        assert_eq!((again.binds.len(), violations), (3, 0));
+    }
+}

@@ -124,3 +124,37 @@ async fn what_this_machine_allows_is_said() {
         assert!(text.contains(word), "{text}");
     }
 }
+
+#[test]
+fn a_cgroup_of_version_two_is_joined_killed_and_removed() {
+    needs_root!();
+    use runtime::cgroup::{Cgroup, Layout};
+    let roots = ["/sys/fs/cgroup/unified", "/sys/fs/cgroup"];
+    let Some(root) = roots
+        .map(Path::new)
+        .into_iter()
+        .find(|root| root.join("cgroup.controllers").exists())
+    else {
+        eprintln!("cgroup version 2 is not mounted: nothing tested");
+        return;
+    };
+    let name = format!("muster-test-{}", std::process::id());
+    let (cgroup, notes) = Cgroup::create(
+        &Layout::V2(root.into()),
+        &name,
+        "a",
+        &Limits::default(),
+        &runtime::DevicePolicy::default(),
+    );
+    assert_eq!(notes, Vec::<String>::new());
+    let mut child = std::process::Command::new("sleep")
+        .arg("1000")
+        .spawn()
+        .unwrap();
+    cgroup.join(child.id()).unwrap();
+    assert_eq!(cgroup.processes(), [i32::try_from(child.id()).unwrap()]);
+    cgroup.kill_once();
+    assert_eq!(child.wait().unwrap().code(), None);
+    assert!(cgroup.kill_all() && cgroup.remove());
+    std::fs::remove_dir(root.join(name)).unwrap();
+}

@@ -1,0 +1,178 @@
+//! The beginning and the end of one run of a container, each a task of its own so that a pod's
+//! worker never waits: a start may take minutes (images), a stop as long as its grace. What came
+//! of it goes back to the worker as a word.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
+use runtime::{ContainerId, ContainerSpec};
+use tokio::sync::{mpsc, watch};
+use tokio::time::Instant;
+
+use crate::checks::Target;
+use crate::engine::Engine;
+use crate::lifecycle::ProbeVerdict;
+use crate::worker::Word;
+
+/// A container is left this long to end even when its preStop hook took all its grace.
+const LEAST_GRACE: Duration = Duration::from_secs(2);
+
+/// A postStart hook may take this long.
+const POST_START: Duration = Duration::from_secs(120);
+
+/// Between two tries of a stop that failed.
+const STOP_AGAIN: Duration = Duration::from_millis(500);
+
+/// How many times a stop is tried; together longer than a start may take.
+const STOP_TRIES: usize = 7200;
+
+/// A run that is on its way; it can be called off until the runtime has it.
+pub struct Beginning {
+    /// The run's number.
+    pub attempt: u32,
+    called_off: Arc<AtomicBool>,
+    done: watch::Receiver<bool>,
+}
+
+/// A run that may be there.
+pub struct RunningContainer {
+    /// The runtime that has it.
+    pub engine: Arc<dyn Engine>,
+    /// The run.
+    pub id: ContainerId,
+    /// The container as described.
+    pub container: Container,
+    /// The run's number.
+    pub attempt: u32,
+    /// The pod's address.
+    pub ip: String,
+    /// Where words go.
+    pub to_worker: mpsc::Sender<Word>,
+}
+
+impl RunningContainer {
+    async fn hook(&self, hook: &LifecycleHandler, limit: Duration) -> Result<(), String> {
+        let target = Target {
+            engine: self.engine.as_ref(),
+            id: &self.id,
+            container: &self.container,
+            ip: &self.ip,
+        };
+        target.hook(hook, limit).await
+    }
+
+    async fn not_running(&self, why: String) {
+        let word = Word::NotStarted(self.container.name.clone(), self.attempt, why);
+        let _ = self.to_worker.send(word).await;
+    }
+}
+
+/// Begins a run. The run before the last is forgotten by the runtime; its log stays.
+pub fn begin(
+    engine: Arc<dyn Engine>,
+    spec: Result<ContainerSpec, String>,
+    container: &str,
+    attempt: u32,
+    to_worker: mpsc::Sender<Word>,
+) -> Beginning {
+    let (done, is_done) = watch::channel(false);
+    let called_off = Arc::new(AtomicBool::new(false));
+    let beginning = Beginning {
+        attempt,
+        called_off: called_off.clone(),
+        done: is_done,
+    };
+    let container = container.to_owned();
+    tokio::spawn(async move {
+        let begun = match spec {
+            Err(why) => Err(why),
+            Ok(spec) => {
+                forget_the_one_before(engine.as_ref(), &spec).await;
+                if called_off.load(Ordering::SeqCst) {
+                    Err("it was stopped before it began".to_owned())
+                } else {
+                    engine.start(spec).await
+                }
+            }
+        };
+        let word = match begun {
+            Ok(status) => Word::Seen(Box::new(status)),
+            Err(why) => Word::NotStarted(container, attempt, why),
+        };
+        let _ = to_worker.send(word).await;
+        done.send_replace(true);
+    });
+    beginning
+}
+
+async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
+    let Some(before) = spec.attempt.checked_sub(1) else {
+        return;
+    };
+    if let Ok(id) = ContainerId::of(&spec.pod.uid, &spec.name, before)
+        && let Err(error) = engine.remove(&id).await
+    {
+        tracing::debug!(%id, error, "an earlier run was not removed");
+    }
+}
+
+/// Ends a run: its preStop hook, then the signal, all within the grace.
+pub fn end(run: RunningContainer, running: bool, grace: u32, beginning: Option<&Beginning>) {
+    if let Some(beginning) = beginning {
+        beginning.called_off.store(true, Ordering::SeqCst);
+    }
+    let done = beginning.map(|beginning| beginning.done.clone());
+    let grace = Duration::from_secs(u64::from(grace));
+    tokio::spawn(async move {
+        let began = Instant::now();
+        let lifecycle = run.container.lifecycle.as_ref();
+        let hook = lifecycle.and_then(|lifecycle| lifecycle.pre_stop.as_ref());
+        if let (Some(hook), true) = (hook, running && !grace.is_zero())
+            && let Err(error) = run.hook(hook, grace).await
+        {
+            tracing::info!(id = %run.id, error, "a preStop hook failed");
+        }
+        let left = grace
+            .saturating_sub(began.elapsed())
+            .max(LEAST_GRACE.min(grace));
+        stop(&run, left, done).await;
+    });
+}
+
+/// Asks for the end until the request is taken, or there is nothing to end.
+async fn stop(run: &RunningContainer, grace: Duration, done: Option<watch::Receiver<bool>>) {
+    for _ in 0..STOP_TRIES {
+        // Asked before the stop is tried: a run that began after that is known afterwards.
+        let begun = done.as_ref().is_none_or(|done| *done.borrow());
+        let Err(why) = run.engine.stop(&run.id, grace).await else {
+            return;
+        };
+        let known = run.engine.list().iter().any(|status| status.id == run.id);
+        if !known && begun {
+            run.not_running(why).await;
+            return;
+        }
+        if known {
+            tracing::warn!(id = %run.id, why, "a container could not be stopped; trying again");
+        }
+        tokio::time::sleep(STOP_AGAIN).await;
+    }
+    tracing::error!(id = %run.id, "a container could not be stopped");
+}
+
+/// Runs the postStart hook; a failure ends the container.
+pub fn post_start(run: RunningContainer) {
+    let lifecycle = run.container.lifecycle.as_ref();
+    let Some(hook) = lifecycle.and_then(|lifecycle| lifecycle.post_start.clone()) else {
+        return;
+    };
+    tokio::spawn(async move {
+        if let Err(why) = run.hook(&hook, POST_START).await {
+            let verdict = ProbeVerdict::Condemned(format!("FailedPostStartHook: {why}"));
+            let word = Word::Probed(run.container.name.clone(), run.attempt, verdict);
+            let _ = run.to_worker.send(word).await;
+        }
+    });
+}
