@@ -129,16 +129,16 @@ fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
     run(std::process::Command::new("mount").args(tmpfs)).ok();
     let platform = Platform::server_in(mount.path(), &[]);
     platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    let file = platform.manifest(
+        "x.yaml",
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\n",
+    );
     let filler = mount.path().join("filler");
     run(std::process::Command::new("dd").args([
         "if=/dev/zero",
         &format!("of={}", filler.display()),
         "bs=1M",
     ]));
-    let file = platform.manifest(
-        "x.yaml",
-        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\n",
-    );
     let refused = platform.kubectl(&["create", "-f", &file.display().to_string()]);
     assert_ne!(refused.code, Some(0));
     assert!(refused.err.contains("free"), "{}", refused.err);

@@ -1,7 +1,7 @@
 //! One pod at work: asks its state machine what is to be done and does it, keeps the state on
 //! disk before anything is started, and tells the server. Decides nothing itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +77,8 @@ pub struct Worker {
     probing: BTreeMap<String, (u32, Vec<AbortHandle>)>,
     /// The beginnings of the latest runs, by container.
     begun: BTreeMap<String, Beginning>,
+    /// Runs that were asked to end.
+    ending: BTreeSet<ContainerId>,
 }
 
 /// How a worker is made.
@@ -121,6 +123,7 @@ impl Worker {
             to_self: start.to_self,
             probing: BTreeMap::new(),
             begun: BTreeMap::new(),
+            ending: BTreeSet::new(),
             node: start.node,
             assigned: start.assigned,
             pod: start.pod,
@@ -489,7 +492,9 @@ impl Worker {
             return;
         };
         let record = self.machine.containers.get(&container);
-        let running = record.is_some_and(|record| record.is_running());
+        // The hook runs once, however often the time left is shortened.
+        let first = self.ending.insert(run.id.clone());
+        let running = first && record.is_some_and(|record| record.is_running());
         let beginning = self
             .begun
             .get(&container)

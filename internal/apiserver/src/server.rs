@@ -96,6 +96,7 @@ impl ApiServer {
             .route("/apis/", handler.clone())
             .route("/apis/{*path}", handler)
             .route("/version", any(discovery::version))
+            .route("/version/", any(discovery::version))
             .route("/healthz", any(discovery::healthy))
             .route("/livez", any(discovery::healthy))
             .route("/readyz", any(discovery::healthy))

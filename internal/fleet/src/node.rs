@@ -176,8 +176,9 @@ impl Nodes {
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        self.write_status(description, inventory).await?;
+        // The lease first: a node that is ready without one would look lost.
         self.renew_lease(name).await?;
+        self.write_status(description, inventory).await?;
         Ok(epoch)
     }
 

@@ -558,3 +558,34 @@ async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_only_for_the_node_that_the_certificate_names() {
+        let named = |common_name: &str| PeerIdentity {
+            common_name: common_name.to_owned(),
+        };
+        let code = |peer: Option<PeerIdentity>| {
+            authorise(peer.as_ref(), "n1").map_err(|status| status.code())
+        };
+        assert_eq!(code(Some(PeerIdentity::node("n1"))), Ok(()));
+        for other in ["system:node:n2", "system:node:", "n1", "admin"] {
+            let refused = code(Some(named(other)));
+            assert_eq!(refused, Err(tonic::Code::PermissionDenied), "{other}");
+        }
+        assert_eq!(code(None), Err(tonic::Code::Unauthenticated));
+    }
+
+    #[test]
+    fn the_phase_is_read_from_a_status_and_nonsense_has_none() {
+        assert_eq!(
+            phase_of(r#"{"phase":"Running"}"#).as_deref(),
+            Some("Running")
+        );
+        assert_eq!(phase_of("{}"), None);
+        assert_eq!(phase_of("["), None);
+    }
+}

@@ -3,7 +3,7 @@
 //! library.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
@@ -22,14 +22,34 @@ const HIDDEN_SWITCH: &str = "FFFFFFFF:FF:FF.0";
 #[derive(Default)]
 pub struct Driver {
     nvml: Option<Nvml>,
+    /// Where the library is; absent: where the system finds it.
+    library: Option<PathBuf>,
+    /// Each index's GPU when it last answered.
+    known: BTreeMap<u32, Gpu>,
 }
 
 impl Driver {
+    /// With the library in a file of one's own choice: a stand-in, or one in an odd place.
+    pub fn with_library(library: PathBuf) -> Driver {
+        Driver {
+            nvml: None,
+            library: Some(library),
+            known: BTreeMap::new(),
+        }
+    }
+
+    fn open(&self) -> Result<Nvml, NvmlError> {
+        match &self.library {
+            None => Nvml::init(),
+            Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
+        }
+    }
+
     /// Adds the GPUs there are now.
     pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
         let driver_is_there = root.join("proc/driver/nvidia/version").exists();
         if self.nvml.is_none() {
-            match Nvml::init() {
+            match self.open() {
                 Ok(nvml) => self.nvml = Some(nvml),
                 Err(error) => {
                     inventory
@@ -53,22 +73,38 @@ impl Driver {
         };
         let driver = nvml.sys_driver_version().unwrap_or_default();
         let mut devices = Vec::new();
+        let mut lost = Vec::new();
         for index in 0..count {
-            match nvml
-                .device_by_index(index)
-                .and_then(|device| describe(&device, index, &driver, root).map(|gpu| (device, gpu)))
-            {
-                Ok((device, gpu)) => {
+            let device = nvml.device_by_index(index);
+            let described =
+                device.and_then(|device| Ok((describe(&device, index, &driver, root)?, device)));
+            match described {
+                Ok((gpu, device)) => {
                     inventory.gpus.push(gpu);
                     devices.push(device);
                 }
                 // One dead GPU must not hide the others, nor be forgotten.
-                Err(error) => inventory.warnings.push(format!(
-                    "GPU {index} does not answer: {error}; it is not offered"
-                )),
+                Err(error) => {
+                    let problem = format!("it does not answer: {error}");
+                    let known = self.known.get(&index).cloned();
+                    if known.is_none() {
+                        inventory
+                            .warnings
+                            .push(format!("GPU {index} is not offered: {problem}"));
+                    }
+                    lost.extend(known.map(|gpu| Gpu {
+                        healthy: false,
+                        problem,
+                        ..gpu
+                    }));
+                }
             }
         }
         link(nvml, &devices, &mut inventory.gpus);
+        self.known
+            .extend(inventory.gpus.iter().map(|gpu| (gpu.index, gpu.clone())));
+        inventory.gpus.extend(lost);
+        inventory.gpus.sort_by_key(|gpu| gpu.index);
         if !inventory.gpus.is_empty() {
             inventory.origin = Origin::Nvml;
         }

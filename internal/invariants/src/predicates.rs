@@ -106,11 +106,22 @@ fn node_capacity(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>
                 out.push(Violation {
                     invariant: Invariant::NodeCapacity,
                     what: format!("node {name} has {resource}: {has}, of which {had} are used, and {amount} more are bound"),
-                    pods: pods_of(&new),
+                    pods: asking(before, &new, resource),
                 });
             }
         }
     }
+}
+
+/// The pods among the binds that ask for a resource.
+fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> {
+    let asks = |id: &PodId| {
+        before
+            .pods
+            .get(id)
+            .is_some_and(|pod| pod.requests.get(resource) > 0)
+    };
+    pods_of(binds).into_iter().filter(asks).collect()
 }
 
 fn ids(placement: &resources::devices::ChosenDevices) -> BTreeSet<&String> {
@@ -245,7 +256,7 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
                 out.push(Violation {
                     invariant: Invariant::QueueCapability,
                     what: format!("queue {queue} may use {resource}: {allowed}, holds {had}, and {more} more are bound"),
-                    pods: pods_of(&pods),
+                    pods: asking(before, &pods, resource),
                 });
             }
         }

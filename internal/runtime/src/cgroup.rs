@@ -99,23 +99,34 @@ impl Cgroup {
     }
 
     fn deny(&self, devices: &DevicePolicy, notes: &mut Vec<String>) {
+        // One note for all devices of one reason: machines have many.
+        let mut refused: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for path in &devices.denied {
-            let outcome = match (self, self.dir("devices")) {
-                (Cgroup::V1(_), Some(dir)) => device_rule(path).and_then(|rule| match rule {
-                    Some(rule) => write(&dir.join("devices.deny"), &rule),
-                    None => Ok(()),
-                }),
-                (Cgroup::V2(_), _) => {
-                    Err("cgroup version 2 needs an eBPF program for that; a nodev mount hides it instead".into())
-                }
-                _ => Err("this machine has no devices controller".into()),
-            };
-            if let Err(reason) = outcome {
-                notes.push(format!(
-                    "{} is not denied by cgroup: {reason}",
-                    path.display()
-                ));
+            if let Err(reason) = self.deny_one(path) {
+                refused
+                    .entry(reason)
+                    .or_default()
+                    .push(path.display().to_string());
             }
+        }
+        for (reason, paths) in refused {
+            notes.push(format!(
+                "{} not denied by cgroup: {reason}",
+                paths.join(", ")
+            ));
+        }
+    }
+
+    fn deny_one(&self, path: &Path) -> Result<(), String> {
+        match (self, self.dir("devices")) {
+            (Cgroup::V1(_), Some(dir)) => match device_rule(path)? {
+                Some(rule) => write(&dir.join("devices.deny"), &rule),
+                None => Ok(()),
+            },
+            (Cgroup::V2(_), _) => Err(
+                "version 2 needs an eBPF program for that; a nodev mount hides them instead".into(),
+            ),
+            _ => Err("this machine has no devices controller".into()),
         }
     }
 

@@ -8,7 +8,7 @@ mod commands;
 mod shared;
 mod watch;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -74,6 +74,8 @@ struct Shared {
     config: Config,
     capabilities: Capabilities,
     table: Mutex<Table>,
+    /// Held while a container's files are looked at or removed.
+    looking: Mutex<()>,
     changes: broadcast::Sender<ContainerStatus>,
     watcher: watch::Watcher,
 }
@@ -81,11 +83,15 @@ struct Shared {
 #[derive(Default)]
 struct Table {
     known: BTreeMap<ContainerId, Entry>,
-    /// Those whose shim has been started a moment ago: its silence means nothing yet.
-    starting: BTreeSet<ContainerId>,
+    /// Counts containers made; an id that is used again gets another number.
+    made: u64,
 }
 
 struct Entry {
+    /// [`Table::made`] when it was.
+    number: u64,
+    /// Whether its shim has been started a moment ago: its silence means nothing yet.
+    starting: bool,
     spec: Arc<ContainerSpec>,
     status: ContainerStatus,
 }
@@ -121,6 +127,7 @@ impl ProcessRuntime {
             config,
             capabilities,
             table: Mutex::default(),
+            looking: Mutex::default(),
             changes,
             watcher: watch::Watcher::new()?,
         };
@@ -153,7 +160,7 @@ impl ProcessRuntime {
         let id = spec.id.clone();
         let mut news = self.shared.changes.subscribe();
         let shared = self.shared.clone();
-        blocking(move || shared.prepare(spec)).await??;
+        let number = blocking(move || shared.prepare(spec)).await??;
         let mut child = match self.spawn_shim(&id) {
             Ok(child) => child,
             Err(e) => {
@@ -166,7 +173,7 @@ impl ProcessRuntime {
         tokio::spawn(async move {
             // Reaps the shim, and notices at once when it dies before its container.
             let _ = child.wait().await;
-            shared.table().starting.remove(&watched);
+            shared.started(&watched, number);
             let _ = blocking(move || shared.look(&watched)).await;
         });
         let settled = async {
@@ -182,7 +189,7 @@ impl ProcessRuntime {
             }
         };
         let outcome = tokio::time::timeout(START_LIMIT, settled).await;
-        self.shared.table().starting.remove(&id);
+        self.shared.started(&id, number);
         match outcome {
             Ok(status) => status,
             Err(_) => {

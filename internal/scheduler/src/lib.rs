@@ -4,7 +4,7 @@
 //!
 //! An event costs what it changed; a plan costs what is pending. What a class of identical pods
 //! may use is kept per node and brought up to date from the nodes that changed since
-//! ([`fit`](self)), so no plan walks the whole cluster.
+//! (module `fit`), so no plan walks the whole cluster.
 
 mod apply;
 mod class;

@@ -2,6 +2,8 @@
 //! nothing pending that would fit, the same plan from the same state however it came about. The
 //! world is kept here as plain data, and judged without the scheduler's help.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
 mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -220,7 +222,7 @@ impl World {
             .count()
     }
 
-    fn pending<'a>(&'a self) -> impl Iterator<Item = (&'a String, &'a PodModel)> {
+    fn pending(&self) -> impl Iterator<Item = (&String, &PodModel)> {
         self.pods
             .iter()
             .filter(|(_, pod)| pod.node.is_none() && pod.phase == "Pending")

@@ -64,7 +64,7 @@ async fn isolation() -> Result<bool> {
     let removed = std::fs::remove_dir_all(&scratch);
     let runtime = tried?;
     for (what, support) in runtime.capabilities().lines() {
-        println!("  {what:<11}{support}");
+        println!("  {what:<24}{support}");
     }
     removed?;
     Ok(runtime.capabilities().missing().is_empty())

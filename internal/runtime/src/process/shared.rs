@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::sync::{Arc, MutexGuard};
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use super::{Entry, Shared, Table, watch};
 use crate::error::RuntimeError;
@@ -22,25 +22,28 @@ impl Shared {
         self.config.root.join(id.as_str())
     }
 
-    /// Puts a new container's directory on disk.
-    pub(super) fn prepare(&self, spec: ContainerSpec) -> Result<(), RuntimeError> {
+    /// Puts a new container's directory on disk; its number in the table.
+    pub(super) fn prepare(&self, spec: ContainerSpec) -> Result<u64, RuntimeError> {
         let (id, dir) = (spec.id.clone(), self.dir(&spec.id));
         fs::create_dir(&dir).map_err(|e| match e.kind() {
             std::io::ErrorKind::AlreadyExists => RuntimeError::Exists(id.clone()),
             _ => RuntimeError::io("make", &dir)(e),
         })?;
         let status = ContainerStatus::of(&spec, None);
-        {
+        let number = {
             let mut table = self.table();
-            table.starting.insert(id.clone());
-            table.known.insert(
-                id.clone(),
-                Entry {
-                    spec: Arc::new(spec.clone()),
-                    status,
-                },
-            );
-        }
+            table.made += 1;
+            let number = table.made;
+            let spec = Arc::new(spec.clone());
+            let entry = Entry {
+                number,
+                starting: true,
+                spec,
+                status,
+            };
+            table.known.insert(id.clone(), entry);
+            number
+        };
         let made = self
             .watcher
             .add(&dir, &id)
@@ -48,16 +51,22 @@ impl Shared {
         if made.is_err() {
             self.forget(&id);
         }
-        made
+        made.map(|()| number)
+    }
+
+    /// The shim of the container made as `number` has spoken, or is gone: from now on its
+    /// silence means something.
+    pub(super) fn started(&self, id: &ContainerId, number: u64) {
+        if let Some(entry) = self.table().known.get_mut(id)
+            && entry.number == number
+        {
+            entry.starting = false;
+        }
     }
 
     /// Undoes [`Shared::prepare`] for a container that has no shim.
     pub(super) fn forget(&self, id: &ContainerId) {
-        {
-            let mut table = self.table();
-            table.starting.remove(id);
-            table.known.remove(id);
-        }
+        self.table().known.remove(id);
         self.watcher.remove(id);
         let _ = fs::remove_dir_all(self.dir(id));
     }
@@ -74,7 +83,12 @@ impl Shared {
             else {
                 continue;
             };
-            if self.table().starting.contains(&id) {
+            if self
+                .table()
+                .known
+                .get(&id)
+                .is_some_and(|entry| entry.starting)
+            {
                 continue;
             }
             match self.recover_one(&id) {
@@ -102,45 +116,54 @@ impl Shared {
         self.watcher.add(&dir, id)?;
         let state = load::<StateFile>(&dir, STATE_FILE)?;
         let status = ContainerStatus::of(&spec, state.as_ref());
-        self.table().known.insert(
-            id.clone(),
-            Entry {
-                spec: Arc::new(spec),
+        {
+            let mut table = self.table();
+            table.made += 1;
+            let (number, spec) = (table.made, Arc::new(spec));
+            let entry = Entry {
+                number,
+                starting: false,
+                spec,
                 status,
-            },
-        );
+            };
+            table.known.insert(id.clone(), entry);
+        }
         self.look(id)?;
         Ok(self.table().known.get(id).map(|entry| entry.status.clone()))
     }
 
     /// Reads a container's state again, gives it up if its shim is gone, and tells of a change.
     pub(super) fn look(&self, id: &ContainerId) -> Result<(), RuntimeError> {
-        let (spec, was_exited) = match self.table().known.get(id) {
-            Some(entry) => (entry.spec.clone(), entry.status.exit().is_some()),
-            None => return Ok(()),
+        // Not while it is removed, after which the same id may name another.
+        let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
+        let (number, spec) = match self.table().known.get(id) {
+            Some(entry) if entry.status.exit().is_none() => (entry.number, entry.spec.clone()),
+            _ => return Ok(()),
         };
-        if was_exited {
-            return Ok(());
-        }
         let dir = self.dir(id);
         let mut state = load::<StateFile>(&dir, STATE_FILE)?;
-        let ended = matches!(
-            &state,
-            Some(StateFile {
-                state: ContainerState::Exited(_),
-                ..
-            })
-        );
-        if !ended && !self.table().starting.contains(id) {
+        let ended = state
+            .as_ref()
+            .is_some_and(|file| progress(&file.state) == 2);
+        let starting = self
+            .table()
+            .known
+            .get(id)
+            .is_none_or(|entry| entry.starting);
+        if !ended && !starting {
             state = watch::give_up_if_orphaned(&dir)?.or(state);
         }
         let status = ContainerStatus::of(&spec, state.as_ref());
         {
             let mut table = self.table();
-            let Some(entry) = table.known.get_mut(id) else {
+            let Some(entry) = table
+                .known
+                .get_mut(id)
+                .filter(|entry| entry.number == number)
+            else {
                 return Ok(());
             };
-            if entry.status == status || entry.status.exit().is_some() {
+            if entry.status == status || progress(&status.state) < progress(&entry.status.state) {
                 return Ok(());
             }
             entry.status = status.clone();
@@ -151,6 +174,7 @@ impl Shared {
     }
 
     pub(super) fn remove(&self, id: &ContainerId) -> Result<(), RuntimeError> {
+        let _alone = self.looking.lock().unwrap_or_else(PoisonError::into_inner);
         let dir = self.dir(id);
         if let Ok(Some(state)) = load::<StateFile>(&dir, STATE_FILE) {
             state.cgroup.remove();
@@ -163,5 +187,14 @@ impl Shared {
         self.watcher.remove(id);
         self.table().known.remove(id);
         Ok(())
+    }
+}
+
+/// How far along a state is: a container never goes back.
+fn progress(state: &ContainerState) -> u8 {
+    match state {
+        ContainerState::Starting => 0,
+        ContainerState::Running { .. } => 1,
+        ContainerState::Exited(_) => 2,
     }
 }

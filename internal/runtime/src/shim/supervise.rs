@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal, kill, killpg};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -180,7 +180,7 @@ impl Supervisor {
         let changes = Inotify::init(InitFlags::IN_CLOEXEC | InitFlags::IN_NONBLOCK)
             .map_err(told("inotify"))?;
         changes
-            .add_watch(dir, AddWatchFlags::IN_MOVED_TO)
+            .add_watch(dir, AddWatchFlags::IN_MOVED_TO | AddWatchFlags::IN_DELETE)
             .map_err(told("cannot watch the container's directory"))?;
         let log = LogWriter::open(spec.log.clone())
             .map_err(|e| format!("cannot open the log {}: {e}", spec.log.path.display()))?;
@@ -227,18 +227,14 @@ impl Supervisor {
     fn run(&mut self, record: &mut Record) -> Result<Exit, String> {
         // A request may have come before the watch was set.
         self.read_stop_request();
+        if !self.dir.join(SPEC_FILE).exists() {
+            self.stop(Duration::ZERO);
+        }
         loop {
             for source in self.wait(record.unsaved)? {
                 match source {
                     Source::Signals => self.on_signals(),
-                    Source::Changes => {
-                        while self
-                            .changes
-                            .read_events()
-                            .is_ok_and(|events| !events.is_empty())
-                        {}
-                        self.read_stop_request();
-                    }
+                    Source::Changes => self.on_changes(),
                     Source::Report => self.on_report(record),
                     Source::Stream(index) => self.on_output(index),
                 }
@@ -323,6 +319,20 @@ impl Supervisor {
             self.ended = Some((code, signal, Timestamp::now()));
             self.drain_until = Some(Instant::now() + DRAIN_LIMIT);
         }
+    }
+
+    fn on_changes(&mut self) {
+        while let Ok(events) = self.changes.read_events() {
+            // A container whose directory is removed could never be stopped afterwards.
+            let removed = |event: &InotifyEvent| {
+                event.mask.contains(AddWatchFlags::IN_DELETE)
+                    && event.name.as_ref().is_some_and(|name| name == SPEC_FILE)
+            };
+            if events.iter().any(removed) {
+                self.stop(Duration::ZERO);
+            }
+        }
+        self.read_stop_request();
     }
 
     fn read_stop_request(&mut self) {

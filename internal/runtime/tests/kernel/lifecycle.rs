@@ -197,8 +197,12 @@ async fn an_id_is_used_once_until_it_is_removed() {
         house.runtime.remove(&id).await,
         Err(RuntimeError::NotFound(_))
     ));
-    house.start(spec).await;
-    within(house.runtime.kill(&id)).await.unwrap();
+    // Again and again: nothing of an earlier run is taken for a later one.
+    for _ in 0..5 {
+        assert!(house.start(spec.clone()).await.is_running());
+        assert_eq!(within(house.runtime.kill(&id)).await.unwrap().code, 137);
+        house.runtime.remove(&id).await.unwrap();
+    }
 }
 
 #[tokio::test]

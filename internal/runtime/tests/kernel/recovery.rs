@@ -104,9 +104,32 @@ async fn a_container_does_not_outlive_its_shim_and_its_end_is_told() {
         exit.message
     );
     assert!(!process.is_alive());
+    let orphan = house.output(&id).await.trim().parse().unwrap();
     if house.runtime.capabilities().pids.works() {
-        assert!(!alive(house.output(&id).await.trim().parse().unwrap()));
+        assert!(!alive(orphan));
+    } else {
+        // Out of reach without a cgroup.
+        kill(Pid::from_raw(orphan), Signal::SIGKILL).unwrap();
     }
+}
+
+#[tokio::test]
+async fn removing_the_directory_of_a_running_container_kills_it() {
+    let house = House::new().await;
+    let spec = house.shell("a", "exec sleep 1000");
+    let status = house.start(spec).await;
+    let ContainerState::Running { process, .. } = status.state else {
+        panic!("{status:?}")
+    };
+    let shim = shim_of(process.pid);
+    within(async {
+        // The shim may write its last state meanwhile, so once may not be enough.
+        while process.is_alive() || alive(shim.as_raw()) {
+            let _ = std::fs::remove_dir_all(house.path("containers/a"));
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await;
 }
 
 #[tokio::test]

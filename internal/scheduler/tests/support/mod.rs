@@ -1,5 +1,5 @@
 //! Objects and small questions for the scheduler's tests. Judges nothing.
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,238 @@
+//! A server and agents for one test, each in a directory and on a port of its own.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use agent::{AgentConfig, AgentError, Engines};
+use apiserver::{ApiConfig, ApiServer};
+use fleet::{CertificateAuthority, Fleet, FleetConfig};
+use futures::TryStreamExt;
+use jiff::SignedDuration;
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::{Api, PostParams};
+use resources::access::Caller;
+use rpc::PeerIdentity;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tonic::transport::server::{TcpConnectInfo, TcpIncoming, TlsConnectInfo};
+use tonic::transport::{Certificate, Identity, Server as TonicServer, ServerTlsConfig};
+
+use crate::stand_in::StandIn;
+
+/// How long anything may take before a test gives up; nothing is measured by it.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Server {
+    dir: tempfile::TempDir,
+    pub client: kube::Client,
+    pub fleet: Arc<Fleet>,
+    address: SocketAddr,
+    _serving: JoinHandle<()>,
+}
+
+pub struct Agent {
+    stop: watch::Sender<bool>,
+    running: JoinHandle<Result<(), AgentError>>,
+}
+
+impl Agent {
+    /// Ends the agent, not what it runs.
+    pub async fn end(self) -> Result<(), AgentError> {
+        self.stop.send_replace(true);
+        self.running.await.unwrap()
+    }
+
+    /// What the agent ended with by itself.
+    pub async fn ended(self) -> Result<(), AgentError> {
+        self.running.await.unwrap()
+    }
+}
+
+impl Server {
+    pub async fn start() -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let store_dir = dir.path().join("store");
+        let api = tokio::task::spawn_blocking(move || {
+            let store = store::Store::open(&store_dir, store::Options::default()).unwrap();
+            ApiServer::open(store, ApiConfig::default()).unwrap()
+        })
+        .await
+        .unwrap();
+        let client = api.client(Caller::component("fleet"));
+        let ca = Arc::new(CertificateAuthority::load_or_create(&dir.path().join("ca")).unwrap());
+        let loopback = IpAddr::from([127, 0, 0, 1]);
+        let issued = ca.issue_server(&[], &[loopback]).unwrap();
+        let fleet = Fleet::start(client.clone(), FleetConfig::new(ca.clone()));
+        let tls = ServerTlsConfig::new()
+            .identity(Identity::from_pem(issued.chain_pem, issued.key_pem))
+            .client_ca_root(Certificate::from_pem(ca.certificate_pem()))
+            .client_auth_optional(true);
+        let incoming = TcpIncoming::bind((loopback, 0).into()).unwrap();
+        let address = incoming.local_addr().unwrap();
+        let router = TonicServer::builder()
+            .tls_config(tls)
+            .unwrap()
+            .layer(tower::util::MapRequestLayer::new(show_peer))
+            .add_routes(fleet.routes());
+        let serving = tokio::spawn(async move {
+            router.serve_with_incoming(incoming).await.unwrap();
+        });
+        Server {
+            dir,
+            client,
+            fleet,
+            address,
+            _serving: serving,
+        }
+    }
+
+    pub async fn token(&self) -> String {
+        let ttl = SignedDuration::from_mins(5);
+        self.fleet
+            .create_join_token(ttl, "test")
+            .await
+            .unwrap()
+            .token
+    }
+
+    pub fn config(&self, node: &str, token: Option<String>) -> AgentConfig {
+        AgentConfig {
+            server: format!("https://{}", self.address),
+            token,
+            ca: None,
+            ca_fingerprint: Some(self.fleet.ca_fingerprint()),
+            data: self.data(node),
+            node_name: node.to_owned(),
+            node_ip: IpAddr::from([127, 0, 0, 1]),
+            machine_description: None,
+            host_images: false,
+            cri_socket: None,
+            labels: [("zone".to_owned(), "test".to_owned())].into(),
+            shim_command: Vec::new(),
+        }
+    }
+
+    pub fn data(&self, node: &str) -> PathBuf {
+        self.dir.path().join("agents").join(node)
+    }
+
+    /// An agent that joins with a token if it has to.
+    pub async fn agent(&self, node: &str, engine: &Arc<StandIn>) -> Agent {
+        let token = self.token().await;
+        self.agent_with(self.config(node, Some(token)), engine)
+    }
+
+    pub fn agent_with(&self, config: AgentConfig, engine: &Arc<StandIn>) -> Agent {
+        let (stop, stopped) = watch::channel(false);
+        let engines = Engines {
+            process: engine.clone(),
+            images: None,
+        };
+        Agent {
+            stop,
+            running: tokio::spawn(agent::run_with(config, engines, stopped)),
+        }
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), "default")
+    }
+
+    /// Makes a pod that is bound to a node already.
+    pub async fn bound_pod(&self, name: &str, node: &str, extra: Value) -> Pod {
+        let mut spec = json!({
+            "nodeName": node,
+            "restartPolicy": "Never",
+            "containers": [{"name": "main", "command": ["work"]}],
+        });
+        for (key, value) in extra.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let pod = serde_json::from_value(json!({
+            "metadata": {"name": name}, "spec": spec}))
+        .unwrap();
+        self.pods()
+            .create(&PostParams::default(), &pod)
+            .await
+            .unwrap()
+    }
+
+    /// Waits until a pod is as wanted.
+    pub async fn pod_until(&self, name: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        until(&format!("pod {name}"), async || {
+            let pod = self.pods().get_opt(name).await.unwrap()?;
+            let pod = serde_json::to_value(pod).unwrap();
+            wanted(&pod).then_some(pod)
+        })
+        .await
+    }
+
+    /// Waits until a pod is in a phase.
+    pub async fn phase(&self, name: &str, phase: &str) -> Value {
+        self.pod_until(name, |pod| pod["status"]["phase"] == phase)
+            .await
+    }
+
+    /// Waits until a pod's object is gone.
+    pub async fn gone(&self, name: &str) {
+        until(&format!("the end of pod {name}"), async || {
+            self.pods()
+                .get_opt(name)
+                .await
+                .unwrap()
+                .is_none()
+                .then_some(())
+        })
+        .await;
+    }
+
+    /// A whole log.
+    pub async fn log(&self, query: fleet::LogQuery) -> Result<String, fleet::LogError> {
+        let chunks: Vec<_> = self
+            .fleet
+            .open_log(query)
+            .await?
+            .try_collect()
+            .await
+            .unwrap();
+        Ok(String::from_utf8(chunks.concat()).unwrap())
+    }
+}
+
+/// Waits for a condition; says what was waited for if it doesn't come.
+pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> T {
+    let waiting = async {
+        loop {
+            if let Some(found) = check().await {
+                return found;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("waited in vain for {what}"))
+}
+
+/// What the server's listener does: the certificate's common name goes with the request.
+fn show_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
+    let name = request
+        .extensions()
+        .get::<TlsConnectInfo<TcpConnectInfo>>()
+        .and_then(|info| info.peer_certs())
+        .and_then(|certificates| {
+            let der = certificates.first()?.to_vec();
+            let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
+            let name = certificate.subject().iter_common_name().next()?;
+            Some(name.as_str().ok()?.to_owned())
+        });
+    if let Some(common_name) = name {
+        request
+            .extensions_mut()
+            .insert(PeerIdentity { common_name });
+    }
+    request
+}

@@ -1,0 +1,162 @@
+//! A stand-in for a container runtime: keeps containers in memory, writes a line to each one's
+//! log, and lets a test end them. It outlives the agents that use it, as shims do.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use agent::Engine;
+use futures::future::BoxFuture;
+use jiff::Timestamp;
+use runtime::{
+    ContainerId, ContainerSpec, ContainerState, ContainerStatus, ExecOutcome, Exit, ExitReason,
+};
+use tokio::sync::broadcast;
+
+pub struct StandIn {
+    table: Mutex<BTreeMap<ContainerId, (ContainerSpec, ContainerStatus)>>,
+    changes: broadcast::Sender<ContainerStatus>,
+    /// Every start and end, in order.
+    pub history: Mutex<Vec<String>>,
+    /// Containers asked to stop do so only when told.
+    pub stubborn: Mutex<bool>,
+}
+
+impl StandIn {
+    pub fn new() -> Arc<StandIn> {
+        Arc::new(StandIn {
+            table: Mutex::default(),
+            changes: broadcast::channel(1024).0,
+            history: Mutex::default(),
+            stubborn: Mutex::default(),
+        })
+    }
+
+    /// The description of a pod's container, if it was started.
+    pub fn spec(&self, pod: &str) -> Option<ContainerSpec> {
+        let table = self.table.lock().unwrap();
+        let mut found = table.values().filter(|(spec, _)| spec.pod.name == pod);
+        found.next_back().map(|(spec, _)| spec.clone())
+    }
+
+    /// Whether a pod's container runs.
+    pub fn runs(&self, pod: &str) -> bool {
+        let table = self.table.lock().unwrap();
+        table
+            .values()
+            .any(|(spec, status)| spec.pod.name == pod && status.is_running())
+    }
+
+    /// Ends a pod's running container.
+    pub fn end(&self, pod: &str, code: i32) {
+        let mut table = self.table.lock().unwrap();
+        for (spec, status) in table.values_mut() {
+            if spec.pod.name != pod || !status.is_running() {
+                continue;
+            }
+            status.state = ContainerState::Exited(Exit {
+                code,
+                signal: None,
+                oom_killed: false,
+                reason: if code == 0 {
+                    ExitReason::Completed
+                } else {
+                    ExitReason::Error
+                },
+                message: String::new(),
+                started_at: None,
+                finished_at: Timestamp::now(),
+            });
+            self.history.lock().unwrap().push(format!("-{pod}"));
+            let _ = self.changes.send(status.clone());
+        }
+    }
+}
+
+impl Engine for StandIn {
+    fn name(&self) -> String {
+        "stand-in://1".to_owned()
+    }
+
+    fn renumbers_devices(&self) -> bool {
+        false
+    }
+
+    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>> {
+        Box::pin(async move {
+            fs::create_dir_all(spec.log.path.parent().unwrap()).unwrap();
+            let line = format!(
+                "{} stdout F hello from {}\n",
+                Timestamp::now(),
+                spec.pod.name
+            );
+            fs::write(&spec.log.path, line).unwrap();
+            let mut status = ContainerStatus::of(&spec, None);
+            status.state = ContainerState::Running {
+                process: runtime::proc::ProcessId {
+                    pid: 1,
+                    start_ticks: 0,
+                },
+                started_at: Timestamp::now(),
+            };
+            self.history
+                .lock()
+                .unwrap()
+                .push(format!("+{}", spec.pod.name));
+            let mut table = self.table.lock().unwrap();
+            if table.contains_key(&spec.id) {
+                return Err(format!("container {} exists already", spec.id));
+            }
+            table.insert(spec.id.clone(), (spec, status.clone()));
+            let _ = self.changes.send(status.clone());
+            Ok(status)
+        })
+    }
+
+    fn stop<'a>(&'a self, id: &'a ContainerId, _: Duration) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            let pod = {
+                let table = self.table.lock().unwrap();
+                let (spec, _) = table.get(id).ok_or("no such container")?;
+                spec.pod.name.clone()
+            };
+            if !*self.stubborn.lock().unwrap() {
+                self.end(&pod, 143);
+            }
+            Ok(())
+        })
+    }
+
+    fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
+        Box::pin(async move {
+            self.table.lock().unwrap().remove(id);
+            Ok(())
+        })
+    }
+
+    fn exec<'a>(
+        &'a self,
+        _: &'a ContainerId,
+        _: Vec<String>,
+        _: Duration,
+    ) -> BoxFuture<'a, Result<ExecOutcome, String>> {
+        Box::pin(std::future::ready(Ok(ExecOutcome::Exited {
+            code: 0,
+            output: Vec::new(),
+        })))
+    }
+
+    fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>> {
+        Box::pin(std::future::ready(Ok(self.list())))
+    }
+
+    fn list(&self) -> Vec<ContainerStatus> {
+        let table = self.table.lock().unwrap();
+        table.values().map(|(_, status)| status.clone()).collect()
+    }
+
+    fn changes(&self) -> broadcast::Receiver<ContainerStatus> {
+        self.changes.subscribe()
+    }
+}

@@ -1,0 +1,270 @@
+//! What a node and its pods go through, from joining to the log of a pod that is gone.
+
+use fleet::{LogError, LogQuery};
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::server::{Server, until};
+use crate::stand_in::StandIn;
+
+fn log_of(pod: &str) -> LogQuery {
+    LogQuery {
+        namespace: "default".to_owned(),
+        pod: pod.to_owned(),
+        ..LogQuery::default()
+    }
+}
+
+fn main_state(pod: &Value) -> &Value {
+    &pod["status"]["containerStatuses"][0]["state"]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_joins_with_a_fingerprint_becomes_ready_with_its_inventory() {
+    let server = Server::start().await;
+    let agent = server.agent("n1", &StandIn::new()).await;
+    let nodes: Api<Node> = Api::all(server.client.clone());
+    let node = until("the node", async || {
+        let node = serde_json::to_value(nodes.get_opt("n1").await.unwrap()?).unwrap();
+        let conditions = node["status"]["conditions"].as_array()?;
+        conditions
+            .iter()
+            .any(|c| c["type"] == "Ready" && c["status"] == "True")
+            .then(|| node.clone())
+    })
+    .await;
+    assert_eq!(node["metadata"]["labels"]["zone"], "test");
+    assert_eq!(
+        node["metadata"]["labels"]["muster.io/runtime.process"],
+        "true"
+    );
+    assert_eq!(node["metadata"]["labels"]["muster.io/runtime.cri"], "false");
+    assert_eq!(node["status"]["addresses"][0]["address"], "127.0.0.1");
+    assert!(node["metadata"]["annotations"]["muster.io/inventory"].is_string());
+    let cpus = node["status"]["allocatable"]["cpu"].as_str().unwrap();
+    assert!(cpus.parse::<u32>().unwrap() > 0);
+    let leases: Api<Lease> = Api::namespaced(server.client.clone(), "kube-node-lease");
+    let lease = leases.get("n1").await.unwrap();
+    assert!(lease.spec.unwrap().renew_time.is_some());
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_is_wrong_or_a_server_that_is_another_lets_nobody_join() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let token = server.token().await;
+    let id = token.split('.').next().unwrap();
+    let wrong = format!("{id}.{}", "a".repeat(32));
+    let refused = server.agent_with(server.config("n1", Some(wrong)), &engine);
+    let error = refused.ended().await.unwrap_err().to_string();
+    assert!(error.contains("not known"), "{error}");
+
+    assert!(server.fleet.revoke_join_token(id).await.unwrap());
+    let refused = server.agent_with(server.config("n1", Some(token)), &engine);
+    assert!(refused.ended().await.is_err());
+
+    let none = server.agent_with(server.config("n1", None), &engine);
+    let error = none.ended().await.unwrap_err().to_string();
+    assert!(error.contains("has not joined yet"), "{error}");
+
+    // With another fingerprint nothing is sent; the agent goes on trying.
+    let mut config = server.config("n1", Some(server.token().await));
+    config.ca_fingerprint = Some(format!("sha256:{}", "00".repeat(32)));
+    let trying = server.agent_with(config, &engine);
+    trying.end().await.unwrap();
+    assert!(server.fleet.connected_nodes().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_runs_to_its_end_and_its_log_outlasts_it() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    server.bound_pod("p", "n1", json!({})).await;
+    let running = server.phase("p", "Running").await;
+    assert_eq!(running["status"]["podIP"], "127.0.0.1");
+    assert_eq!(running["status"]["containerStatuses"][0]["ready"], true);
+    engine.end("p", 0);
+    let ended = server.phase("p", "Succeeded").await;
+    assert_eq!(main_state(&ended)["terminated"]["reason"], "Completed");
+    assert_eq!(server.log(log_of("p")).await.unwrap(), "hello from p\n");
+    server
+        .pods()
+        .delete("p", &DeleteParams::default())
+        .await
+        .unwrap();
+    server.gone("p").await;
+    until("the container to be forgotten", async || {
+        engine.spec("p").is_none().then_some(())
+    })
+    .await;
+    assert_eq!(server.log(log_of("p")).await.unwrap(), "hello from p\n");
+    let none = server.log(log_of("never")).await;
+    assert!(matches!(none, Err(LogError::NotFound(_))), "{none:?}");
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    let container = json!({"name": "main", "command": ["work", "$(LEVEL)"], "env": [
+        {"name": "LEVEL", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "level"}}}]});
+    server
+        .bound_pod("p", "n1", json!({"containers": [container]}))
+        .await;
+    let waiting = server
+        .pod_until("p", |pod| main_state(pod)["waiting"]["message"].is_string())
+        .await;
+    let state = &main_state(&waiting)["waiting"];
+    assert_eq!(state["reason"], "CreateContainerConfigError");
+    assert_eq!(state["message"], "configmap \"c\" not found");
+    let log = server.log(log_of("p")).await;
+    assert!(
+        matches!(&log, Err(LogError::NotReady(why)) if why.contains("CreateContainerConfigError")),
+        "{log:?}"
+    );
+    let maps: Api<ConfigMap> = Api::namespaced(server.client.clone(), "default");
+    let map = serde_json::from_value(json!({
+        "metadata": {"name": "c"}, "data": {"level": "high"}}))
+    .unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    server.phase("p", "Running").await;
+    assert_eq!(engine.spec("p").unwrap().command, ["work", "high"]);
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_deleted_pod_is_gone_only_after_its_container_has_ended() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    server.bound_pod("p", "n1", json!({})).await;
+    server.phase("p", "Running").await;
+    *engine.stubborn.lock().unwrap() = true;
+    server
+        .pods()
+        .delete("p", &DeleteParams::default())
+        .await
+        .unwrap();
+    let deleting = server
+        .pod_until("p", |pod| pod["metadata"]["deletionTimestamp"].is_string())
+        .await;
+    assert_eq!(deleting["status"]["phase"], "Running");
+    assert!(engine.runs("p"));
+    engine.end("p", 143);
+    server.gone("p").await;
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn members_of_a_gang_find_each_other_by_name() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    for name in ["a", "b"] {
+        server
+            .bound_pod(name, "n1", json!({"hostname": name, "subdomain": "gang"}))
+            .await;
+    }
+    let hosts = until("both names in the hosts file", async || {
+        let path = engine.spec("a")?.hosts_file?;
+        let text = std::fs::read_to_string(path).unwrap();
+        (text.contains("a.gang.default.svc") && text.contains("b.gang.default.svc")).then_some(text)
+    })
+    .await;
+    assert!(hosts.contains("localhost"));
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_that_comes_back_reports_what_happened_meanwhile() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    for name in ["ends", "stays"] {
+        server.bound_pod(name, "n1", json!({})).await;
+        server.phase(name, "Running").await;
+    }
+    agent.end().await.unwrap();
+    assert!(engine.runs("ends") && engine.runs("stays"));
+    engine.end("ends", 3);
+    // No token: the identity is on disk.
+    let agent = server.agent_with(server.config("n1", None), &engine);
+    let failed = server.phase("ends", "Failed").await;
+    assert_eq!(main_state(&failed)["terminated"]["exitCode"], 3);
+    assert!(engine.runs("stays"));
+    let starts = |engine: &StandIn| {
+        let history = engine.history.lock().unwrap();
+        history.iter().filter(|event| *event == "+stays").count()
+    };
+    assert_eq!(starts(&engine), 1, "it was not started again");
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_returns_late_gives_up_lost_pods_before_anything_new_starts() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    server.bound_pod("lost", "n1", json!({})).await;
+    server.phase("lost", "Running").await;
+    agent.end().await.unwrap();
+    let lost = json!({"status": {"phase": "Failed", "reason": "NodeLost", "message": "gone"}});
+    server
+        .pods()
+        .patch_status("lost", &PatchParams::default(), &Patch::Merge(&lost))
+        .await
+        .unwrap();
+    server.bound_pod("new", "n1", json!({})).await;
+    *engine.stubborn.lock().unwrap() = true;
+    let agent = server.agent_with(server.config("n1", None), &engine);
+    let held = server
+        .pod_until("new", |pod| {
+            let message = &main_state(pod)["waiting"]["message"];
+            message
+                .as_str()
+                .is_some_and(|m| m.contains("has to give up"))
+        })
+        .await;
+    assert_eq!(held["status"]["phase"], "Pending");
+    assert!(engine.runs("lost") && !engine.runs("new"));
+    engine.end("lost", 137);
+    server.phase("new", "Running").await;
+    let history = engine.history.lock().unwrap().clone();
+    assert_eq!(history, ["+lost", "-lost", "+new"]);
+    let lost = server.phase("lost", "Failed").await;
+    assert_eq!(
+        lost["status"]["reason"], "NodeLost",
+        "what was declared stays"
+    );
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_an_image_says_why_it_waits_on_a_node_without_a_container_runtime() {
+    let server = Server::start().await;
+    let agent = server.agent("n1", &StandIn::new()).await;
+    let container = json!({"name": "main", "image": "busybox", "command": ["work"]});
+    server
+        .bound_pod("p", "n1", json!({"containers": [container]}))
+        .await;
+    let waiting = server
+        .pod_until("p", |pod| {
+            main_state(pod)["waiting"]["reason"] == "NoContainerRuntime"
+        })
+        .await;
+    let message = main_state(&waiting)["waiting"]["message"].as_str().unwrap();
+    assert!(message.contains("busybox"), "{message}");
+    server
+        .pods()
+        .delete("p", &DeleteParams::default())
+        .await
+        .unwrap();
+    server.gone("p").await;
+    agent.end().await.unwrap();
+}
