@@ -1,6 +1,7 @@
 //! The long-running commands: configuration in, shells wired together, run until told to
 //! stop.
 
+mod admin;
 mod doctor;
 mod hooks;
 mod host;

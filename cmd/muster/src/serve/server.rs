@@ -16,15 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::layout::{Layout, write_private};
-use super::{hooks, host, listener};
+use super::{admin, hooks, host, listener};
 use crate::arguments::ServerOptions;
-use crate::client::kubeconfig_text;
-
-/// How long the administrator's kubeconfig is good; it is renewed at each start.
-const ADMIN_TOKEN: Duration = identity::LONGEST_TOKEN_TTL;
-
-/// The label of that token, by which an older one is found and ended.
-const ADMIN_TOKEN_LABEL: &str = "admin.kubeconfig";
 
 /// The `schedulerName` values that are answered to: our own, Kubernetes' default, and the
 /// one that manifests written for Volcano carry.
@@ -111,32 +104,21 @@ impl Server {
                 identity::require_caller,
             ));
         let tls = tls(&ca, options, address)?;
+        // Written before anything is answered: who reads it can use it.
+        admin::write_kubeconfig(layout, &identity, &ca, local(address)).await?;
         let listening = tokio::spawn(listener::serve(socket, tls, router, stop));
-
-        let server = Server {
+        Ok(Server {
             first_admin: opened.first_admin,
             fleet,
             address,
             listening,
             controllers,
-        };
-        server.write_kubeconfig(layout, &identity, &ca).await?;
-        Ok(server)
-    }
-
-    /// The port.
-    pub fn address(&self) -> SocketAddr {
-        self.address
+        })
     }
 
     /// An address that reaches this server from this machine.
     pub fn local_address(&self) -> SocketAddr {
-        let ip = match self.address.ip() {
-            ip if !ip.is_unspecified() => ip,
-            IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
-            IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
-        };
-        SocketAddr::new(ip, self.address.port())
+        local(self.address)
     }
 
     /// What to open in a browser on this machine: plain HTTP on loopback, where a
@@ -150,29 +132,6 @@ impl Server {
         format!("{scheme}://{}/", self.local_address())
     }
 
-    async fn write_kubeconfig(
-        &self,
-        layout: &Layout,
-        identity: &Identity,
-        ca: &CertificateAuthority,
-    ) -> Result<()> {
-        for old in identity.tokens() {
-            if old.user == identity::FIRST_ADMIN && old.label == ADMIN_TOKEN_LABEL {
-                identity.revoke(&old.id).await?;
-            }
-        }
-        let token = identity
-            .create_token(identity::FIRST_ADMIN, ADMIN_TOKEN_LABEL, ADMIN_TOKEN)
-            .await?;
-        let text = kubeconfig_text(
-            &format!("https://{}", self.local_address()),
-            ca.certificate_pem(),
-            identity::FIRST_ADMIN,
-            &token.secret,
-        );
-        write_private(&layout.admin_kubeconfig(), &text)
-    }
-
     /// Runs until told to stop, then ends what must be ended in order.
     pub async fn run_to_end(self) -> Result<()> {
         let ended = self.listening.await.context("the listener's task ended")?;
@@ -180,6 +139,15 @@ impl Server {
         self.controllers.shutdown(PATIENCE).await;
         ended
     }
+}
+
+fn local(listening: SocketAddr) -> SocketAddr {
+    let ip = match listening.ip() {
+        ip if !ip.is_unspecified() => ip,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, listening.port())
 }
 
 fn first_password(options: &ServerOptions) -> Result<Option<String>> {

@@ -17,7 +17,7 @@ use std::process::{Command, ExitCode, Stdio};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{
     Gid, Uid, chdir, fchown, geteuid, getgrouplist, getgroups, getppid, setgroups, sethostname,
@@ -44,11 +44,23 @@ pub fn run(dir: &Path) -> ExitCode {
             return ExitCode::from(127);
         }
     };
+    default_signals();
     // Shim and container share no fate but one: without its shim a container is lost.
     let parent = getppid();
     let fault = become_container(dir, parent, &mut report);
     let _ = writeln!(report, "error {}", fault.replace('\n', " "));
     ExitCode::from(127)
+}
+
+/// A container begins with every signal let through and none ignored: the shim that it
+/// comes from blocks those that it reads itself, and whoever started the agent (nohup, a
+/// script's `&`) may have had some ignored, both of which the exec would hand on.
+fn default_signals() {
+    let _ = SigSet::empty().thread_set_mask();
+    for signal in Signal::iterator() {
+        // Safety: no handler is set, and nothing in this process relies on one.
+        let _ = unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) };
+    }
 }
 
 /// Does not return if all goes well; the error is for the container's status.

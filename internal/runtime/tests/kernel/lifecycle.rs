@@ -281,3 +281,31 @@ async fn a_command_inside_sees_what_the_container_sees() {
         Err(RuntimeError::NotRunning(_))
     ));
 }
+
+#[tokio::test]
+async fn a_container_begins_with_no_signal_blocked_or_ignored() {
+    let house = House::new().await;
+    let mut spec = house.shell("a", "");
+    spec.command = ["grep", "-E", "^Sig(Blk|Ign)", "/proc/self/status"]
+        .map(Into::into)
+        .to_vec();
+    let (_, output) = house.run(spec).await;
+    assert_eq!(output.lines().count(), 2, "{output}");
+    for line in output.lines() {
+        let mask = line.split_whitespace().last().unwrap();
+        let mask = u64::from_str_radix(mask, 16).unwrap();
+        // Signals above 31 are the C library's own.
+        assert_eq!(mask & 0x7fff_ffff, 0, "{line}");
+    }
+}
+
+#[tokio::test]
+async fn a_stop_ends_a_command_that_knows_nothing_of_signals_at_once() {
+    let house = House::new().await;
+    let mut spec = house.shell("a", "");
+    spec.command = ["sleep", "600"].map(Into::into).to_vec();
+    let id = spec.id.clone();
+    house.start(spec).await;
+    let exit = within(house.runtime.stop(&id, PATIENCE)).await.unwrap();
+    assert_eq!((exit.code, exit.signal), (143, Some(15)));
+}
