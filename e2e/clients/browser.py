@@ -6,13 +6,22 @@ usage: browser.py URL PASSWORD SCREENSHOT_DIRECTORY
 import os
 import sys
 import tempfile
+import time
 
 from selenium import webdriver
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select, WebDriverWait
+
+BEGIN = time.monotonic()
+
+
+def say(what):
+    print(f"{time.monotonic() - BEGIN:6.1f} s  {what}", flush=True)
+
 
 WAIT = 90  # seconds; the machine may be busy
 
@@ -38,7 +47,10 @@ class Walk:
         return self.driver.find_element(By.CSS_SELECTOR, selector)
 
     def until(self, what, look):
-        return WebDriverWait(self.driver, WAIT, 0.2).until(lambda _: look(), message=what)
+        # Between two pages an element of the old one may be asked: that is "not yet".
+        between = (NoSuchElementException, StaleElementReferenceException)
+        wait = WebDriverWait(self.driver, WAIT, 0.2, ignored_exceptions=between)
+        return wait.until(lambda _: look(), message=what)
 
     def text(self, selector="main"):
         # The page is replaced piece by piece while it is read.
@@ -96,6 +108,7 @@ def main(url, password, shots):
         try:
             walk = Walk(driver, url, shots)
             walk.sign_in(password)
+            say("signed in")
 
             walk.write_job("from-browser", "for i in 1 2 3; do echo step $i; sleep 1; done", 2)
             walk.find("button[value=check]").click()
@@ -103,6 +116,7 @@ def main(url, password, shots):
             assert "from-browser-worker-0 on " in walk.text(), walk.text()
             walk.shot("submit")
             walk.submit("from-browser")
+            say("submitted")
             driver.execute_script("window.sameDocument = true")
             walk.until("it runs", lambda: walk.state() in ("Running", "Succeeded"))
             walk.shot("job-running")
@@ -111,11 +125,13 @@ def main(url, password, shots):
             assert driver.execute_script("return window.sameDocument === true"), "the page was reloaded"
             walk.until("the whole log is there", lambda: "step 3" in walk.text("#log-text"))
             assert "Created" in walk.text(".timeline") and "Succeeded" in walk.text(".timeline")
+            say("succeeded")
             walk.until("events are shown", lambda: "Scheduled" in walk.text())
             walk.shot("job-succeeded")
             driver.find_element(By.PARTIAL_LINK_TEXT, "rank 1").click()
             walk.until("another rank's log", lambda: "step 3" in walk.text("#log-text") and "rank=1" in driver.current_url)
 
+            say("logs read")
             walk.write_job("to-cancel", "sleep 600", 1)
             walk.submit("to-cancel")
             walk.until("it runs", lambda: walk.state() == "Running")
@@ -125,6 +141,7 @@ def main(url, password, shots):
             walk.until("it is gone from the list", lambda: "to-cancel" not in walk.text("table"))
             assert "from-browser" in walk.text("table")
 
+            say("cancelled another")
             driver.get(url.rstrip("/") + "/ui/jobs")
             Select(walk.find("select[name=state]")).select_by_visible_text("Succeeded")
             walk.find(".filters button").click()
@@ -136,7 +153,9 @@ def main(url, password, shots):
             walk.find("button[value=check]").click()
             walk.until("bad input is named", lambda: "apiVersion: Required value" in walk.text("[role=alert]"))
 
+            say("filtered, and bad input refused")
             look(walk)
+            say("looked at every page")
             errors = walk.errors()
             assert not errors, errors
         finally:

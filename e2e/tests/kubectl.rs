@@ -92,11 +92,13 @@ fn objects_are_created_shown_explained_and_described() {
     let described = k(&["describe", "pod", "talker"]);
     let words: Vec<&str> = described.split_whitespace().collect();
     let words = words.join(" ");
-    for part in ["Name: talker", "Exit Code: 0", "Reason: Completed", "Scheduled"] {
-        assert!(
-            words.contains(part),
-            "{part} is missing in\n{described}"
-        );
+    for part in [
+        "Name: talker",
+        "Exit Code: 0",
+        "Reason: Completed",
+        "Scheduled",
+    ] {
+        assert!(words.contains(part), "{part} is missing in\n{described}");
     }
     let node = k(&["get", "nodes", "-o", "name"]);
     assert!(k(&["describe", node.trim()]).contains("Allocated resources:"));

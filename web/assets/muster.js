@@ -29,9 +29,14 @@ function bring(now, fresh) {
   before.slice(after.length).forEach((child) => child.remove());
 }
 
+// Ends with the page: what is left open holds one of the browser's few connections to us,
+// even after the reader has gone on to another page.
+let leaving = new AbortController();
+
 async function refresh(main) {
-  const answer = await fetch(location.href, { headers: { "X-Fragment": "content" } });
+  const answer = await fetch(location.href, { headers: { "X-Fragment": "content" }, signal: leaving.signal });
   if (answer.redirected || !answer.ok) {
+    await answer.body?.cancel();
     if (answer.status === 404 || answer.redirected) location.reload();
     return;
   }
@@ -61,7 +66,8 @@ function live() {
   source.addEventListener("changed", update);
   source.onopen = () => { state.textContent = "live"; state.classList.remove("off"); };
   source.onerror = () => { state.textContent = "reconnecting"; state.classList.add("off"); };
-  setInterval(update, 15000); // ages grow without events
+  const ages = setInterval(update, 15000); // ages grow without events
+  leaving.signal.addEventListener("abort", () => { source.close(); clearInterval(ages); });
 }
 
 // Times in the reader's own words and zone.
@@ -80,9 +86,10 @@ async function followLog() {
   const box = document.getElementById("log-text");
   if (!box || following === box.dataset.log) return;
   following = box.dataset.log;
-  for (;;) {
+  const { signal } = leaving;
+  while (!signal.aborted) {
     try {
-      const answer = await fetch(box.dataset.log + "&follow=true");
+      const answer = await fetch(box.dataset.log + "&follow=true", { signal });
       if (answer.ok) {
         box.textContent = "";
         const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -95,6 +102,9 @@ async function followLog() {
           if (atEnd) box.scrollTop = box.scrollHeight;
         }
       }
+      // An answer that is not read to its end would hold one of the browser's few
+      // connections to us.
+      await answer.body?.cancel();
       if (answer.status !== 404 && answer.status !== 400 && answer.status !== 409 && answer.status !== 503) return;
     } catch { /* the server is away: try again */ }
     await new Promise((wake) => setTimeout(wake, 1500));
@@ -105,6 +115,15 @@ addEventListener("submit", (event) => {
   const question = event.target.dataset.confirm;
   if (question && !confirm(question)) event.preventDefault();
 });
-times();
-live();
-followLog();
+
+function begin() {
+  leaving = new AbortController();
+  following = null;
+  times();
+  live();
+  followLog();
+}
+addEventListener("pagehide", () => leaving.abort());
+// A page that comes back as it was left (by the back button) begins again.
+addEventListener("pageshow", (event) => { if (event.persisted) begin(); });
+begin();

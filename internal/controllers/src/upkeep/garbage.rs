@@ -198,7 +198,12 @@ async fn perform(
             if let Some(node) = target(uid) {
                 let kept = node.owners.iter();
                 let kept: Vec<_> = kept.filter(|o| !gone.contains(&o.uid)).collect();
-                patch(client, node, json!({ "ownerReferences": absent_if_empty(kept) })).await?;
+                patch(
+                    client,
+                    node,
+                    json!({ "ownerReferences": absent_if_empty(kept) }),
+                )
+                .await?;
             }
         }
         Step::Unblock(uid) => {
@@ -207,7 +212,12 @@ async fn perform(
                 for owner in &mut owners {
                     owner.block_owner_deletion = Some(false);
                 }
-                patch(client, node, json!({ "ownerReferences": absent_if_empty(owners) })).await?;
+                patch(
+                    client,
+                    node,
+                    json!({ "ownerReferences": absent_if_empty(owners) }),
+                )
+                .await?;
             }
         }
         Step::DropFinalizer(uid, finalizer) => {
@@ -285,7 +295,11 @@ async fn delete(client: &kube::Client, node: &Node, cascade: Cascade) -> kube::R
 
 /// A list that holds nothing is not written at all, as Kubernetes leaves it out.
 fn absent_if_empty<T: serde::Serialize>(list: Vec<T>) -> serde_json::Value {
-    if list.is_empty() { serde_json::Value::Null } else { json!(list) }
+    if list.is_empty() {
+        serde_json::Value::Null
+    } else {
+        json!(list)
+    }
 }
 
 /// Changes part of an object's metadata, as it was when that was decided.
