@@ -20,7 +20,7 @@ struct Containerd {
 impl Containerd {
     fn start() -> Containerd {
         require_root();
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir().expect("a directory");
         let at = |name: &str| dir.path().join(name).display().to_string();
         let config = format!(
             r#"version = 2
@@ -38,8 +38,8 @@ state = "{state}"
             state = at("state"),
             socket = at("socket"),
         );
-        std::fs::write(at("config.toml"), config).unwrap();
-        let log = std::fs::File::create(at("containerd.log")).unwrap();
+        std::fs::write(at("config.toml"), config).expect("a config file");
+        let log = std::fs::File::create(at("containerd.log")).expect("a log file");
         let daemon = Command::new("containerd")
             .args(["--config", &at("config.toml")])
             .stdout(Stdio::null())
@@ -179,6 +179,21 @@ fn reaches(platform: &Platform, pod: &str, wanted: &str) -> Value {
     }
 }
 
+#[track_caller]
+fn completes(platform: &Platform, job: &str) {
+    let (job, seconds) = (format!("job/{job}"), SOON.as_secs().to_string());
+    platform
+        .cli(&[
+            "wait",
+            &job,
+            "--for",
+            "condition=Complete",
+            "--timeout",
+            &seconds,
+        ])
+        .ok();
+}
+
 fn status(pod: &Value) -> &Value {
     &pod["status"]["containerStatuses"][0]
 }
@@ -220,7 +235,7 @@ fn it_sees_its_image_its_environment_and_its_volumes(platform: &Platform) {
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: conf}\ndata: {greeting: from the map, word: key}\n",
     );
     let script = "cat /etc/conf/greeting; echo; echo $FROM_IMAGE $RANK $WORD $(ls /bin/bash 2>/dev/null || echo no-bash); \
-                  hostname; touch /etc/conf/x 2>/dev/null || echo refused; touch /scratch/x && echo scratched; \
+                  echo $HOSTNAME; grep -q $(hostname) /etc/hosts && echo found; touch /etc/conf/x 2>/dev/null || echo refused; touch /scratch/x && echo scratched; \
                   echo last words > /dev/termination-log; exit 7";
     let more = r#"      env:
         - {name: RANK, value: "3"}
@@ -243,7 +258,7 @@ fn it_sees_its_image_its_environment_and_its_volumes(platform: &Platform) {
     assert_eq!(status(&ended)["image"], IMAGE);
     assert_eq!(
         platform.cli(&["logs", "whole"]).ok(),
-        "from the map\nyes 3 key no-bash\nwhole\nrefused\nscratched\n"
+        "from the map\nyes 3 key no-bash\nwhole\nfound\nrefused\nscratched\n"
     );
 }
 
@@ -323,14 +338,28 @@ fn it_waits_while_the_only_node_that_could_is_cordoned(platform: &Platform) {
         "{why}"
     );
     assert!(why.contains("1 node(s) were unschedulable"), "{why}");
+    platform.apply(&job("batch", "echo ran"));
+    let explained = eventually("the job is explained", SOON, || {
+        let ran = platform.cli(&["explain", "job/batch"]);
+        ran.out
+            .contains("0/2 nodes are available")
+            .then_some(ran.out)
+    });
+    println!("{explained}");
+    assert!(
+        explained.contains("1 of 2 nodes can run images: boxes (cordoned)"),
+        "{explained}"
+    );
     platform.kubectl(&["uncordon", "boxes"]).ok();
+    completes(platform, "batch");
+    platform.cli(&["delete", "job", "batch"]).ok();
     reaches(platform, "waits", "Succeeded");
     assert_eq!(platform.cli(&["logs", "waits"]).ok(), "ran\n");
 }
 
 fn it_ends_gracefully_when_deleted(platform: &Platform, daemon: &Containerd) {
     let out = daemon.dir.path().join("out");
-    std::fs::create_dir(&out).unwrap();
+    std::fs::create_dir(&out).expect("a directory");
     let script =
         "trap 'sleep 1; echo bye > /out/bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     let more = format!(
@@ -394,6 +423,15 @@ fn a_container_runs_on_while_its_agent_is_dead_and_is_found_again() {
     );
     let log = platform.cli(&["logs", "steady", "--tail", "1"]).ok();
     assert_eq!(log, "end\n");
+
+    // An agent that has forgotten its pods leaves nothing of them in the runtime.
+    assert!(!daemon.containers().is_empty());
+    agent.kill();
+    std::fs::remove_dir_all(agent.data.join("agent/pods")).unwrap();
+    agent.restart();
+    eventually("nothing is left in the runtime", SOON, || {
+        daemon.containers().is_empty().then_some(())
+    });
 }
 
 #[test]
@@ -418,7 +456,7 @@ fn an_image_that_no_node_can_run_is_explained_and_runs_on_the_host_where_that_is
     });
     println!("{explained}");
     assert!(
-        explained.contains("none of the 1 nodes has a container runtime"),
+        explained.contains("the only node has no container runtime"),
         "{explained}"
     );
     assert!(
@@ -432,5 +470,5 @@ fn an_image_that_no_node_can_run_is_explained_and_runs_on_the_host_where_that_is
     assert_eq!(ended["spec"]["nodeName"], "host");
     let log = platform.cli(&["logs", "lone"]).ok();
     assert!(log.starts_with("on "), "{log}");
-    platform.cli(&["wait", "job/batch", "--timeout", "60"]).ok();
+    completes(&platform, "batch");
 }

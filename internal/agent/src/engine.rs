@@ -6,8 +6,20 @@ use std::time::Duration;
 use futures::future::BoxFuture;
 use runtime::{
     ContainerId, ContainerSpec, ContainerStatus, CriRuntime, ExecOutcome, ProcessRuntime,
+    RuntimeError,
 };
 use tokio::sync::broadcast;
+
+use crate::lifecycle::Hold;
+
+/// Why there is no container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NotStarted {
+    /// The run is over with this: another try is the restart policy's to say.
+    Failed(String),
+    /// What it needs is not there; it is tried again whatever the restart policy.
+    Waiting(Hold),
+}
 
 /// Runs containers. Errors are sentences for the pod's status.
 pub trait Engine: Send + Sync + 'static {
@@ -15,8 +27,13 @@ pub trait Engine: Send + Sync + 'static {
     fn name(&self) -> String;
     /// Its containers are counted GPUs from 0, whichever they were given.
     fn renumbers_devices(&self) -> bool;
+    /// Fetches what a container needs to be started; may take minutes and can be called off by
+    /// dropping it.
+    fn fetch<'a>(&'a self, _spec: &'a ContainerSpec) -> BoxFuture<'a, Result<(), NotStarted>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Starts a container; returns when it runs or can't.
-    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>>;
+    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, NotStarted>>;
     /// Ends a container; returns when the request is safe, not when it has ended.
     fn stop<'a>(
         &'a self,
@@ -45,7 +62,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 macro_rules! engine {
-    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, release: $release:expr) => {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr) => {
         impl Engine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
@@ -55,8 +72,18 @@ macro_rules! engine {
                 $renumbers
             }
 
-            fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>> {
-                Box::pin(async move { <$runtime>::start(self, spec).await.map_err(text) })
+            fn fetch<'a>(
+                &'a self,
+                spec: &'a ContainerSpec,
+            ) -> BoxFuture<'a, Result<(), NotStarted>> {
+                ($fetch)(self, spec)
+            }
+
+            fn start(
+                &self,
+                spec: ContainerSpec,
+            ) -> BoxFuture<'_, Result<ContainerStatus, NotStarted>> {
+                Box::pin(async move { <$runtime>::start(self, spec).await.map_err(not_started) })
             }
 
             fn stop<'a>(
@@ -107,6 +134,7 @@ engine!(
     ProcessRuntime,
     name: |_: &ProcessRuntime| concat!("muster-process://", env!("CARGO_PKG_VERSION")).to_owned(),
     renumbers: false,
+    fetch: nothing_to_fetch,
     release: nothing_to_release
 );
 
@@ -114,8 +142,40 @@ engine!(
     CriRuntime,
     name: |runtime: &CriRuntime| runtime.version().to_owned(),
     renumbers: true,
+    fetch: fetch_image,
     release: release_sandbox
 );
+
+fn nothing_to_fetch<'a>(
+    _: &'a ProcessRuntime,
+    _: &'a ContainerSpec,
+) -> BoxFuture<'a, Result<(), NotStarted>> {
+    Box::pin(std::future::ready(Ok(())))
+}
+
+fn fetch_image<'a>(
+    runtime: &'a CriRuntime,
+    spec: &'a ContainerSpec,
+) -> BoxFuture<'a, Result<(), NotStarted>> {
+    Box::pin(async move {
+        let image = spec.image.as_deref().unwrap_or_default();
+        runtime.fetch(image, spec.pull).await.map_err(not_started)
+    })
+}
+
+/// A container runtime that has no image or does not answer may do better later; what this node
+/// itself refuses will not change.
+fn not_started(error: RuntimeError) -> NotStarted {
+    let reason = match &error {
+        RuntimeError::Image { reason, .. } => reason,
+        RuntimeError::Cri { .. } => "CreateContainerError",
+        _ => return NotStarted::Failed(error.to_string()),
+    };
+    NotStarted::Waiting(Hold {
+        reason: reason.to_owned(),
+        message: error.to_string(),
+    })
+}
 
 fn nothing_to_release<'a>(_: &'a ProcessRuntime, _: &'a str) -> BoxFuture<'a, ()> {
     Box::pin(std::future::ready(()))
@@ -129,6 +189,6 @@ fn release_sandbox<'a>(runtime: &'a CriRuntime, pod_uid: &'a str) -> BoxFuture<'
     })
 }
 
-fn text(error: runtime::RuntimeError) -> String {
+fn text(error: RuntimeError) -> String {
     error.to_string()
 }

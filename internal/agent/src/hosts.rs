@@ -3,9 +3,9 @@
 use k8s_openapi::api::core::v1::HostAlias;
 use rpc::agent::v1::HostsEntry;
 
-/// The file for a pod at `ip` under `hostname`, with the names that the server knows and those
-/// that the pod's author gave.
-pub fn text(ip: &str, hostname: &str, entries: &[HostsEntry], aliases: &[HostAlias]) -> String {
+/// The file for a pod at `ip` under its own `names`, with the names that the server knows and
+/// those that the pod's author gave.
+pub fn text(ip: &str, names: &[String], entries: &[HostsEntry], aliases: &[HostAlias]) -> String {
     let mut out = String::from(
         "# Kept by the node's agent; changes made here are lost.\n\
          127.0.0.1\tlocalhost\n\
@@ -29,7 +29,7 @@ pub fn text(ip: &str, hostname: &str, entries: &[HostsEntry], aliases: &[HostAli
             out.push_str(&format!("{ip}\t{}\n", names.join(" ")));
         }
     };
-    line(ip, &[hostname.to_owned()]);
+    line(ip, names);
     for entry in entries {
         line(&entry.ip, &entry.names);
     }
@@ -57,11 +57,20 @@ mod tests {
             ip: "10.1.1.1".to_owned(),
             hostnames: Some(vec!["db".to_owned()]),
         }];
-        let text = text("10.0.0.1", "p", &entries, &aliases);
+        let text = text(
+            "10.0.0.1",
+            &["p".to_owned(), "node".to_owned()],
+            &entries,
+            &aliases,
+        );
         let last: Vec<&str> = text.lines().skip(7).collect();
         assert_eq!(
             last,
-            ["10.0.0.1\tp", "10.0.0.2\tmaster master.ns", "10.1.1.1\tdb"]
+            [
+                "10.0.0.1\tp node",
+                "10.0.0.2\tmaster master.ns",
+                "10.1.1.1\tdb"
+            ]
         );
     }
 }

@@ -35,7 +35,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 pub use config::{AgentConfig, MAX_PODS, VERSION};
-pub use engine::Engine;
+pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 

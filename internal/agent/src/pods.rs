@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
@@ -20,6 +21,9 @@ use crate::worker::{MAX_WORDS, Start, Word, Worker};
 
 /// Uids of pods that have left, remembered so that a late word can't bring one back.
 const MAX_LEFT: usize = 4096;
+
+/// How long a container without a pod may take to end before the agent goes on.
+const STRANGER_LIMIT: Duration = Duration::from_secs(30);
 
 struct Handle {
     namespace: String,
@@ -67,18 +71,11 @@ impl Pods {
             self.spawn(uid, pod, assigned, machine, Some(&statuses));
         }
         tracing::info!(pods = known.len(), containers = found.len(), "found again");
-        for (engine, status) in found {
-            if known.contains(&status.pod.uid) {
-                continue;
-            }
-            // Its pod is not ours any more: nothing may go on without one.
-            tracing::warn!(container = %status.id, "a container without a pod is ended");
-            tokio::spawn(async move {
-                if let Err(why) = engine.stop(&status.id, Duration::ZERO).await {
-                    tracing::warn!(container = %status.id, why, "it could not be ended");
-                }
-                let _ = engine.remove(&status.id).await;
-            });
+        found.retain(|(_, container)| !known.contains(&container.pod.uid));
+        // Awaited: a pod of the same uid that the server tells next finds its place free.
+        join_all(found.iter().map(|(engine, c)| end_stranger(engine, c))).await;
+        for (engine, container) in &found {
+            engine.release(&container.pod.uid).await;
         }
         Ok(())
     }
@@ -242,6 +239,28 @@ impl Pods {
                 }
             }
         });
+    }
+}
+
+/// Ends a container whose pod is not ours any more: nothing may go on without one.
+async fn end_stranger(engine: &Arc<dyn Engine>, found: &ContainerStatus) {
+    let id = &found.id;
+    tracing::warn!(container = %id, "a container without a pod is ended");
+    let mut changes = engine.changes();
+    let ended = async {
+        engine.stop(id, Duration::ZERO).await?;
+        let alive = |c: &ContainerStatus| c.id == *id && c.exit().is_none();
+        while engine.list().iter().any(alive) {
+            if let Err(broadcast::error::RecvError::Closed) = changes.recv().await {
+                break;
+            }
+        }
+        engine.remove(id).await
+    };
+    match tokio::time::timeout(STRANGER_LIMIT, ended).await {
+        Ok(Ok(())) => {}
+        Ok(Err(why)) => tracing::warn!(container = %id, why, "it could not be ended"),
+        Err(_) => tracing::warn!(container = %id, "it did not end within {STRANGER_LIMIT:?}"),
     }
 }
 

@@ -3,16 +3,16 @@
 //! of it goes back to the worker as a word.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, LifecycleHandler};
-use runtime::{ContainerId, ContainerSpec};
+use runtime::spec::PullPolicy;
+use runtime::{ContainerId, ContainerSpec, ContainerStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::time::Instant;
 
 use crate::checks::Target;
-use crate::engine::Engine;
+use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::ProbeVerdict;
 use crate::worker::Word;
 
@@ -32,7 +32,7 @@ const STOP_TRIES: usize = 7200;
 pub struct Beginning {
     /// The run's number.
     pub attempt: u32,
-    called_off: Arc<AtomicBool>,
+    called_off: watch::Sender<bool>,
     done: watch::Receiver<bool>,
 }
 
@@ -64,6 +64,7 @@ impl RunningContainer {
     }
 
     async fn not_running(&self, why: String) {
+        let why = NotStarted::Failed(why);
         let word = Word::NotStarted(self.container.name.clone(), self.attempt, why);
         let _ = self.to_worker.send(word).await;
     }
@@ -78,23 +79,19 @@ pub fn begin(
     to_worker: mpsc::Sender<Word>,
 ) -> Beginning {
     let (done, is_done) = watch::channel(false);
-    let called_off = Arc::new(AtomicBool::new(false));
+    let (call_off, called_off) = watch::channel(false);
     let beginning = Beginning {
         attempt,
-        called_off: called_off.clone(),
+        called_off: call_off,
         done: is_done,
     };
     let container = container.to_owned();
     tokio::spawn(async move {
         let begun = match spec {
-            Err(why) => Err(why),
+            Err(why) => Err(NotStarted::Failed(why)),
             Ok(spec) => {
                 forget_the_one_before(engine.as_ref(), &spec).await;
-                if called_off.load(Ordering::SeqCst) {
-                    Err("it was stopped before it began".to_owned())
-                } else {
-                    engine.start(spec).await
-                }
+                start(engine.as_ref(), spec, called_off).await
             }
         };
         let word = match begun {
@@ -105,6 +102,27 @@ pub fn begin(
         done.send_replace(true);
     });
     beginning
+}
+
+/// Fetching ends when the run is called off; starting is over soon and is waited for, so that
+/// what was started is known.
+async fn start(
+    engine: &dyn Engine,
+    mut spec: ContainerSpec,
+    mut called_off: watch::Receiver<bool>,
+) -> Result<ContainerStatus, NotStarted> {
+    tokio::select! {
+        biased;
+        Ok(_) = called_off.wait_for(|called_off| *called_off) => {
+            return Err(NotStarted::Failed("it was stopped before it began".to_owned()));
+        }
+        fetched = engine.fetch(&spec) => fetched?,
+    }
+    // Just fetched: the newest one is here, and is not asked for twice.
+    if spec.pull == PullPolicy::Always {
+        spec.pull = PullPolicy::IfNotPresent;
+    }
+    engine.start(spec).await
 }
 
 async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
@@ -121,7 +139,7 @@ async fn forget_the_one_before(engine: &dyn Engine, spec: &ContainerSpec) {
 /// Ends a run: its preStop hook, then the signal, all within the grace.
 pub fn end(run: RunningContainer, running: bool, grace: u32, beginning: Option<&Beginning>) {
     if let Some(beginning) = beginning {
-        beginning.called_off.store(true, Ordering::SeqCst);
+        beginning.called_off.send_replace(true);
     }
     let done = beginning.map(|beginning| beginning.done.clone());
     let grace = Duration::from_secs(u64::from(grace));

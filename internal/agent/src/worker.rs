@@ -1,26 +1,26 @@
 //! One pod at work: asks its state machine what is to be done and does it, keeps the state on
 //! disk before anything is started, and tells the server. Decides nothing itself.
 
+mod act;
+mod report;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use rpc::agent::v1::{Assign, EventNote, HostsEntry, PodGone, PodStatus};
+use rpc::agent::v1::{Assign, HostsEntry, PodGone};
 use runtime::{ContainerId, ContainerState, ContainerStatus};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
-use crate::container::{self, DEFAULT_MESSAGE_PATH, Parts};
+use crate::container;
 use crate::disk::PodDir;
-use crate::engine::Engine;
-use crate::lifecycle::status::{Addresses, MAX_MESSAGE_BYTES, status};
+use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
 use crate::node::Node;
-use crate::prober::Prober;
-use crate::probes::{self, Kind};
-use crate::runs::{self, Beginning, RunningContainer};
+use crate::runs::Beginning;
 use crate::volumes::{self, Places};
 
 /// Words on their way to one pod's worker.
@@ -28,10 +28,6 @@ pub const MAX_WORDS: usize = 256;
 
 /// How long a problem of a pod's preparation waits to be tried again.
 const PREPARE_AGAIN: Duration = Duration::from_secs(5);
-
-/// How much of a log's end explains a failure (`FallbackToLogsOnError`).
-const FALLBACK_LINES: u64 = 80;
-const FALLBACK_BYTES: usize = 2048;
 
 /// What a worker is told.
 #[derive(Debug)]
@@ -50,7 +46,7 @@ pub enum Word {
     /// News of a container.
     Seen(Box<ContainerStatus>),
     /// A run could not be begun.
-    NotStarted(String, u32, String),
+    NotStarted(String, u32, NotStarted),
     /// What a probe or hook found.
     Probed(String, u32, ProbeVerdict),
 }
@@ -228,7 +224,7 @@ impl Worker {
                 self.machine.stop(grace, &reason, Timestamp::now());
             }
             Word::Seen(status) => self.see(&status),
-            Word::NotStarted(container, attempt, why) => {
+            Word::NotStarted(container, attempt, NotStarted::Failed(why)) => {
                 let end = End {
                     code: 128,
                     signal: None,
@@ -239,6 +235,15 @@ impl Worker {
                 };
                 self.machine
                     .observe(&self.plan, &container, attempt, Seen::Ended(end));
+            }
+            Word::NotStarted(container, attempt, NotStarted::Waiting(hold)) => {
+                let text = format!("Error: {}", hold.message);
+                if self
+                    .machine
+                    .not_made(&container, attempt, hold, Timestamp::now())
+                {
+                    self.note(true, "Failed", text, Some(&container));
+                }
             }
             Word::Probed(container, attempt, verdict) => {
                 let text = match &verdict {
@@ -295,33 +300,6 @@ impl Worker {
         init.chain(&spec.containers).find(|c| c.name == name)
     }
 
-    /// What a container left in its termination message file, or the end of its log.
-    fn last_words(&self, status: &ContainerStatus, failed: bool) -> Option<String> {
-        let container = self.container(&status.name)?;
-        let path = self.dir.message(&status.name, status.attempt);
-        let text = read_start(&path, MAX_MESSAGE_BYTES);
-        if !text.is_empty() {
-            return Some(text);
-        }
-        let fallback =
-            container.termination_message_policy.as_deref() == Some("FallbackToLogsOnError");
-        if !failed || !fallback {
-            return None;
-        }
-        let options = runtime::LogRead {
-            tail_lines: Some(FALLBACK_LINES),
-            ..runtime::LogRead::default()
-        };
-        let mut reader = runtime::logs::read::LogReader::new(status.log_path.clone(), options);
-        let mut bytes = Vec::new();
-        while let Ok(Some(chunk)) = reader.next_chunk() {
-            bytes.extend_from_slice(&chunk);
-        }
-        let from = bytes.len().saturating_sub(FALLBACK_BYTES);
-        let text = String::from_utf8_lossy(&bytes[from..]).into_owned();
-        (!text.is_empty()).then_some(text)
-    }
-
     /// Makes volumes and the hosts file, once.
     async fn prepare(&mut self) {
         if self.places.is_some() || self.leaving || self.machine.verdict.is_some() {
@@ -364,9 +342,15 @@ impl Worker {
             .spec
             .as_ref()
             .and_then(|spec| spec.host_aliases.as_deref());
+        let mut names = vec![container::hostname(&self.pod, &self.node.facts)];
+        // An image's container has the machine's own host name, and must find itself by it.
+        if crate::node::first_image(&self.pod).is_some() {
+            names.push(self.node.machine.lock().inventory.hostname.clone());
+        }
+        names.dedup();
         let text = crate::hosts::text(
             &self.node.facts.ip,
-            &container::hostname(&self.pod, &self.node.facts),
+            &names,
             &self.assigned.hosts,
             aliases.unwrap_or_default(),
         );
@@ -418,165 +402,6 @@ impl Worker {
         gates
     }
 
-    fn describe(
-        &self,
-        name: &str,
-        attempt: u32,
-        engine: &dyn Engine,
-    ) -> Result<runtime::ContainerSpec, String> {
-        let container = self
-            .container(name)
-            .ok_or_else(|| format!("the pod has no container {name:?}"))?;
-        let empty = Places::new();
-        let machine = self.node.machine.lock().clone();
-        let parts = Parts {
-            pod: &self.pod,
-            container,
-            resolved: self.assigned.env.iter().find(|env| env.container == name),
-            node: &self.node.facts,
-            machine: &machine,
-            places: self.places.as_ref().unwrap_or(&empty),
-            hosts_file: &self.dir.hosts(),
-            message_file: &self.dir.message(name, attempt),
-            log: self.node.logs.path(
-                &self.plan.namespace,
-                &self.plan.name,
-                &self.plan.uid,
-                name,
-                attempt,
-            ),
-            in_image: engine.renumbers_devices(),
-            dev: &self.node.dev,
-        };
-        container::describe(&parts, attempt)
-    }
-
-    fn act(&mut self, action: Action) {
-        match action {
-            Action::Start { container, attempt } => self.start(container, attempt),
-            Action::Kill {
-                container,
-                attempt,
-                grace,
-                why,
-            } => self.kill(container, attempt, grace, &why),
-            Action::BackOff { container } => {
-                let text = format!(
-                    "Back-off restarting failed container {container} in pod {}_{}({})",
-                    self.plan.name, self.plan.namespace, self.plan.uid
-                );
-                self.note(true, "BackOff", text, Some(&container));
-            }
-        }
-    }
-
-    fn start(&mut self, container: String, attempt: u32) {
-        let Ok(engine) = self.engine.clone() else {
-            return;
-        };
-        let described = self.describe(&container, attempt, engine.as_ref());
-        let made = described.and_then(|spec| {
-            self.dir
-                .make_message(&container, attempt)
-                .map_err(|error| format!("{DEFAULT_MESSAGE_PATH}: {error}"))?;
-            Ok(spec)
-        });
-        let beginning = runs::begin(engine, made, &container, attempt, self.to_self.clone());
-        self.begun.insert(container, beginning);
-    }
-
-    fn kill(&mut self, container: String, attempt: u32, grace: u32, why: &str) {
-        let text = format!("Stopping container {container}: {why}");
-        self.note(false, "Killing", text, Some(&container));
-        let Some(run) = self.run_of(&container, attempt) else {
-            return;
-        };
-        let record = self.machine.containers.get(&container);
-        // The hook runs once, however often the time left is shortened.
-        let first = self.ending.insert(run.id.clone());
-        let running = first && record.is_some_and(|record| record.is_running());
-        let beginning = self
-            .begun
-            .get(&container)
-            .filter(|beginning| beginning.attempt == attempt);
-        runs::end(run, running, grace, beginning);
-    }
-
-    fn post_start(&self, name: &str, attempt: u32) {
-        if let Some(run) = self.run_of(name, attempt) {
-            runs::post_start(run);
-        }
-    }
-
-    fn run_of(&self, name: &str, attempt: u32) -> Option<RunningContainer> {
-        Some(RunningContainer {
-            engine: self.engine.clone().ok()?,
-            id: ContainerId::of(&self.plan.uid, name, attempt).ok()?,
-            container: self.container(name)?.clone(),
-            attempt,
-            ip: self.node.facts.ip.clone(),
-            to_worker: self.to_self.clone(),
-        })
-    }
-
-    /// Has each running container's probes run, and no others.
-    fn follow_probes(&mut self) {
-        let running: BTreeMap<String, u32> = self
-            .machine
-            .containers
-            .iter()
-            .filter(|(_, record)| record.is_running() && record.killed.is_none())
-            .map(|(name, record)| (name.clone(), record.attempt))
-            .collect();
-        self.probing.retain(|name, (attempt, tasks)| {
-            let keep = running.get(name) == Some(attempt);
-            if !keep {
-                tasks.iter().for_each(AbortHandle::abort);
-            }
-            keep
-        });
-        for (name, attempt) in running {
-            if self.probing.contains_key(&name) {
-                continue;
-            }
-            let tasks = self.begin_probes(&name, attempt);
-            self.probing.insert(name, (attempt, tasks));
-        }
-    }
-
-    fn begin_probes(&self, name: &str, attempt: u32) -> Vec<AbortHandle> {
-        let (Some(container), Ok(engine), Ok(id)) = (
-            self.container(name).cloned(),
-            self.engine.clone(),
-            ContainerId::of(&self.plan.uid, name, attempt),
-        ) else {
-            return Vec::new();
-        };
-        let started = self.machine.containers.get(name).is_some_and(|r| r.started);
-        let (has_started, wait_started) = watch::channel(started);
-        let has_started = Arc::new(has_started);
-        let mut tasks = Vec::new();
-        for (kind, probe) in probes::of(&container) {
-            if kind == Kind::Startup && started {
-                continue;
-            }
-            let prober = Prober {
-                engine: engine.clone(),
-                id: id.clone(),
-                container: container.clone(),
-                ip: self.node.facts.ip.clone(),
-                kind,
-                name: name.to_owned(),
-                attempt,
-                to_worker: self.to_self.clone(),
-                has_started: has_started.clone(),
-                wait_started: wait_started.clone(),
-            };
-            tasks.push(tokio::spawn(prober.run(probe)).abort_handle());
-        }
-        tasks
-    }
-
     /// Keeps the state if it changed; false if that failed.
     fn keep(&mut self) -> bool {
         if self.machine == self.kept {
@@ -592,56 +417,6 @@ impl Worker {
                 false
             }
         }
-    }
-
-    fn report(&self) {
-        let addresses = Addresses {
-            host: self.node.facts.ip.clone(),
-            pod: self.node.facts.ip.clone(),
-        };
-        let mut now = status(
-            &self.machine,
-            &self.plan,
-            &self.gates,
-            &addresses,
-            Timestamp::now(),
-        );
-        // The server keeps the times of conditions; here they would make equal statuses differ.
-        for condition in now.conditions.iter_mut().flatten() {
-            if let Some(start) = self.machine.start_time {
-                condition.last_transition_time =
-                    Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(
-                        last_change(&self.machine, start),
-                    ));
-            }
-        }
-        let status_json =
-            serde_json::to_string(&now).expect("a status is plain data and always JSON");
-        self.node.outbox.status(PodStatus {
-            namespace: self.plan.namespace.clone(),
-            name: self.plan.name.clone(),
-            uid: self.plan.uid.clone(),
-            status_json,
-        });
-        let phase = crate::lifecycle::status::phase(&self.machine, &self.plan);
-        self.node.note_running(
-            &self.plan.uid,
-            !matches!(phase, "Succeeded" | "Failed") || self.machine.is_alive(),
-        );
-    }
-
-    fn note(&self, warning: bool, reason: &str, message: String, container: Option<&str>) {
-        let init = container.is_some_and(|name| self.plan.init.iter().any(|c| c.name == name));
-        let list = if init { "initContainers" } else { "containers" };
-        self.node.outbox.event(EventNote {
-            namespace: self.plan.namespace.clone(),
-            name: self.plan.name.clone(),
-            uid: self.plan.uid.clone(),
-            warning,
-            reason: reason.to_owned(),
-            message,
-            field_path: container.map_or_else(String::new, |name| format!("spec.{list}{{{name}}}")),
-        });
     }
 
     /// Removes everything of the pod but its logs, and says so.
@@ -676,28 +451,4 @@ impl Worker {
             uid: self.plan.uid.clone(),
         });
     }
-}
-
-/// When the pod's containers last changed, to the second.
-fn last_change(machine: &Machine, start: Timestamp) -> Timestamp {
-    let latest = machine
-        .containers
-        .values()
-        .filter_map(|record| match &record.run {
-            crate::lifecycle::Run::Running { since } => Some(*since),
-            crate::lifecycle::Run::Ended(end) => Some(end.finished_at),
-            _ => None,
-        })
-        .fold(start, Timestamp::max);
-    Timestamp::from_second(latest.as_second()).unwrap_or(latest)
-}
-
-fn read_start(path: &std::path::Path, limit: usize) -> String {
-    use std::io::Read;
-    let mut bytes = Vec::new();
-    let limit = u64::try_from(limit).unwrap_or(u64::MAX);
-    if let Ok(file) = std::fs::File::open(path) {
-        let _ = file.take(limit).read_to_end(&mut bytes);
-    }
-    String::from_utf8_lossy(&bytes).into_owned()
 }

@@ -26,7 +26,7 @@ use tonic::transport::{Channel, Endpoint, Uri};
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
-use crate::spec::{ContainerId, ContainerSpec, LogSettings};
+use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
 use crate::state::{ContainerState, ContainerStatus, Exit};
 
 /// How long a call may take that says nothing of it.
@@ -147,10 +147,37 @@ impl CriRuntime {
         &self.shared.version
     }
 
-    /// Finds the containers that an earlier agent of the same owner left.
+    /// Finds the containers that an earlier agent of the same owner left. Those that it made
+    /// and did not come to start are removed: nothing has run in them.
     pub async fn recover(&self) -> Result<Vec<ContainerStatus>, RuntimeError> {
-        self.shared.look().await?;
+        let shared = &self.shared;
+        shared.look().await?;
+        let unstarted: Vec<(ContainerId, String)> = {
+            let table = shared.table();
+            let made = table
+                .iter()
+                .filter(|(_, entry)| entry.status.state == ContainerState::Starting);
+            made.map(|(id, entry)| (id.clone(), entry.cri_id.clone()))
+                .collect()
+        };
+        for (id, container_id) in unstarted {
+            let request = api::RemoveContainerRequest { container_id };
+            shared
+                .call(
+                    "remove a container",
+                    CALL_LIMIT,
+                    shared.runtime().remove_container(request),
+                )
+                .await?;
+            shared.table().remove(&id);
+        }
         Ok(self.list())
+    }
+
+    /// Sees to it that an image is on the node; may take as long as a download, and can be
+    /// called off by dropping it.
+    pub async fn fetch(&self, image: &str, policy: PullPolicy) -> Result<(), RuntimeError> {
+        self.shared.ensure_image(image, policy).await.map(drop)
     }
 
     /// Fetches the image if need be, makes the pod's sandbox if it has none, and starts the
@@ -220,8 +247,9 @@ impl CriRuntime {
                 &id,
                 ContainerState::Exited(Exit::start_error(message, Timestamp::now())),
             );
-        } else {
-            shared.look_at(&made.container_id).await?;
+        } else if let Err(error) = shared.look_at(&made.container_id).await {
+            // It is started all the same; the next round of asking sees it.
+            tracing::warn!(container = %id, "{error}");
         }
         self.status(&id).ok_or(RuntimeError::NotFound(id))
     }

@@ -67,6 +67,16 @@ pub enum RuntimeError {
         /// What is wrong.
         detail: String,
     },
+    /// An image cannot be had.
+    #[error("{reason}: {image}: {detail}")]
+    Image {
+        /// In one word, as Kubernetes says it: ErrImagePull, ErrImageNeverPull.
+        reason: &'static str,
+        /// The image.
+        image: String,
+        /// What the container runtime said.
+        detail: String,
+    },
     /// A container runtime behind a socket refused or cannot be reached.
     #[error("container runtime at {endpoint}: {action}: {detail}")]
     Cri {

@@ -4,7 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::class::Class;
+use crate::class::{Class, Need};
 use crate::filter::{self, Refusal};
 use crate::node::{Node, NodeIx, Offer};
 use crate::resource::{Demand, Ix, NAMES_MAX, Set};
@@ -97,6 +97,8 @@ pub(crate) struct View {
     standings: Vec<Standing>,
     fixed: Vec<Option<Fixed>>,
     holds: BTreeSet<(Key, NodeIx)>,
+    /// For pods with images: the nodes that can run images at all.
+    runners: BTreeSet<NodeIx>,
     /// How many pods of the class all nodes together hold now.
     pub(crate) room: u64,
     /// How many they would hold if they were empty.
@@ -119,6 +121,12 @@ impl View {
         self.empty =
             self.empty - u64::from(old_empty) + fixed.map_or(0, |fixed| u64::from(fixed.empty));
         self.fixed[at] = fixed;
+        let runs = |offer: &Offer| class.need() == Need::Image && offer.runtimes.images;
+        if node.offer.as_ref().is_some_and(runs) {
+            self.runners.insert(at);
+        } else {
+            self.runners.remove(&at);
+        }
 
         let standing = match (&node.offer, fixed) {
             (Some(offer), Some(fixed)) => stand(class, node, offer, fixed),
@@ -169,6 +177,27 @@ impl View {
             (shy, *key, *at)
         })
         .map(|(_, at)| at)
+    }
+
+    /// For pods with images: how many nodes can run images at all.
+    pub(crate) fn runners(&self) -> usize {
+        self.runners.len()
+    }
+
+    /// The first of those nodes, each with why it takes no pod, in a word or two.
+    pub(crate) fn first_runners(
+        &self,
+        count: usize,
+    ) -> impl Iterator<Item = (NodeIx, &'static str)> + '_ {
+        self.runners.iter().take(count).map(|at| {
+            let why = match self.standings.get(*at) {
+                Some(Standing::Refused(refusal)) => refusal.of_one(),
+                Some(Standing::Holds { .. }) => "room for some",
+                Some(Standing::Short(_)) => "full",
+                Some(Standing::Absent) | None => "gone",
+            };
+            (*at, why)
+        })
     }
 
     /// How many pods of the class the node holds now.

@@ -4,11 +4,14 @@
 use resources::amounts::quantity_of;
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
-use crate::class::ClassIx;
+use crate::class::{ClassIx, Need};
 use crate::gang::GangKey;
 use crate::queue::Bound;
 use crate::resource::{Ix, PODS};
 use crate::state::Scheduler;
+
+/// How many of the nodes that could run an image are named.
+const RUNNERS_NAMED: usize = 5;
 
 /// What stopped a gang.
 #[derive(Clone, Debug, Default)]
@@ -193,6 +196,7 @@ impl Scheduler {
             });
             let remedies: Vec<String> = refusals.chain(sizes).collect();
             obstacle.binding = "no node could hold one member, even when empty".into();
+            obstacle.binding.push_str(&self.image_nodes(class));
             obstacle.would_fit = remedies.join("; or ");
             return obstacle;
         }
@@ -217,6 +221,7 @@ impl Scheduler {
             "{free} of {all} {name} are free{scattered}, and {} more are needed",
             quantity_of(name, needed)
         );
+        obstacle.binding.push_str(&self.image_nodes(class));
         let members = if missing == 1 { "member" } else { "members" };
         let wanted: Vec<String> = scarce
             .iter()
@@ -236,6 +241,34 @@ impl Scheduler {
             ));
         }
         obstacle
+    }
+
+    /// Which nodes could run a class's images, where some cannot; nothing for other classes.
+    fn image_nodes(&self, class: ClassIx) -> String {
+        let Some(view) = self.views.get(&class) else {
+            return String::new();
+        };
+        let (runners, nodes) = (view.runners(), view.tally.nodes);
+        if self.classes.get(class).need() != Need::Image || runners == nodes {
+            return String::new();
+        }
+        match (runners, nodes) {
+            (0, 1) => return "; the only node has no container runtime".to_owned(),
+            (0, _) => return format!("; none of the {nodes} nodes has a container runtime"),
+            _ => {}
+        }
+        let mut named: Vec<String> = view
+            .first_runners(RUNNERS_NAMED)
+            .map(|(at, why)| format!("{} ({why})", self.nodes[at].name))
+            .collect();
+        named.sort();
+        if runners > named.len() {
+            named.push(format!("{} more", runners - named.len()));
+        }
+        format!(
+            "; {runners} of {nodes} nodes can run images: {}",
+            named.join(", ")
+        )
     }
 
     /// What nodes run out of first for the class, the most frequent first, then by name.

@@ -48,7 +48,7 @@ pub struct Verdict {
 }
 
 /// Why a container that could start doesn't.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hold {
     /// In one word, for the waiting state.
     pub reason: String,
@@ -196,6 +196,14 @@ impl Machine {
             }
             Run::Never | Run::Ended(_) => {}
         }
+    }
+
+    /// A run that was asked for did not come to be, for want of something that may be there
+    /// later (an image): it is tried again, whatever the restart policy. True if it was news.
+    pub fn not_made(&mut self, container: &str, attempt: u32, why: Hold, now: Timestamp) -> bool {
+        self.containers
+            .get_mut(container)
+            .is_some_and(|record| record.not_made(attempt, why, now))
     }
 
     /// Takes in what a probe or hook of a run found; true if it was news.
@@ -360,6 +368,10 @@ impl Machine {
             return;
         }
         let record = self.record(container);
+        if let Some(unmade) = record.unmade.as_ref().filter(|unmade| now < unmade.until) {
+            step.wake_at(unmade.until);
+            return;
+        }
         let waited_before = record.wait_until;
         if let Some(until) = record.may_restart(now) {
             step.wake_at(until);

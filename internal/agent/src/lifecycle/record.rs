@@ -4,6 +4,8 @@
 use jiff::{SignedDuration, Timestamp};
 use serde::{Deserialize, Serialize};
 
+use super::machine::Hold;
+
 /// The first wait between the end of a container and its next run, in seconds; Kubernetes' own.
 pub const BACKOFF_FIRST_SECONDS: i64 = 10;
 
@@ -88,6 +90,17 @@ pub struct Backoff {
     pub updated: Timestamp,
 }
 
+/// A run that did not come to be, to be tried again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unmade {
+    /// For want of what.
+    pub why: Hold,
+    /// How long it waits, in seconds.
+    pub seconds: i64,
+    /// Until when.
+    pub until: Timestamp,
+}
+
 /// One container.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
@@ -101,6 +114,8 @@ pub struct Record {
     pub backoff: Option<Backoff>,
     /// Until when it waits now.
     pub wait_until: Option<Timestamp>,
+    /// The present run did not come to be so far.
+    pub unmade: Option<Unmade>,
     /// The startup probe has succeeded, or there is none.
     pub started: bool,
     /// The readiness probe succeeds, or there is none.
@@ -160,6 +175,28 @@ impl Record {
             }
         }
         self.run = next;
+        self.unmade = None;
+        true
+    }
+
+    /// Run `attempt` did not come to be; true if it was asked for. It waits as long as restarts
+    /// do, the first time too.
+    pub fn not_made(&mut self, attempt: u32, why: Hold, now: Timestamp) -> bool {
+        if attempt != self.attempt || self.run != Run::Starting {
+            return false;
+        }
+        let seconds = self
+            .unmade
+            .as_ref()
+            .map_or(BACKOFF_FIRST_SECONDS, |unmade| {
+                (unmade.seconds * 2).min(BACKOFF_MAX_SECONDS)
+            });
+        self.run = Run::Never;
+        self.unmade = Some(Unmade {
+            why,
+            seconds,
+            until: after(now, seconds),
+        });
         true
     }
 
@@ -180,10 +217,6 @@ impl Record {
     /// When a container that ended may run again: `None` for now, else not before that time.
     /// The first restart is at once, as in Kubernetes; each later one waits twice as long.
     pub fn may_restart(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let after = |time: Timestamp, seconds| {
-            time.checked_add(SignedDuration::from_secs(seconds))
-                .unwrap_or(Timestamp::MAX)
-        };
         let end = self.end()?;
         let next = match self.backoff {
             Some(backoff) if now < after(backoff.updated, BACKOFF_RESET_SECONDS) => {
@@ -202,4 +235,9 @@ impl Record {
         });
         None
     }
+}
+
+fn after(time: Timestamp, seconds: i64) -> Timestamp {
+    time.checked_add(SignedDuration::from_secs(seconds))
+        .unwrap_or(Timestamp::MAX)
 }

@@ -200,6 +200,14 @@ fn container_status(
             // A pod that ended before this container began: its end is as unknown as its start.
             waiting("ContainerCreating", "")
         }
+        Run::Never | Run::Starting if record.unmade.is_some() => {
+            let hold = gates.hold(&container.name);
+            let hold = hold.or(record.unmade.as_ref().map(|unmade| &unmade.why));
+            hold.map_or_else(
+                || waiting(creating(plan), ""),
+                |hold| waiting(&hold.reason, &hold.message),
+            )
+        }
         Run::Never => match gates.hold(&container.name) {
             Some(hold) => waiting(&hold.reason, &hold.message),
             None if !init && !plan.init.is_empty() => waiting("PodInitializing", ""),

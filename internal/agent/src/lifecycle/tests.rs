@@ -531,3 +531,56 @@ proptest! {
         prop_assert!(stage.machine.is_over());
     }
 }
+
+#[test]
+fn a_run_without_its_image_is_tried_again_whatever_the_restart_policy() {
+    let mut stage = Stage::new(json!({"restartPolicy": "Never", "containers": [container("a")]}));
+    assert_eq!(stage.asked(), ["+a/0"]);
+    let why = Hold {
+        reason: "ErrImagePull".to_owned(),
+        message: "no registry".to_owned(),
+    };
+    let waiting = |stage: &Stage| {
+        let now = status(
+            &stage.machine,
+            &stage.plan,
+            &stage.gates,
+            &Addresses::default(),
+            stage.now,
+        );
+        let state = now.container_statuses.unwrap().remove(0).state.unwrap();
+        (now.phase.unwrap(), state.waiting.and_then(|w| w.reason))
+    };
+    let pulling = ("Pending".to_owned(), Some("ErrImagePull".to_owned()));
+    for wait in [10, 20, 40, 80, 160, 300, 300] {
+        let at = stage.now;
+        assert!(stage.machine.not_made("a", 0, why.clone(), at));
+        assert!(!stage.machine.not_made("a", 0, why.clone(), at));
+        stage.step();
+        assert_eq!(stage.asked(), Vec::<String>::new());
+        assert_eq!(stage.wake, Some(at + SignedDuration::from_secs(wait)));
+        assert_eq!(waiting(&stage), pulling);
+        stage.now = at + SignedDuration::from_secs(wait);
+        stage.step();
+        assert_eq!(stage.asked(), ["+a/0"]);
+        assert_eq!(waiting(&stage), pulling);
+    }
+    let since = stage.now;
+    stage
+        .machine
+        .observe(&stage.plan, "a", 0, Seen::Running { since });
+    assert_eq!(waiting(&stage), ("Running".to_owned(), None));
+}
+
+#[test]
+fn a_run_that_waits_for_its_image_ends_at_once_when_it_is_told_to() {
+    let mut stage = Stage::new(json!({"restartPolicy": "Always", "containers": [container("a")]}));
+    let why = Hold {
+        reason: "ErrImagePull".to_owned(),
+        message: "no registry".to_owned(),
+    };
+    stage.machine.not_made("a", 0, why, stage.now);
+    stage.machine.stop(30, "deleted", stage.now);
+    stage.step();
+    assert!(stage.machine.is_over());
+}

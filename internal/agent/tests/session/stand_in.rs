@@ -6,7 +6,7 @@ use std::fs;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use agent::Engine;
+use agent::{Engine, NotStarted};
 use futures::future::BoxFuture;
 use jiff::Timestamp;
 use runtime::{
@@ -83,7 +83,7 @@ impl Engine for StandIn {
         false
     }
 
-    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, String>> {
+    fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, NotStarted>> {
         Box::pin(async move {
             fs::create_dir_all(spec.log.path.parent().unwrap()).unwrap();
             let line = format!(
@@ -106,7 +106,8 @@ impl Engine for StandIn {
                 .push(format!("+{}", spec.pod.name));
             let mut table = self.table.lock().unwrap();
             if table.contains_key(&spec.id) {
-                return Err(format!("container {} exists already", spec.id));
+                let why = format!("container {} exists already", spec.id);
+                return Err(NotStarted::Failed(why));
             }
             table.insert(spec.id.clone(), (spec, status.clone()));
             let _ = self.changes.send(status.clone());
@@ -130,7 +131,11 @@ impl Engine for StandIn {
 
     fn remove<'a>(&'a self, id: &'a ContainerId) -> BoxFuture<'a, Result<(), String>> {
         Box::pin(async move {
-            self.table.lock().unwrap().remove(id);
+            let mut table = self.table.lock().unwrap();
+            if table.get(id).is_some_and(|(_, status)| status.is_running()) {
+                return Err(format!("container {id} runs"));
+            }
+            table.remove(id);
             Ok(())
         })
     }

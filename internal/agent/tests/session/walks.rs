@@ -207,6 +207,29 @@ async fn an_agent_that_comes_back_reports_what_happened_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_container_whose_pod_is_forgotten_is_ended_before_the_pod_begins_again() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    let pod = server.bound_pod("p", "n1", json!({})).await;
+    server.phase("p", "Running").await;
+    agent.end().await.unwrap();
+    let kept = server.data("n1").join("pods");
+    std::fs::remove_dir_all(kept.join(pod.metadata.uid.unwrap())).unwrap();
+    let agent = server.agent_with(server.config("n1", None), &engine);
+    let begun = "it has begun again";
+    until(begun, async || {
+        engine.history.lock().unwrap().get(2).cloned()
+    })
+    .await;
+    let history = engine.history.lock().unwrap().clone();
+    assert_eq!(history, ["+p", "-p", "+p"]);
+    assert!(engine.runs("p"));
+    server.phase("p", "Running").await;
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_node_that_returns_late_gives_up_lost_pods_before_anything_new_starts() {
     let server = Server::start().await;
     let engine = StandIn::new();

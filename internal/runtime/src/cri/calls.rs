@@ -85,10 +85,13 @@ impl Shared {
             match (found.image, policy) {
                 (Some(found), _) => return Ok(found.id),
                 (None, PullPolicy::Never) => {
-                    return Err(self.fault(
-                        "use an image",
-                        &format!("ErrImageNeverPull: {image} is not on this node and the pull policy is Never"),
-                    ));
+                    return Err(RuntimeError::Image {
+                        reason: "ErrImageNeverPull",
+                        image: image.into(),
+                        detail: "it is not on this node and imagePullPolicy is Never; import it \
+                                 there, or use IfNotPresent"
+                            .into(),
+                    });
                 }
                 _ => {}
             }
@@ -107,9 +110,11 @@ impl Shared {
             .await;
         match pulled {
             Ok(answer) => Ok(answer.image_ref),
-            Err(RuntimeError::Cri { detail, .. }) => {
-                Err(self.fault("pull an image", &format!("ErrImagePull: {image}: {detail}")))
-            }
+            Err(RuntimeError::Cri { detail, .. }) => Err(RuntimeError::Image {
+                reason: "ErrImagePull",
+                image: image.into(),
+                detail,
+            }),
             Err(other) => Err(other),
         }
     }

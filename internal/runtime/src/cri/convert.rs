@@ -48,6 +48,7 @@ const READ_ONLY: [&str; 6] = [
 ];
 
 /// The sandbox that a container's pod needs: the node's network, an IPC namespace of its own.
+/// With the node's network goes the node's host name: the interface refuses another one.
 pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandboxConfig {
     api::PodSandboxConfig {
         metadata: Some(api::PodSandboxMetadata {
@@ -56,7 +57,7 @@ pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandb
             namespace: spec.pod.namespace.clone(),
             attempt,
         }),
-        hostname: spec.hostname.clone().unwrap_or_default(),
+        hostname: String::new(),
         // Log paths of containers are relative to this, and each has its own directory.
         log_directory: "/".into(),
         labels: pod_labels(&spec.pod, owner).collect(),
@@ -394,6 +395,15 @@ mod tests {
             linux.security_context.unwrap().run_as_user.unwrap().value,
             1000
         );
+    }
+
+    #[test]
+    fn a_sandbox_in_the_nodes_network_asks_for_no_host_name() {
+        let mut spec = spec();
+        spec.hostname = Some("job-0".into());
+        let config = sandbox(&spec, "node-1", 0);
+        assert_eq!(config.hostname, "");
+        assert_eq!(config.metadata.unwrap().name, "job-0");
     }
 
     #[test]

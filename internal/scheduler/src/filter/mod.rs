@@ -45,6 +45,18 @@ impl Refusal {
         }
     }
 
+    /// The same of one node, after its name.
+    pub(crate) fn of_one(self) -> &'static str {
+        match self {
+            Refusal::Unschedulable => "cordoned",
+            Refusal::NotReady => "not ready",
+            Refusal::NoImages => "no container runtime",
+            Refusal::NoProcesses => "images only",
+            Refusal::Affinity => "not selected",
+            Refusal::Taint => "tainted",
+        }
+    }
+
     /// What a person could change about it.
     pub(crate) fn remedy(self) -> &'static str {
         match self {

@@ -1,0 +1,182 @@
+//! What the state machine asks for, set going: runs begun and ended, hooks, probes. Waits for none
+//! of it; what comes of it is told to the worker.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use runtime::ContainerId;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+
+use super::Worker;
+use crate::container::{self, DEFAULT_MESSAGE_PATH, Parts};
+use crate::engine::Engine;
+use crate::lifecycle::Action;
+use crate::prober::Prober;
+use crate::probes::{self, Kind};
+use crate::runs::{self, RunningContainer};
+use crate::volumes::Places;
+
+impl Worker {
+    /// The container as the runtime takes it; the error is a sentence for its status.
+    pub(super) fn describe(
+        &self,
+        name: &str,
+        attempt: u32,
+        engine: &dyn Engine,
+    ) -> Result<runtime::ContainerSpec, String> {
+        let container = self
+            .container(name)
+            .ok_or_else(|| format!("the pod has no container {name:?}"))?;
+        let empty = Places::new();
+        let machine = self.node.machine.lock().clone();
+        let parts = Parts {
+            pod: &self.pod,
+            container,
+            resolved: self.assigned.env.iter().find(|env| env.container == name),
+            node: &self.node.facts,
+            machine: &machine,
+            places: self.places.as_ref().unwrap_or(&empty),
+            hosts_file: &self.dir.hosts(),
+            message_file: &self.dir.message(name, attempt),
+            log: self.node.logs.path(
+                &self.plan.namespace,
+                &self.plan.name,
+                &self.plan.uid,
+                name,
+                attempt,
+            ),
+            in_image: engine.renumbers_devices(),
+            dev: &self.node.dev,
+        };
+        container::describe(&parts, attempt)
+    }
+
+    /// Does what the state machine asks.
+    pub(super) fn act(&mut self, action: Action) {
+        match action {
+            Action::Start { container, attempt } => self.start(container, attempt),
+            Action::Kill {
+                container,
+                attempt,
+                grace,
+                why,
+            } => self.kill(container, attempt, grace, &why),
+            Action::BackOff { container } => {
+                let text = format!(
+                    "Back-off restarting failed container {container} in pod {}_{}({})",
+                    self.plan.name, self.plan.namespace, self.plan.uid
+                );
+                self.note(true, "BackOff", text, Some(&container));
+            }
+        }
+    }
+
+    fn start(&mut self, container: String, attempt: u32) {
+        let Ok(engine) = self.engine.clone() else {
+            return;
+        };
+        let described = self.describe(&container, attempt, engine.as_ref());
+        let made = described.and_then(|spec| {
+            self.dir
+                .make_message(&container, attempt)
+                .map_err(|error| format!("{DEFAULT_MESSAGE_PATH}: {error}"))?;
+            Ok(spec)
+        });
+        let beginning = runs::begin(engine, made, &container, attempt, self.to_self.clone());
+        self.begun.insert(container, beginning);
+    }
+
+    fn kill(&mut self, container: String, attempt: u32, grace: u32, why: &str) {
+        let text = format!("Stopping container {container}: {why}");
+        self.note(false, "Killing", text, Some(&container));
+        let Some(run) = self.run_of(&container, attempt) else {
+            return;
+        };
+        let record = self.machine.containers.get(&container);
+        // The hook runs once, however often the time left is shortened.
+        let first = self.ending.insert(run.id.clone());
+        let running = first && record.is_some_and(|record| record.is_running());
+        let beginning = self
+            .begun
+            .get(&container)
+            .filter(|beginning| beginning.attempt == attempt);
+        runs::end(run, running, grace, beginning);
+    }
+
+    /// Runs the hook of a run that has begun, if it has one.
+    pub(super) fn post_start(&self, name: &str, attempt: u32) {
+        if let Some(run) = self.run_of(name, attempt) {
+            runs::post_start(run);
+        }
+    }
+
+    fn run_of(&self, name: &str, attempt: u32) -> Option<RunningContainer> {
+        Some(RunningContainer {
+            engine: self.engine.clone().ok()?,
+            id: ContainerId::of(&self.plan.uid, name, attempt).ok()?,
+            container: self.container(name)?.clone(),
+            attempt,
+            ip: self.node.facts.ip.clone(),
+            to_worker: self.to_self.clone(),
+        })
+    }
+
+    /// Has each running container's probes run, and no others.
+    pub(super) fn follow_probes(&mut self) {
+        let running: BTreeMap<String, u32> = self
+            .machine
+            .containers
+            .iter()
+            .filter(|(_, record)| record.is_running() && record.killed.is_none())
+            .map(|(name, record)| (name.clone(), record.attempt))
+            .collect();
+        self.probing.retain(|name, (attempt, tasks)| {
+            let keep = running.get(name) == Some(attempt);
+            if !keep {
+                tasks.iter().for_each(AbortHandle::abort);
+            }
+            keep
+        });
+        for (name, attempt) in running {
+            if self.probing.contains_key(&name) {
+                continue;
+            }
+            let tasks = self.begin_probes(&name, attempt);
+            self.probing.insert(name, (attempt, tasks));
+        }
+    }
+
+    fn begin_probes(&self, name: &str, attempt: u32) -> Vec<AbortHandle> {
+        let (Some(container), Ok(engine), Ok(id)) = (
+            self.container(name).cloned(),
+            self.engine.clone(),
+            ContainerId::of(&self.plan.uid, name, attempt),
+        ) else {
+            return Vec::new();
+        };
+        let started = self.machine.containers.get(name).is_some_and(|r| r.started);
+        let (has_started, wait_started) = watch::channel(started);
+        let has_started = Arc::new(has_started);
+        let mut tasks = Vec::new();
+        for (kind, probe) in probes::of(&container) {
+            if kind == Kind::Startup && started {
+                continue;
+            }
+            let prober = Prober {
+                engine: engine.clone(),
+                id: id.clone(),
+                container: container.clone(),
+                ip: self.node.facts.ip.clone(),
+                kind,
+                name: name.to_owned(),
+                attempt,
+                to_worker: self.to_self.clone(),
+                has_started: has_started.clone(),
+                wait_started: wait_started.clone(),
+            };
+            tasks.push(tokio::spawn(prober.run(probe)).abort_handle());
+        }
+        tasks
+    }
+}
