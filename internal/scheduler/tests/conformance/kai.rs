@@ -45,7 +45,8 @@ fn session(case: &Value, scene: &Scene, order: u64) -> Result<(), String> {
     let mut cluster = Cluster::new(scene, order);
     let decisions = cluster.plan();
     let seen = Seen::of(scene, &cluster, &decisions);
-    let result = checked(&cluster, case, &decisions).and_then(|()| compare(case, scene, &seen));
+    let result =
+        checked(&cluster, case, &decisions).and_then(|()| compare(case, scene, &cluster, &seen));
     result.map_err(|why| format!("{why}; {}", told(&decisions)))
 }
 
@@ -59,7 +60,7 @@ fn rounds(case: &Value, scene: &Scene, order: u64) -> Result<(), String> {
         checked(&cluster, case, &decisions).map_err(|why| format!("round {round}: {why}"))?;
         if round >= first {
             let seen = Seen::of(scene, &cluster, &decisions);
-            compare(case, scene, &seen)
+            compare(case, scene, &cluster, &seen)
                 .map_err(|why| format!("round {round}: {why}; {}", told(&decisions)))?;
         }
         cluster.pass(&decisions);
@@ -465,7 +466,7 @@ fn pod_likeness(pod: &Value) -> String {
     parts.join(" ")
 }
 
-fn compare(case: &Value, scene: &Scene, seen: &Seen) -> Result<(), String> {
+fn compare(case: &Value, scene: &Scene, cluster: &Cluster, seen: &Seen) -> Result<(), String> {
     let mut classes: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for workload in array(&case["workloads"]) {
         classes
@@ -491,7 +492,7 @@ fn compare(case: &Value, scene: &Scene, seen: &Seen) -> Result<(), String> {
     }
     evicted(case, seen)?;
     shared_gpus(case, seen)?;
-    node_gpus(case, scene, seen)
+    node_gpus(case, cluster, seen)
 }
 
 /// Can every wanted outcome be met by a workload of its own?
@@ -723,8 +724,16 @@ fn shared_gpus(case: &Value, seen: &Seen) -> Result<(), String> {
     }
 }
 
+/// The devices that an annotation names.
+fn ids(annotation: &str) -> Vec<String> {
+    let chosen: Value = serde_json::from_str(annotation).unwrap_or_default();
+    let containers = chosen.as_object().into_iter().flatten();
+    let lists = containers.flat_map(|(_, by_resource)| array(&by_resource[GPU]));
+    lists.map(text).collect()
+}
+
 /// Idle and releasing GPUs, and GPUs given to a workload, where asserted.
-fn node_gpus(case: &Value, scene: &Scene, seen: &Seen) -> Result<(), String> {
+fn node_gpus(case: &Value, cluster: &Cluster, seen: &Seen) -> Result<(), String> {
     for (node, want) in case["expect"]["node_gpus"]
         .as_object()
         .into_iter()
@@ -733,24 +742,30 @@ fn node_gpus(case: &Value, scene: &Scene, seen: &Seen) -> Result<(), String> {
         let total = array(&case["nodes"])
             .find(|n| n["name"] == *node)
             .map_or(0, gpus);
-        let mut held = 0;
-        let mut leaving = 0;
-        for (name, (status, placed)) in &seen.pods {
-            let requests = &scene.members[name].manifest["spec"]["containers"][0]["resources"];
-            let count = amounts(&requests["requests"]).get(GPU).unsigned_abs();
-            let left = match &scene.members[name].stand {
-                Stand::Running(at) | Stand::Leaving(at) => at.node == *node,
-                Stand::Pending => false,
+        // By device: a GPU that somebody still runs on is not releasing.
+        let mut held: BTreeSet<String> = BTreeSet::new();
+        let mut left: BTreeSet<String> = BTreeSet::new();
+        for (name, member) in &cluster.members {
+            let (Stand::Running(placed) | Stand::Leaving(placed)) = &member.stand else {
+                continue;
             };
-            match status {
-                Status::Running if placed.as_ref().is_some_and(|p| p.node == *node) => {
-                    held += count;
-                }
-                Status::Releasing | Status::Nominated if left => leaving += count,
-                _ => {}
+            if placed.node != *node {
+                continue;
+            }
+            let into = if matches!(member.stand, Stand::Running(_)) {
+                &mut held
+            } else {
+                &mut left
+            };
+            let requests = &member.manifest["spec"]["containers"][0]["resources"]["requests"];
+            let unnamed = amounts(requests).get(GPU).unsigned_abs();
+            match ids(&placed.devices) {
+                known if !known.is_empty() => into.extend(known),
+                _ => into.extend((0..unnamed).map(|i| format!("{name} {i}"))),
             }
         }
-        let idle = total.saturating_sub(held + leaving);
+        let idle = total.saturating_sub(held.union(&left).count() as u64);
+        let leaving = left.difference(&held).count() as u64;
         let differs = |key: &str, is: u64| want[key].as_f64().is_some_and(|n| n != is as f64);
         if differs("idle", idle) || differs("releasing", leaving) {
             return Err(format!(
