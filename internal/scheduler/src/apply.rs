@@ -129,6 +129,7 @@ impl Scheduler {
             priority: told.spec.priority,
             created: told.created,
             queue: told.queue,
+            terms: told.terms,
             asks: devices::asks(told.spec),
         };
         if let Some(old) = self.pods.get(&key) {
@@ -206,15 +207,29 @@ impl Scheduler {
         }
         gang.count(key, &pod.task, pod.stage, up);
         gang.count_priority(pod.priority, up);
-        let Some(at) = pod.node else { return };
-        gang.count_node(at, up);
-        if pod.ours {
-            gang.allocated.add(&demand, times);
-            let queue = gang.queue.clone();
-            if !queue.is_empty() {
-                self.queues.charge(&queue, &demand, times);
+        let payer = gang.payer;
+        let waits = pod.stage == Stage::Pending;
+        if pod.ours && (waits || pod.stage.occupies()) {
+            gang.requested.add(&demand, times);
+            if waits {
+                gang.waiting.add(&demand, times);
             }
         }
+        if let Some(at) = pod.node {
+            gang.count_node(at, up);
+            if pod.ours {
+                gang.allocated.add(&demand, times);
+            }
+        }
+        if let Some(payer) = payer.filter(|_| pod.ours) {
+            if waits || pod.stage.occupies() {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.node.is_some() {
+                self.queues.charge(payer, &demand, times);
+            }
+        }
+        let Some(at) = pod.node else { return };
         if up {
             self.occupy(at, &demand, &pod.devices);
         } else {
@@ -274,7 +289,13 @@ impl Scheduler {
         if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
             return;
         }
-        self.queues.set_rules(name, rules);
+        if self.queues.set_rules(name, rules) {
+            let line = self.queues.get(name).into_iter().flat_map(|q| &q.line);
+            let waiting: Vec<GangKey> = line.map(|place| place.gang.clone()).collect();
+            for key in waiting {
+                self.settle(&key);
+            }
+        }
         self.changed = true;
     }
 

@@ -165,6 +165,7 @@ mod tests {
             queue: "default".into(),
             priority_class: None,
             created: None,
+            terms: Default::default(),
         };
         Gang {
             spec: Some(spec),

@@ -12,6 +12,7 @@ use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
 use crate::node::NodeIx;
+use crate::terms::Terms;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,6 +77,7 @@ pub(crate) struct Pod {
     pub(crate) created: Option<Timestamp>,
     /// The queue it names itself.
     pub(crate) queue: Option<String>,
+    pub(crate) terms: Terms,
     pub(crate) asks: Vec<Ask>,
 }
 
@@ -92,6 +94,7 @@ pub(crate) struct Told<'a> {
     pub(crate) ours: bool,
     pub(crate) created: Option<Timestamp>,
     pub(crate) queue: Option<String>,
+    pub(crate) terms: Terms,
 }
 
 impl<'a> Told<'a> {
@@ -145,6 +148,7 @@ impl<'a> Told<'a> {
             queue: annotation(QUEUE_NAME)
                 .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
                 .map(str::to_owned),
+            terms: Terms::read(meta),
         })
     }
 }
