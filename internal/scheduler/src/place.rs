@@ -21,7 +21,16 @@ pub(crate) struct Placement {
     pub(crate) pod: PodKey,
     pub(crate) node: NodeIx,
     pub(crate) devices: Vec<Arc<str>>,
-    class: ClassIx,
+    pub(crate) class: ClassIx,
+}
+
+/// How much of a gang to place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// The minimum, then whoever else finds room.
+    All,
+    /// What makes it whole; one member where it is whole already.
+    Minimum,
 }
 
 /// What came of trying a gang.
@@ -47,6 +56,21 @@ struct Wanted {
     required: Vec<Batch>,
     others: Vec<Batch>,
     needed: usize,
+    /// Not those who are not needed.
+    only_needed: bool,
+}
+
+impl Wanted {
+    /// Leaves out who is not needed: of a gang that is whole all but one.
+    fn minimum_only(&mut self, whole: bool) {
+        if whole {
+            self.needed = 1;
+        }
+        if self.needed == 0 {
+            self.others.clear();
+        }
+        self.only_needed = true;
+    }
 }
 
 /// What ended the placing of a batch early.
@@ -67,6 +91,16 @@ struct Run {
 impl Scheduler {
     /// Tries to place a gang, and takes what it places.
     pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
+        self.attempt_some(key, Extent::All, now)
+    }
+
+    /// The same, of so much of the gang.
+    pub(crate) fn attempt_some(
+        &mut self,
+        key: &GangKey,
+        extent: Extent,
+        now: Timestamp,
+    ) -> Attempt {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
         }
@@ -79,7 +113,10 @@ impl Scheduler {
         if gang.total.pending == 0 {
             return Attempt::Nothing;
         }
-        let wanted = self.wanted(key, gang);
+        let mut wanted = self.wanted(key, gang);
+        if extent == Extent::Minimum {
+            wanted.minimum_only(gang.whole(key));
+        }
         let mut run = Run {
             queue: gang.queue.clone(),
             own: gang.nodes.keys().copied().collect(),
@@ -225,6 +262,7 @@ impl Scheduler {
             required: self.batches(required),
             others: self.batches(others),
             needed,
+            only_needed: false,
         }
     }
 
@@ -275,6 +313,9 @@ impl Scheduler {
             let first = wanted.others.first().map_or(0, |batch| batch.class);
             let (class, stop) = stopped.unwrap_or((first, Stop::Room));
             return Err(self.obstacle(class, &stop, needed, run));
+        }
+        if wanted.only_needed {
+            return Ok(None);
         }
         let mut rest = stopped.map(|(class, stop)| self.obstacle(class, &stop, 1, run));
         for (class, pods) in later {
@@ -386,9 +427,21 @@ impl Scheduler {
         (next, None)
     }
 
+    /// Devices that nobody holds; those that somebody is about to leave only where the others do
+    /// not suffice.
     fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<Arc<str>> {
         let node = &self.nodes[at];
         match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
+            Some(devices) if count > 0 && !node.leaving_held.is_empty() => {
+                let mut held = node.held.clone();
+                held.extend(node.leaving_held.iter().map(|(id, n)| (id.clone(), *n)));
+                let free = devices.choose(&held, count);
+                if free.len() == count {
+                    free
+                } else {
+                    devices.choose(&node.held, count)
+                }
+            }
             Some(devices) if count > 0 => devices.choose(&node.held, count),
             _ => Vec::new(),
         }
@@ -427,22 +480,26 @@ impl Scheduler {
     /// Notes what was placed in the members and their gang. Their room and their queue's account
     /// were taken while placing.
     fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
+        let stages = self.stages(key, placed);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        for placement in placed {
+        for (placement, stage) in placed.iter().zip(stages) {
             let Some(pod) = self.pods.get_mut(&placement.pod) else {
                 continue;
             };
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
-            gang.count(&placement.pod, &pod.task, Stage::Bound, true);
+            gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_node(placement.node, true);
-            gang.allocated
-                .add(self.classes.get(placement.class).demand(), 1);
-            pod.stage = Stage::Bound;
+            let demand = self.classes.get(placement.class).demand();
+            gang.allocated.add(demand, 1);
+            if stage == Stage::Pipelined {
+                self.nodes[placement.node].pipelined.add(demand, 1);
+            }
+            pod.stage = stage;
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
-            pod.assumed = true;
+            pod.assumed = stage == Stage::Bound;
         }
         self.settle(key);
     }
