@@ -148,9 +148,10 @@ impl Scheduler {
             priority: told.spec.priority,
             created: told.created,
             queue: told.queue,
+            terms: told.terms,
             asks: devices::asks(told.spec),
             started: told.started,
-            terms: told.terms,
+            polite: told.polite,
             evicting: None,
         };
         let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
@@ -247,24 +248,47 @@ impl Scheduler {
         }
         gang.count(key, &pod.task, pod.stage, up);
         gang.count_priority(pod.priority, up);
-        let Some(at) = pod.node else { return };
         if pod.stage == Stage::Leaving {
-            self.nodes[at].see_leave(&demand, &pod.devices, up);
-            self.touch(at);
+            // Still asked for: an eviction turns what was held into what is waited for.
+            if let Some(payer) = gang.payer.filter(|_| pod.ours) {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.ours {
+                gang.requested.add(&demand, times);
+            }
+            if let Some(at) = pod.node {
+                self.nodes[at].see_leave(&demand, &pod.devices, up);
+                self.touch(at);
+            }
             return;
         }
-        gang.count_node(at, up);
-        gang.count_start(pod.started, up);
-        if pod.stage == Stage::Pipelined {
-            self.nodes[at].pipelined.add(&demand, times);
-        }
-        if pod.ours {
-            gang.allocated.add(&demand, times);
-            let queue = gang.queue.clone();
-            if !queue.is_empty() {
-                self.queues.charge(&queue, &demand, times);
+        let payer = gang.payer;
+        let waits = pod.stage == Stage::Pending;
+        if pod.ours && (waits || pod.stage.occupies()) {
+            gang.requested.add(&demand, times);
+            if waits {
+                gang.waiting.add(&demand, times);
             }
         }
+        if let Some(at) = pod.node {
+            gang.count_node(at, up);
+            gang.count_start(pod.started, up);
+            if pod.stage == Stage::Pipelined {
+                self.nodes[at].pipelined.add(&demand, times);
+            }
+            if pod.ours {
+                gang.allocated.add(&demand, times);
+            }
+        }
+        if let Some(payer) = payer.filter(|_| pod.ours) {
+            if waits || pod.stage.occupies() {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.node.is_some() {
+                self.queues.charge(payer, &demand, times);
+            }
+        }
+        let Some(at) = pod.node else { return };
         if up {
             self.occupy(at, &demand, &pod.devices);
         } else {
@@ -326,7 +350,13 @@ impl Scheduler {
         if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
             return;
         }
-        self.queues.set_rules(name, rules);
+        if self.queues.set_rules(name, rules) {
+            let line = self.queues.get(name).into_iter().flat_map(|q| &q.line);
+            let waiting: Vec<GangKey> = line.map(|place| place.gang.clone()).collect();
+            for key in waiting {
+                self.settle(&key);
+            }
+        }
         self.world_changed();
         self.changed = true;
     }

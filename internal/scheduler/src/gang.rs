@@ -9,12 +9,14 @@ use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
 
-use crate::evict::{Terms, VictimKey};
+use crate::evict::VictimKey;
 use crate::line::LineKey;
 use crate::node::NodeIx;
 use crate::phase::Shown;
 use crate::pod::{PodKey, Stage};
+use crate::queue::Payer;
 use crate::resource::{Demand, Names, Room};
+use crate::terms::Terms;
 
 /// Which gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -53,7 +55,7 @@ pub(crate) struct Spec {
     pub(crate) queue: String,
     pub(crate) priority_class: Option<String>,
     pub(crate) created: Option<Timestamp>,
-    /// On what terms it may be evicted.
+    /// On what terms it may be evicted, and whose it is.
     pub(crate) terms: Terms,
 }
 
@@ -81,7 +83,7 @@ impl Spec {
                 .creation_timestamp
                 .as_ref()
                 .map(|time| time.0),
-            terms: Terms::of_group(group),
+            terms: Terms::read(&group.metadata),
         }
     }
 }
@@ -154,8 +156,14 @@ pub(crate) struct Gang {
     pub(crate) nodes: BTreeMap<NodeIx, usize>,
     /// What members hold on the queue's account.
     pub(crate) allocated: Room,
+    /// What members hold or wait for.
+    pub(crate) requested: Room,
+    /// What waiting members ask for.
+    pub(crate) waiting: Room,
     /// The queue whose account that is.
     pub(crate) queue: String,
+    /// On whose account it goes; none while it belongs nowhere.
+    pub(crate) payer: Option<Payer>,
     /// Members' priorities, and how many have each.
     pub(crate) priorities: BTreeMap<i32, usize>,
     /// When members that are on nodes started, and how many did then.
@@ -250,6 +258,23 @@ impl Gang {
     /// Nothing is known of it any more.
     pub(crate) fn forgotten(&self) -> bool {
         self.spec.is_none() && self.members.is_empty()
+    }
+
+    /// What the next turn is to place: the members that the minimum lacks, or one beyond it.
+    /// Exact where members are alike.
+    pub(crate) fn need(&self, key: &GangKey) -> Room {
+        let lacking = self.minimum(key).saturating_sub(self.total.have()).max(1);
+        let pending = self.total.pending.max(1);
+        let mut need = self.waiting.clone();
+        if lacking < pending {
+            let (lacking, pending) = (lacking as i64, pending as i64);
+            for (ix, amount) in self.waiting.iter() {
+                let part = i128::from(amount) * i128::from(lacking);
+                let part = (part + i128::from(pending) - 1) / i128::from(pending);
+                need.set(ix, part as i64);
+            }
+        }
+        need
     }
 
     pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: Stage, up: bool) {

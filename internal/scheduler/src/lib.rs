@@ -25,10 +25,12 @@ mod report;
 mod resource;
 mod score;
 mod state;
+mod terms;
 mod trial;
 mod view;
 
 pub use event::Event;
+pub use queue::Decay;
 pub use plan::{
     Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
     Reservation, ReservationKind, Unscheduled,

@@ -153,7 +153,6 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::evict::Terms;
     use crate::gang::{Counts, Spec};
     use crate::resource::Demand;
 
@@ -166,7 +165,7 @@ mod tests {
             queue: "default".into(),
             priority_class: None,
             created: None,
-            terms: Terms::default(),
+            terms: Default::default(),
         };
         Gang {
             spec: Some(spec),

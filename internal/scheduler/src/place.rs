@@ -10,7 +10,7 @@ use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::pod::{PodKey, Stage};
-use crate::queue::Bound;
+use crate::queue::{Bound, Door, Payer};
 use crate::report::Obstacle;
 use crate::resource::{CPU, GPU, MEMORY};
 use crate::state::Scheduler;
@@ -22,15 +22,6 @@ pub(crate) struct Placement {
     pub(crate) node: NodeIx,
     pub(crate) devices: Vec<Arc<str>>,
     pub(crate) class: ClassIx,
-}
-
-/// How much of a gang to place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Extent {
-    /// The minimum, then whoever else finds room.
-    All,
-    /// What makes it whole; one member where it is whole already.
-    Minimum,
 }
 
 /// What came of trying a gang.
@@ -56,21 +47,8 @@ struct Wanted {
     required: Vec<Batch>,
     others: Vec<Batch>,
     needed: usize,
-    /// Not those who are not needed.
-    only_needed: bool,
-}
-
-impl Wanted {
-    /// Leaves out who is not needed: of a gang that is whole all but one.
-    fn minimum_only(&mut self, whole: bool) {
-        if whole {
-            self.needed = 1;
-        }
-        if self.needed == 0 {
-            self.others.clear();
-        }
-        self.only_needed = true;
-    }
+    /// How many members beyond the minimum are wanted at most.
+    beyond: usize,
 }
 
 /// What ended the placing of a batch early.
@@ -81,7 +59,7 @@ enum Stop {
 
 /// One attempt under way.
 struct Run {
-    queue: String,
+    payer: Payer,
     /// Nodes that members of the gang are on: the first to be looked at for the next.
     own: Vec<NodeIx>,
     placed: Vec<Placement>,
@@ -89,17 +67,17 @@ struct Run {
 }
 
 impl Scheduler {
-    /// Tries to place a gang, and takes what it places.
+    /// Tries to place a gang with all its members, and takes what it places.
     pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
-        self.attempt_some(key, Extent::All, now)
+        self.attempt_most(key, now, usize::MAX)
     }
 
-    /// The same, of so much of the gang.
-    pub(crate) fn attempt_some(
+    /// Tries to place a gang: its minimum, or so many members beyond it where it is whole.
+    pub(crate) fn attempt_most(
         &mut self,
         key: &GangKey,
-        extent: Extent,
         now: Timestamp,
+        beyond: usize,
     ) -> Attempt {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
@@ -113,12 +91,12 @@ impl Scheduler {
         if gang.total.pending == 0 {
             return Attempt::Nothing;
         }
-        let mut wanted = self.wanted(key, gang);
-        if extent == Extent::Minimum {
-            wanted.minimum_only(gang.whole(key));
-        }
+        let Some(payer) = gang.payer else {
+            return Attempt::Nothing;
+        };
+        let wanted = self.wanted(key, gang, beyond);
         let mut run = Run {
-            queue: gang.queue.clone(),
+            payer,
             own: gang.nodes.keys().copied().collect(),
             placed: Vec::new(),
             have: gang.total.have(),
@@ -160,16 +138,17 @@ impl Scheduler {
         if gang.spec.is_none() && !key.lone {
             return Err(Obstacle::no_group(key));
         }
-        let Some(rules) = self.queues.rules(&gang.queue) else {
+        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+        let Some(rules) = rules else {
             return Err(Obstacle::no_queue(&gang.queue));
         };
         if gang.admitted {
             return Ok(());
         }
-        if !rules.open {
+        if rules.door != Door::Open {
             return Err(Obstacle::closed(&gang.queue));
         }
-        if let Some(obstacle) = self.too_large(gang, &rules.capability) {
+        if let Some(obstacle) = self.too_large(gang) {
             return Err(obstacle);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
@@ -182,27 +161,15 @@ impl Scheduler {
     /// Volcano's gate on `minResources`: a gang is let in while its queue's capability could hold
     /// it beside those let in before. A full cluster is no reason to keep it out, one that is
     /// too small is.
-    fn too_large(&self, gang: &Gang, capability: &[(u8, i64)]) -> Option<Obstacle> {
+    fn too_large(&self, gang: &Gang) -> Option<Obstacle> {
         let spec = gang.spec.as_ref()?;
-        let queue = self.queues.get(&gang.queue);
-        for (ix, asked) in &spec.min_resources.0 {
-            if *asked > self.total.get(*ix) {
-                return Some(self.beyond_cluster(*ix, *asked));
-            }
-            let Some((_, allowed)) = capability.iter().find(|(at, _)| at == ix) else {
-                continue;
-            };
-            let held = queue.map_or(0, |q| q.allocated.get(*ix) + q.expected.get(*ix));
-            if held + asked > *allowed {
-                let bound = Bound::Capability {
-                    resource: *ix,
-                    allowed: *allowed,
-                    held,
-                };
-                return Some(self.over_quota(&gang.queue, bound, *asked, 0));
-            }
+        let mut needs = spec.min_resources.0.iter();
+        if let Some((ix, asked)) = needs.find(|(ix, asked)| *asked > self.total.get(*ix)) {
+            return Some(self.beyond_cluster(*ix, *asked));
         }
-        None
+        let bound = self.queues.admits(gang.payer?, &spec.min_resources)?;
+        let asked = spec.min_resources.get(bound.resource());
+        Some(self.over_quota(&gang.queue, bound, asked, 0))
     }
 
     fn missing_members(&self, key: &GangKey, gang: &Gang) -> Option<Obstacle> {
@@ -227,7 +194,8 @@ impl Scheduler {
         ))
     }
 
-    fn wanted(&self, key: &GangKey, gang: &Gang) -> Wanted {
+    /// Beyond the minimum at most so many members are wanted.
+    fn wanted(&self, key: &GangKey, gang: &Gang, beyond: usize) -> Wanted {
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
         let mut short: BTreeMap<&str, usize> = tasks
             .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
@@ -262,7 +230,7 @@ impl Scheduler {
             required: self.batches(required),
             others: self.batches(others),
             needed,
-            only_needed: false,
+            beyond,
         }
     }
 
@@ -314,11 +282,11 @@ impl Scheduler {
             let (class, stop) = stopped.unwrap_or((first, Stop::Room));
             return Err(self.obstacle(class, &stop, needed, run));
         }
-        if wanted.only_needed {
-            return Ok(None);
-        }
         let mut rest = stopped.map(|(class, stop)| self.obstacle(class, &stop, 1, run));
+        let mut beyond = wanted.beyond;
         for (class, pods) in later {
+            let pods = &pods[..pods.len().min(beyond)];
+            beyond -= pods.len();
             let (placed, stop) = self.place_batch(class, pods, &mut coming, run);
             if let Some(stop) = stop
                 && rest.is_none()
@@ -379,7 +347,7 @@ impl Scheduler {
         };
         let mut next = 0;
         while next < pods.len() {
-            let (allowed, bound) = self.queues.allows(&run.queue, &demand, |ix| self.idle(ix));
+            let (allowed, bound) = self.queues.allows(run.payer, &demand, |ix| self.idle(ix));
             if let (0, Some(bound)) = (allowed, bound) {
                 return (next, Some(Stop::Queue(bound)));
             }
@@ -409,7 +377,7 @@ impl Scheduler {
                     class,
                 });
             }
-            self.queues.charge(&run.queue, &demand, chunk.len() as i64);
+            self.queues.charge(run.payer, &demand, chunk.len() as i64);
             self.touch(at);
             next += chunk.len();
             if let Some(n) = coming.get_mut(&class) {
@@ -451,14 +419,10 @@ impl Scheduler {
         let possible = run.have + run.placed.len();
         match stop {
             Stop::Queue(bound) => {
-                let resource = match bound {
-                    Bound::Capability { resource, .. } | Bound::Guarantees { resource, .. } => {
-                        *resource
-                    }
-                };
-                let each = self.classes.get(class).demand().get(resource);
+                let each = self.classes.get(class).demand().get(bound.resource());
                 let asked = each.saturating_mul(missing as i64);
-                self.over_quota(&run.queue, *bound, asked, possible)
+                let queue = self.queues.name(run.payer.queue);
+                self.over_quota(queue, *bound, asked, possible)
             }
             Stop::Room => {
                 self.refresh(class);
@@ -472,7 +436,7 @@ impl Scheduler {
         for placement in &run.placed {
             let demand = self.classes.get(placement.class).demand().clone();
             self.vacate(placement.node, &demand, &placement.devices);
-            self.queues.charge(&run.queue, &demand, -1);
+            self.queues.charge(run.payer, &demand, -1);
             self.touch(placement.node);
         }
     }
@@ -493,6 +457,7 @@ impl Scheduler {
             gang.count_node(placement.node, true);
             let demand = self.classes.get(placement.class).demand();
             gang.allocated.add(demand, 1);
+            gang.waiting.add(demand, -1);
             if stage == Stage::Pipelined {
                 self.nodes[placement.node].pipelined.add(demand, 1);
             }

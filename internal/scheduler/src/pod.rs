@@ -10,9 +10,9 @@ use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
 
 use crate::class::ClassIx;
 use crate::devices::{self, Ask};
-use crate::evict::Terms;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
+use crate::terms::Terms;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,11 +89,12 @@ pub(crate) struct Pod {
     pub(crate) created: Option<Timestamp>,
     /// The queue it names itself.
     pub(crate) queue: Option<String>,
+    pub(crate) terms: Terms,
     pub(crate) asks: Vec<Ask>,
     /// Since when it runs, where its status says so.
     pub(crate) started: Option<Timestamp>,
-    /// On what terms it may be evicted, or evict.
-    pub(crate) terms: Terms,
+    /// It waits rather than evict others.
+    pub(crate) polite: bool,
 }
 
 /// What a Pod object says, before its class and node are looked up.
@@ -110,6 +111,7 @@ pub(crate) struct Told<'a> {
     pub(crate) created: Option<Timestamp>,
     pub(crate) queue: Option<String>,
     pub(crate) started: Option<Timestamp>,
+    pub(crate) polite: bool,
     pub(crate) terms: Terms,
 }
 
@@ -167,10 +169,11 @@ impl<'a> Told<'a> {
                 .as_ref()
                 .and_then(|status| status.start_time.as_ref())
                 .map(|time| time.0),
-            terms: Terms::of_pod(pod),
+            polite: spec.preemption_policy.as_deref() == Some("Never"),
             queue: annotation(QUEUE_NAME)
                 .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
                 .map(str::to_owned),
+            terms: Terms::read(meta),
         })
     }
 }

@@ -11,11 +11,12 @@ use crate::class::{ClassIx, Classes};
 use crate::evict::{Likeness, VictimKey};
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
-use crate::line::LineKey;
+use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
-use crate::queue::Queues;
+use crate::queue::{Decay, Payer, Policy, Queues, ROOT};
 use crate::resource::{Demand, Ix, Names, Room};
+use crate::terms::Terms;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
@@ -29,6 +30,8 @@ pub struct Config {
     pub actions: Actions,
     /// How long a gang may run with fewer members than it needs before it is evicted whole.
     pub stale_after: SignedDuration,
+    /// How queues' past use counts in their entitlements; none: it does not.
+    pub usage: Option<Decay>,
 }
 
 /// What plans may do. Actions come in this order.
@@ -68,6 +71,7 @@ impl Default for Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
             actions: Actions::default(),
             stale_after: STALE_AFTER,
+            usage: None,
         }
     }
 }
@@ -359,8 +363,9 @@ impl Scheduler {
         } else {
             self.queue_of(key, gang)
         };
-        if gang.queue != queue {
-            self.move_gang(key, &queue);
+        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
+        if self.gangs.get(key).is_some_and(|gang| gang.payer != payer) {
+            self.move_gang(key, queue, payer);
         }
         self.note_victim(key);
         self.note_broken(key);
@@ -375,12 +380,11 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return;
         };
-        let place = gang
-            .waits(key)
-            .then(|| LineKey::new(self.priority_of(gang), self.since(gang), key.clone()));
+        let Some(payer) = gang.payer else { return };
+        let place = gang.waits(key).then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
-            let line = &mut self.queues.entry(&queue).line;
+            let line = &mut self.queues.at_mut(payer.queue).line;
             if let Some(old) = &gang.line {
                 line.remove(old);
             }
@@ -400,35 +404,85 @@ impl Scheduler {
             let times = if expects { 1 } else { -1 };
             if let Some(spec) = &gang.spec {
                 self.queues
-                    .entry(&queue)
-                    .expected
-                    .add(&spec.min_resources, times);
+                    .expect(payer.queue, &spec.min_resources, times);
             }
         }
     }
 
-    /// Moves a gang and what it holds from its queue's account to another's; the empty name is
-    /// no queue.
-    fn move_gang(&mut self, key: &GangKey, to: &str) {
+    fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
+        let rules = self.queues.rules(payer.queue);
+        let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
+        let standing = Standing {
+            priority: self.priority_of(gang),
+            whole: gang.whole(key),
+            seconds: self.terms_of(gang).walltime,
+            created: self.since(gang),
+        };
+        LineKey::new(policy, standing, key.clone())
+    }
+
+    /// What the gang says: its PodGroup, or else its first member.
+    pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
+        let first = gang.members.first().and_then(|pod| self.pods.get(pod));
+        let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
+        match &gang.spec {
+            Some(spec) => spec.terms.or(&member),
+            None => member,
+        }
+    }
+
+    /// On whose account the gang goes. Its namespace stands for a user that nobody named.
+    fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
+        let terms = match self.gangs.get(key) {
+            Some(gang) => self.terms_of(gang),
+            None => Terms::default(),
+        };
+        let user = match &terms.user {
+            Some(user) => self.queues.user(user),
+            None => self.queues.user(&format!("namespace/{}", key.namespace)),
+        };
+        Payer {
+            queue: self.queues.place(queue),
+            user,
+            fixed: terms.preemptible == Some(false),
+        }
+    }
+
+    /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
+    /// What others' pods use is not the queues' to share.
+    pub(crate) fn reckon_queues(&mut self) {
+        self.queues.relink_now();
+        let mut pool = Room::default();
+        for (ix, all) in self.total.iter() {
+            let foreign = self.used.get(ix) - self.queues.allocated(ROOT, ix);
+            pool.set(ix, (all - foreign.max(0)).max(0));
+        }
+        self.queues.reckon(pool);
+    }
+
+    /// Moves a gang and what it holds and asks for from one account to another.
+    fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
         self.unexpect(key);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        let from = std::mem::replace(&mut gang.queue, to.to_owned());
-        let held = gang.allocated.clone();
+        gang.queue = queue;
+        let from = std::mem::replace(&mut gang.payer, to);
+        let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
         let place = gang.line.take();
-        if !from.is_empty() {
-            self.queues.charge_room(&from, &held, -1);
-            let queue = self.queues.entry(&from);
-            queue.gangs = queue.gangs.saturating_sub(1);
-            if let Some(place) = place {
-                queue.line.remove(&place);
-            }
-            self.queues.tidy(&from);
-        }
-        if !to.is_empty() {
-            self.queues.entry(to).gangs += 1;
+        // First the new one: it may be the same queue, which must not be forgotten meanwhile.
+        if let Some(to) = to {
+            self.queues.join(to.queue);
             self.queues.charge_room(to, &held, 1);
+            self.queues.request_room(to.queue, &requested, 1);
+        }
+        if let Some(from) = from {
+            self.queues.charge_room(from, &held, -1);
+            self.queues.request_room(from.queue, &requested, -1);
+            if let Some(place) = place {
+                self.queues.at_mut(from.queue).line.remove(&place);
+            }
+            self.queues.leave(from.queue);
         }
     }
 
@@ -439,11 +493,9 @@ impl Scheduler {
         };
         if std::mem::take(&mut gang.expected)
             && let Some(spec) = &gang.spec
+            && let Some(payer) = gang.payer
         {
-            self.queues
-                .entry(&gang.queue)
-                .expected
-                .add(&spec.min_resources, -1);
+            self.queues.expect(payer.queue, &spec.min_resources, -1);
         }
     }
 }

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
-use super::terms::Terms;
 use super::txn::Standing;
 use crate::gang::{Gang, GangKey};
 use crate::pod::PodKey;
@@ -149,7 +148,8 @@ impl Scheduler {
         }
         let there = gang.total.pipelined + gang.total.occupying() > 0;
         let ours = there && gang.allocated.iter().any(|(_, held)| held > 0);
-        let place = (ours && self.terms(gang).preemptible && !gang.forgotten())
+        let fixed = gang.payer.is_none_or(|payer| payer.fixed);
+        let place = (ours && !fixed && !gang.forgotten())
             .then(|| self.victim_key(key, gang));
         let same = match (&gang.victim, &place) {
             (Some((queue, old)), Some(new)) => *queue == gang.queue && old == new,
@@ -188,15 +188,6 @@ impl Scheduler {
         }
     }
 
-    /// The gang's terms: its PodGroup's, or its only pod's.
-    pub(crate) fn terms(&self, gang: &Gang) -> Terms {
-        if let Some(spec) = &gang.spec {
-            return spec.terms;
-        }
-        let pod = gang.members.first().and_then(|pod| self.pods.get(pod));
-        pod.map(|pod| pod.terms).unwrap_or_default()
-    }
-
     /// Did the gang get where it is by a plan that nothing from outside has come after?
     fn is_new(&self, gang: &Gang) -> bool {
         gang.won == Some(self.age)
@@ -211,7 +202,7 @@ impl Scheduler {
         if self.is_new(gang) {
             return Some(Spared::New);
         }
-        let least = self.terms(gang).min_runtime;
+        let least = self.terms_of(gang).min_runtime.unwrap_or(0);
         if least == 0 || gang.total.occupying() == 0 {
             return None;
         }

@@ -25,7 +25,6 @@ mod candidates;
 mod nominate;
 mod search;
 mod stale;
-mod terms;
 mod txn;
 mod within;
 
@@ -34,7 +33,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 pub(crate) use candidates::VictimKey;
-pub(crate) use terms::Terms;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -154,7 +152,7 @@ impl Scheduler {
             .and_then(|spec| spec.priority_class.as_ref())
             .and_then(|name| self.priorities.get(name));
         let first = gang.pending.first().and_then(|(_, pod)| self.pods.get(pod));
-        class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.terms.waits)
+        class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.polite)
     }
 
     fn likeness(&self, key: &GangKey) -> Likeness {

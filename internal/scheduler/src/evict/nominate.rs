@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use super::txn::Standing;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
-use crate::place::{Extent, Placement};
+use crate::place::Placement;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::pod::{PodKey, Stage};
 use crate::resource::Room;
@@ -173,7 +173,7 @@ impl Scheduler {
         for placement in self.held_places(key) {
             txn.restand(self, &placement.pod, Standing::pending());
         }
-        let placed = txn.attempt(self, key, Extent::Minimum, now);
+        let placed = txn.attempt(self, key, now);
         let bound = placed.filter(|placed| placed.iter().all(|p| self.is_bound(&p.pod)));
         match bound {
             Some(placed) => {

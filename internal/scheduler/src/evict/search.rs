@@ -14,14 +14,15 @@ use super::candidates::Bite;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
-use crate::place::{Extent, Placement};
+use crate::place::Placement;
+use crate::queue::Payer;
 use crate::resource::GPU;
 use crate::state::Scheduler;
 
 /// What a gang needs at least, by class.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
-    pub(crate) queue: String,
+    pub(crate) payer: Option<Payer>,
     /// Members that its tasks require.
     required: BTreeMap<ClassIx, usize>,
     /// Other members, and how many of them are needed.
@@ -74,7 +75,7 @@ impl Scheduler {
             return Ask::default();
         };
         let mut ask = Ask {
-            queue: gang.queue.clone(),
+            payer: gang.payer,
             ..Ask::default()
         };
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
@@ -132,22 +133,25 @@ impl Scheduler {
 
     /// May the queue take what is certain to be placed?
     pub(crate) fn within_quota(&mut self, ask: &Ask) -> bool {
+        let Some(payer) = ask.payer else {
+            return false;
+        };
         let mut charged = Vec::new();
         let mut within = true;
         for (class, members) in ask.certain() {
             let demand = self.classes.get(class).demand().clone();
-            let (allowed, _) = self.queues.allows(&ask.queue, &demand, |ix| self.idle(ix));
+            let (allowed, _) = self.queues.allows(payer, &demand, |ix| self.idle(ix));
             if (allowed as usize) < members {
                 within = false;
                 break;
             }
             let times = members as i64;
-            self.queues.charge(&ask.queue, &demand, times);
+            self.queues.charge(payer, &demand, times);
             self.used.add(&demand, times);
             charged.push((demand, times));
         }
         for (demand, times) in charged {
-            self.queues.charge(&ask.queue, &demand, -times);
+            self.queues.charge(payer, &demand, -times);
             self.used.add(&demand, -times);
         }
         within
@@ -181,7 +185,7 @@ impl Scheduler {
                 failed = bites.len();
             } else if bites.len() >= next_try || done {
                 let mark = txn.len();
-                placed = txn.attempt(self, key, Extent::Minimum, now);
+                placed = txn.attempt(self, key, now);
                 if placed.is_some() {
                     break;
                 }
@@ -201,14 +205,9 @@ impl Scheduler {
         let mut enough = bites.len();
         while enough > failed + 1 {
             let middle = failed + (enough - failed) / 2;
-            self.undo_to(&mut txn, marks[middle.min(marks.len() - 1)]);
-            // Undone is what came from the middle on, whatever was there before stays.
-            let held = bites.len();
-            for bite in bites.iter_mut().take(middle.min(held)) {
-                self.retake(&mut txn, bite);
-            }
+            self.undo_to(&mut txn, marks[middle]);
             let mark = txn.len();
-            match txn.attempt(self, key, Extent::Minimum, now) {
+            match txn.attempt(self, key, now) {
                 Some(found) => {
                     enough = middle;
                     placed = found;
@@ -223,7 +222,7 @@ impl Scheduler {
                         bites[at] = bite;
                     }
                     // With as many gone as sufficed before.
-                    match txn.attempt(self, key, Extent::Minimum, now) {
+                    match txn.attempt(self, key, now) {
                         Some(found) => placed = found,
                         None => {
                             self.undo(txn);
@@ -249,17 +248,6 @@ impl Scheduler {
                 bite.before.push(Standing::of(known));
             }
             txn.evict(self, pod);
-        }
-    }
-
-    /// Takes again what an undo may have put back.
-    fn retake(&mut self, txn: &mut Txn, bite: &mut Bite) {
-        let back = |pod| {
-            let pod = self.pods.get(pod);
-            pod.is_some_and(|pod| pod.stage.occupies())
-        };
-        if bite.pods.iter().any(back) {
-            self.take(txn, bite);
         }
     }
 
@@ -301,7 +289,7 @@ impl Scheduler {
             self.put_back(&mut txn, &bites[at]);
             if self.might_fit(ask) {
                 let mark = txn.len();
-                if let Some(found) = txn.attempt(self, key, Extent::Minimum, now) {
+                if let Some(found) = txn.attempt(self, key, now) {
                     self.unplace(&mut txn, key, &found);
                     kept[at] = false;
                     continue;
@@ -311,7 +299,7 @@ impl Scheduler {
             let mut bite = bites[at].clone();
             self.take(&mut txn, &mut bite);
         }
-        match txn.attempt(self, key, Extent::Minimum, now) {
+        match txn.attempt(self, key, now) {
             Some(found) => placed = found,
             None => {
                 self.undo(txn);
@@ -356,9 +344,10 @@ impl Scheduler {
     }
 
     fn charge_all(&mut self, ask: &Ask, by_class: &BTreeMap<ClassIx, i64>, times: i64) {
+        let Some(payer) = ask.payer else { return };
         for (class, members) in by_class {
             let demand = self.classes.get(*class).demand();
-            self.queues.charge(&ask.queue, demand, members * times);
+            self.queues.charge(payer, demand, members * times);
             self.used.add(demand, members * times);
         }
     }

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 
 use crate::gang::GangKey;
 use crate::node::NodeIx;
-use crate::place::{Attempt, Extent, Placement};
+use crate::place::{Attempt, Placement};
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
 
@@ -172,15 +172,15 @@ impl Txn {
         self.restand(state, pod, new);
     }
 
-    /// Tries a gang; what it places is undone with the rest.
+    /// Tries a gang's minimum, or one member more where it is whole; what it places is undone with the rest.
     pub(crate) fn attempt(
         &mut self,
         state: &mut Scheduler,
         key: &GangKey,
-        extent: Extent,
         now: Timestamp,
     ) -> Option<Vec<Placement>> {
         let gang = state.gangs.get(key)?;
+        let beyond = usize::from(gang.whole(key));
         let past = Past {
             admitted: gang.admitted,
             held_until: gang.held_until,
@@ -188,7 +188,7 @@ impl Txn {
             told: gang.told.clone(),
         };
         self.log.push(Undo::Gang(key.clone(), past));
-        let Attempt::Placed(placed, _) = state.attempt_some(key, extent, now) else {
+        let Attempt::Placed(placed, _) = state.attempt_most(key, now, beyond) else {
             return None;
         };
         for placement in &placed {
