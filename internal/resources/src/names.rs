@@ -9,6 +9,9 @@ pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
 /// The queue that takes whatever names no other; created at start.
 pub const DEFAULT_QUEUE: &str = "default";
 
+/// Annotation on a PodGroup, or a pod without one: how long it runs at least before it may be evicted, in seconds or as `1h30m`.
+pub const MIN_RUNTIME: &str = "muster.io/min-runtime";
+
 /// Label on a training job's pods and services: the job's name. Kubeflow's.
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 /// Label on a training job's pods and services: the controller that made them. Kubeflow's.

@@ -21,7 +21,7 @@ pub(crate) struct Placement {
     pub(crate) pod: PodKey,
     pub(crate) node: NodeIx,
     pub(crate) devices: Vec<Arc<str>>,
-    class: ClassIx,
+    pub(crate) class: ClassIx,
 }
 
 /// What came of trying a gang.
@@ -395,9 +395,21 @@ impl Scheduler {
         (next, None)
     }
 
+    /// Devices that nobody holds; those that somebody is about to leave only where the others do
+    /// not suffice.
     fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<Arc<str>> {
         let node = &self.nodes[at];
         match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
+            Some(devices) if count > 0 && !node.leaving_held.is_empty() => {
+                let mut held = node.held.clone();
+                held.extend(node.leaving_held.iter().map(|(id, n)| (id.clone(), *n)));
+                let free = devices.choose(&held, count);
+                if free.len() == count {
+                    free
+                } else {
+                    devices.choose(&node.held, count)
+                }
+            }
             Some(devices) if count > 0 => devices.choose(&node.held, count),
             _ => Vec::new(),
         }
@@ -432,23 +444,27 @@ impl Scheduler {
     /// Notes what was placed in the members and their gang. Their room and their queue's account
     /// were taken while placing.
     fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
+        let stages = self.stages(key, placed);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        for placement in placed {
+        for (placement, stage) in placed.iter().zip(stages) {
             let Some(pod) = self.pods.get_mut(&placement.pod) else {
                 continue;
             };
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
-            gang.count(&placement.pod, &pod.task, Stage::Bound, true);
+            gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_node(placement.node, true);
             let demand = self.classes.get(placement.class).demand();
             gang.allocated.add(demand, 1);
             gang.waiting.add(demand, -1);
-            pod.stage = Stage::Bound;
+            if stage == Stage::Pipelined {
+                self.nodes[placement.node].pipelined.add(demand, 1);
+            }
+            pod.stage = stage;
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
-            pod.assumed = true;
+            pod.assumed = stage == Stage::Bound;
         }
         self.settle(key);
     }

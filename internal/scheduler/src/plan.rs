@@ -110,13 +110,110 @@ pub struct Unscheduled {
     pub message: String,
 }
 
-/// A pod to be evicted. This scheduler evicts nobody yet, so there is no such value.
+/// A pod to be evicted. It counts as gone until `forget_eviction` says otherwise; its room is
+/// held for whom it is evicted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Eviction {}
+pub struct Eviction {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its gang.
+    pub group: GroupRef,
+    /// The node that it leaves.
+    pub node: String,
+    /// Why.
+    pub why: EvictionReason,
+    /// The gang that it is evicted for, if for one.
+    pub by: Option<GroupRef>,
+    /// Why, in a sentence.
+    pub message: String,
+}
 
-/// Room kept for a gang. This scheduler keeps none yet, so there is no such value.
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EvictionReason {
+    /// By a gang of its own queue that goes before it.
+    Preempted,
+    /// By a gang of another queue, which takes back what it is entitled to.
+    Reclaimed,
+    /// By a gang of another queue that borrows, of higher priority.
+    ReclaimedWhileBorrowing,
+    /// By a gang of another queue whose share is smaller.
+    FairShare,
+    /// It has a place elsewhere.
+    Consolidated,
+    /// Its gang goes on without it.
+    Shrunk,
+    /// Its gang runs with fewer members than it needs.
+    StaleGang,
+    /// Moved so that nodes become whole.
+    Defragmented,
+}
+
+impl EvictionReason {
+    /// The reason in a word, for events and conditions.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EvictionReason::Preempted => "Preempted",
+            EvictionReason::Reclaimed => "Reclaimed",
+            EvictionReason::ReclaimedWhileBorrowing => "ReclaimedWhileBorrowing",
+            EvictionReason::FairShare => "FairShare",
+            EvictionReason::Consolidated => "Consolidated",
+            EvictionReason::Shrunk => "Shrunk",
+            EvictionReason::StaleGang => "StaleGang",
+            EvictionReason::Defragmented => "Defragmented",
+        }
+    }
+
+    pub(crate) fn sentence(self, by: Option<&GroupRef>, queue: &str) -> String {
+        let by = by.map_or_else(String::new, |by| format!("{}/{}", by.namespace, by.name));
+        match self {
+            EvictionReason::Preempted => format!("makes room for {by}, which goes before it in queue {queue}"),
+            EvictionReason::Reclaimed => {
+                format!("makes room for {by}: queue {queue} holds more than its share")
+            }
+            EvictionReason::ReclaimedWhileBorrowing => {
+                format!("makes room for {by}, of higher priority: queue {queue} borrows")
+            }
+            EvictionReason::FairShare => {
+                format!("makes room for {by}, whose queue has a smaller share than queue {queue}")
+            }
+            EvictionReason::Consolidated => {
+                format!("is moved to another place, so that {by} fits")
+            }
+            EvictionReason::Shrunk => format!("makes room for {by}; its gang goes on without it"),
+            EvictionReason::StaleGang => {
+                "its gang has been running with fewer members than it needs".to_owned()
+            }
+            EvictionReason::Defragmented => {
+                "is moved to another place, so that a node becomes whole".to_owned()
+            }
+        }
+    }
+}
+
+/// Room that is held for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reservation {}
+pub struct Reservation {
+    /// The gang.
+    pub group: GroupRef,
+    /// Its members, and the node that each is meant for.
+    pub pods: Vec<(PodRef, String)>,
+    /// What kind of room it is.
+    pub kind: ReservationKind,
+}
+
+/// What kind of room is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationKind {
+    /// Others are leaving it.
+    Nominated,
+    /// It will be free at that time, as far as can be told.
+    Planned {
+        /// When.
+        at: Timestamp,
+    },
+}
 
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -170,16 +267,26 @@ impl Scheduler {
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
         let mut plan = Plan::default();
+        self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         for _ in 0..PASSES_MAX {
-            obstacles.clear();
-            let before = plan.binds.len();
-            self.take_turns(now, &mut plan, &mut obstacles);
-            // What was placed after a gang was refused changed what is true of its refusal.
-            if plan.binds.len() == before || obstacles.is_empty() {
+            let mut waiting = Vec::new();
+            for _ in 0..PASSES_MAX {
+                obstacles.clear();
+                waiting.clear();
+                let placed = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
+                // What was placed after a gang was refused changed what is true of its refusal.
+                if !placed || obstacles.is_empty() {
+                    break;
+                }
+            }
+            // Evictions may leave more room than they were for.
+            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles) {
                 break;
             }
         }
+        self.evict_stale(now, &mut plan);
+        plan.reservations = self.nominations();
         self.queues.note_held();
         self.say(&obstacles, &mut plan);
         self.changed = false;
@@ -189,13 +296,16 @@ impl Scheduler {
     }
 
     /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
-    /// turn, and members beyond it bit by bit, so that others come between.
+    /// turn, and members beyond it bit by bit, so that others come between. Those that go on
+    /// waiting are listed in the order of their turns. True if anybody was placed.
     fn take_turns(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
-    ) {
+        blocked: &mut Vec<GangKey>,
+    ) -> bool {
+        let mut any = false;
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
@@ -230,12 +340,16 @@ impl Scheduler {
             match self.attempt_most(&key, now, beyond) {
                 Attempt::Nothing => {}
                 Attempt::Blocked(obstacle) => {
+                    blocked.push(key.clone());
                     obstacles.insert(key.clone(), obstacle);
                 }
-                Attempt::Placed(placed, rest) => {
+                Attempt::Placed(mut placed, rest) => {
+                    any = true;
+                    placed.retain(|placement| self.is_bound(&placement.pod));
                     self.write_binds(&key, placed, &mut plan.binds);
                     again = was_whole && rest.is_none();
                     if let Some(obstacle) = rest {
+                        blocked.push(key.clone());
                         obstacles.insert(key.clone(), obstacle);
                     }
                     self.serve(&key);
@@ -259,6 +373,7 @@ impl Scheduler {
         for turn in lines.values().filter(|turn| !turn.started.is_empty()) {
             self.count_overtaken(turn);
         }
+        any
     }
 
     /// Looks who is next in a queue, and seats the queue by it.
@@ -345,6 +460,16 @@ impl Scheduler {
                 self.stirred.remove(key);
                 plan.reports.push(report);
             }
+        }
+        for key in self.nominated.clone() {
+            if obstacles.contains_key(&key) {
+                continue;
+            }
+            let obstacle = self.waits_for_leavers(&key);
+            let report = self.report(&key, &obstacle, 0);
+            plan.groups.extend(self.status_update(&key, Some(&report)));
+            self.stirred.remove(&key);
+            plan.reports.push(report);
         }
         for key in std::mem::take(&mut self.stirred) {
             plan.groups.extend(self.status_update(&key, None));

@@ -23,6 +23,8 @@ pub(crate) struct Obstacle {
     nodes: usize,
     /// Members that run or would find room.
     possible: usize,
+    /// Why nobody is evicted for it.
+    evictions: String,
 }
 
 impl Obstacle {
@@ -77,6 +79,19 @@ impl Obstacle {
         );
         obstacle.possible = have;
         obstacle
+    }
+
+    /// Could room, or a queue's bounds, be what it lacks? Only then may evictions help.
+    pub(crate) fn is_of_room(&self) -> bool {
+        matches!(
+            self.verdict,
+            Verdict::InsufficientResources | Verdict::QuotaExceeded
+        )
+    }
+
+    /// Adds why nobody is evicted.
+    pub(crate) fn no_evictions(&mut self, why: &str) {
+        self.evictions = format!("nothing is evicted for it: {why}");
     }
 
     pub(crate) fn undecided(what: &str, have: usize) -> Obstacle {
@@ -353,6 +368,26 @@ impl Scheduler {
         }
     }
 
+    /// Why a gang waits for which room is held.
+    pub(crate) fn waits_for_leavers(&self, key: &GangKey) -> Obstacle {
+        let Some(gang) = self.gangs.get(key) else {
+            return Obstacle::default();
+        };
+        let nodes = gang.nodes.keys().filter(|at| self.nodes[**at].leavers > 0);
+        let (mut leavers, mut places) = (0, 0);
+        for at in nodes {
+            leavers += self.nodes[*at].leavers;
+            places += 1;
+        }
+        let mut obstacle = Obstacle::new(
+            Verdict::Waiting,
+            format!("room is held for it; {leavers} pods are leaving {places} of its nodes"),
+            "those pods ending".into(),
+        );
+        obstacle.possible = gang.total.have();
+        obstacle
+    }
+
     /// The report on a waiting gang, with so many before it in its queue.
     pub(crate) fn report(
         &mut self,
@@ -388,6 +423,7 @@ impl Scheduler {
             ahead,
             tasks: Vec::new(),
             estimate: None,
+            evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);
         report

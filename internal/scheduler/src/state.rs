@@ -4,10 +4,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
+use crate::evict::{Likeness, VictimKey};
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::line::{LineKey, Standing};
@@ -25,15 +26,51 @@ const VIEWS_MAX: usize = 256;
 pub struct Config {
     /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
     pub scheduler_names: Vec<String>,
+    /// What plans may do.
+    pub actions: Actions,
+    /// How long a gang may run with fewer members than it needs before it is evicted whole.
+    pub stale_after: SignedDuration,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
 }
+
+/// What plans may do. Actions come in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// Place gangs in free room.
+    pub allocate: bool,
+    /// Move pods so that a gang fits, where each of them has another place.
+    pub consolidate: bool,
+    /// Take back from other queues what they hold beyond their share.
+    pub reclaim: bool,
+    /// Take from gangs of lower priority in the same queue.
+    pub preempt: bool,
+    /// Start gangs out of order where nobody before them starts later for it.
+    pub backfill: bool,
+}
+
+impl Default for Actions {
+    fn default() -> Actions {
+        Actions {
+            allocate: true,
+            consolidate: false,
+            reclaim: true,
+            preempt: true,
+            backfill: true,
+        }
+    }
+}
+
+/// How long a gang below its minimum is left running unless configured otherwise.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 impl Default for Config {
     fn default() -> Config {
         let names = ["muster", "default-scheduler", "volcano", ""];
         Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
+            actions: Actions::default(),
+            stale_after: STALE_AFTER,
             usage: None,
         }
     }
@@ -43,6 +80,8 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Priority {
     pub(crate) value: i32,
+    /// `preemptionPolicy: Never`: who has it waits rather than evict others.
+    pub(crate) waits: bool,
     pub(crate) default: bool,
 }
 
@@ -75,6 +114,18 @@ pub struct Scheduler {
     /// When a held gang may be tried again.
     pub(crate) wake: Option<Timestamp>,
     pub(crate) plans: u64,
+    /// Gangs for which places are held.
+    pub(crate) nominated: BTreeSet<GangKey>,
+    /// By queue: gangs on nodes, in the order in which they would be evicted.
+    pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
+    /// How often the world changed by itself, not by a plan: see `evict`.
+    pub(crate) age: u64,
+    /// How often anything changed that a search for evictions could see.
+    pub(crate) version: u64,
+    /// Gangs that run with fewer members than they need.
+    pub(crate) broken: BTreeSet<GangKey>,
+    /// Searches for evictions that came to nothing, at which version, and why.
+    pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
 }
 
 impl Scheduler {
@@ -102,6 +153,12 @@ impl Scheduler {
             stirred: BTreeSet::new(),
             wake: None,
             plans: 0,
+            nominated: BTreeSet::new(),
+            victims: BTreeMap::new(),
+            age: 0,
+            version: 0,
+            broken: BTreeSet::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -132,7 +189,7 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some() || node.pods + node.leavers > 0 || self.node_index.get(&node.name) != Some(&at) {
             return;
         }
         self.node_index.remove(&node.name);
@@ -154,7 +211,14 @@ impl Scheduler {
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
+        self.world_changed();
         self.weigh(at, 1);
+    }
+
+    /// Notes that something happened that no plan brought about.
+    pub(crate) fn world_changed(&mut self) {
+        self.age += 1;
+        self.version += 1;
     }
 
     /// Counts a node's room among the cluster's, or takes it out.
@@ -255,7 +319,7 @@ impl Scheduler {
         named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
     }
 
-    fn priority_of(&self, gang: &Gang) -> i32 {
+    pub(crate) fn priority_of(&self, gang: &Gang) -> i32 {
         let class = gang
             .spec
             .as_ref()
@@ -303,7 +367,11 @@ impl Scheduler {
         if self.gangs.get(key).is_some_and(|gang| gang.payer != payer) {
             self.move_gang(key, queue, payer);
         }
+        self.note_victim(key);
+        self.note_broken(key);
         if forgotten {
+            self.nominated.remove(key);
+            self.broken.remove(key);
             self.gangs.remove(key);
             self.stirred.remove(key);
             return;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use resources::names::{PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
+use resources::names::{MIN_RUNTIME, PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
 
 /// What is said; none where nothing is, or nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub(crate) struct Terms {
     pub(crate) preemptible: Option<bool>,
     /// How long it says it runs, in seconds.
     pub(crate) walltime: Option<i64>,
+    /// How long after its start it may not be lost to others, in seconds.
+    pub(crate) min_runtime: Option<i64>,
 }
 
 impl Terms {
@@ -29,6 +31,7 @@ impl Terms {
             user: said(USER).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             walltime: said(WALLTIME).and_then(seconds),
+            min_runtime: said(MIN_RUNTIME).and_then(seconds),
         }
     }
 
@@ -38,6 +41,7 @@ impl Terms {
             user: self.user.clone().or_else(|| other.user.clone()),
             preemptible: self.preemptible.or(other.preemptible),
             walltime: self.walltime.or(other.walltime),
+            min_runtime: self.min_runtime.or(other.min_runtime),
         }
     }
 }
