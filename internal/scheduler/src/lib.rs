@@ -29,10 +29,10 @@ mod trial;
 mod view;
 
 pub use event::Event;
-pub use queue::Decay;
 pub use plan::{
     Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation, Unscheduled,
 };
+pub use queue::Decay;
 pub use state::{Config, Scheduler};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};
