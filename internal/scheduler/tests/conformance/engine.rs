@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
-use scheduler::{Config, Event, Plan, Scheduler};
+use scheduler::{Actions, Config, Event, Plan, ReservationKind, Scheduler};
 use serde_json::Value;
 
 /// What a case asks of the scheduler as a whole.
@@ -111,8 +111,20 @@ fn event(object: &Value) -> Event {
     }
 }
 
-fn config(_settings: &Settings) -> Config {
-    Config::default()
+fn config(settings: &Settings) -> Config {
+    let mut config = Config::default();
+    if !settings.actions.is_empty() {
+        let has = |action| settings.actions.contains(&action);
+        config.actions = Actions {
+            allocate: has(Action::Allocate),
+            consolidate: has(Action::Consolidate),
+            reclaim: has(Action::Reclaim),
+            preempt: has(Action::Preempt),
+            backfill: false,
+        };
+    }
+    config.stale_after = jiff::SignedDuration::ZERO;
+    config
 }
 
 fn decisions(plan: Plan) -> Decisions {
@@ -125,10 +137,24 @@ fn decisions(plan: Plan) -> Decisions {
         .reports
         .iter()
         .map(|report| (report.group.clone(), report.sentence()));
+    let evictions = plan.evictions.iter().map(|eviction| Evicted {
+        pod: eviction.pod.name.clone(),
+        why: format!("{:?}", eviction.why),
+    });
+    let nominated = plan
+        .reservations
+        .iter()
+        .filter(|held| held.kind == ReservationKind::Nominated)
+        .flat_map(|held| &held.pods)
+        .map(|(pod, node)| Placed {
+            pod: pod.name.clone(),
+            node: node.clone(),
+            devices: String::new(),
+        });
     Decisions {
         binds: binds.collect(),
-        evictions: Vec::new(),
-        nominated: Vec::new(),
+        evictions: evictions.collect(),
+        nominated: nominated.collect(),
         waits: waits.collect(),
     }
 }
