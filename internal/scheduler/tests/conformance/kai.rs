@@ -23,7 +23,12 @@ const GPU: &str = "nvidia.com/gpu";
 
 pub fn run(case: &Value) -> Outcome {
     let scene = scene(case);
+    let mut first = None;
     for order in 0..ORDERS {
+        let plan = Cluster::new(&scene, order).plan();
+        if *first.get_or_insert_with(|| plan.clone()) != plan {
+            return Outcome::Fail(format!("order {order}: another plan than in order 0"));
+        }
         let result = if text(&case["id"]).starts_with("cycle/") {
             rounds(case, &scene, order)
         } else {
@@ -495,18 +500,37 @@ fn compare(case: &Value, scene: &Scene, cluster: &Cluster, seen: &Seen) -> Resul
     node_gpus(case, cluster, seen)
 }
 
-/// Can every wanted outcome be met by a workload of its own?
+/// Can every wanted outcome be met by a workload of its own? Matching by augmenting paths.
 fn assign(wanted: &[&Value], having: &[&Value], fits: &dyn Fn(&Value, &Value) -> bool) -> bool {
-    let Some((first, rest)) = wanted.split_first() else {
-        return true;
-    };
-    having.iter().enumerate().any(|(at, have)| {
-        if !fits(first, have) {
-            return false;
+    fn place(
+        want: usize,
+        edges: &[Vec<bool>],
+        taken: &mut [Option<usize>],
+        tried: &mut [bool],
+    ) -> bool {
+        for have in 0..taken.len() {
+            if !edges[want][have] || std::mem::replace(&mut tried[have], true) {
+                continue;
+            }
+            let free = match taken[have] {
+                None => true,
+                Some(other) => place(other, edges, taken, tried),
+            };
+            if free {
+                taken[have] = Some(want);
+                return true;
+            }
         }
-        let mut left = having.to_vec();
-        left.remove(at);
-        assign(rest, &left, fits)
+        false
+    }
+    let edges: Vec<Vec<bool>> = wanted
+        .iter()
+        .map(|want| having.iter().map(|have| fits(want, have)).collect())
+        .collect();
+    let mut taken = vec![None; having.len()];
+    (0..wanted.len()).all(|want| {
+        let mut tried = vec![false; having.len()];
+        place(want, &edges, &mut taken, &mut tried)
     })
 }
 
