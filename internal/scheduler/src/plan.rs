@@ -168,7 +168,9 @@ impl EvictionReason {
     pub(crate) fn sentence(self, by: Option<&GroupRef>, queue: &str) -> String {
         let by = by.map_or_else(String::new, |by| format!("{}/{}", by.namespace, by.name));
         match self {
-            EvictionReason::Preempted => format!("makes room for {by}, which goes before it in queue {queue}"),
+            EvictionReason::Preempted => {
+                format!("makes room for {by}, which goes before it in queue {queue}")
+            }
             EvictionReason::Reclaimed => {
                 format!("makes room for {by}: queue {queue} holds more than its share")
             }

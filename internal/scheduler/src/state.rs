@@ -189,7 +189,10 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods + node.leavers > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some()
+            || node.pods + node.leavers > 0
+            || self.node_index.get(&node.name) != Some(&at)
+        {
             return;
         }
         self.node_index.remove(&node.name);
@@ -381,7 +384,9 @@ impl Scheduler {
             return;
         };
         let Some(payer) = gang.payer else { return };
-        let place = gang.waits(key).then(|| self.place_in_line(key, gang, payer));
+        let place = gang
+            .waits(key)
+            .then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
             let line = &mut self.queues.at_mut(payer.queue).line;
@@ -403,8 +408,7 @@ impl Scheduler {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
             if let Some(spec) = &gang.spec {
-                self.queues
-                    .expect(payer.queue, &spec.min_resources, times);
+                self.queues.expect(payer.queue, &spec.min_resources, times);
             }
         }
     }

@@ -240,7 +240,9 @@ fn surplus(left: &mut i64, claims: &mut [Claim], priority: i32, memory: Memory) 
 fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec<(usize, i128)> {
     let asking: Vec<usize> = (0..claims.len()).filter(|at| asks(&claims[*at])).collect();
     if memory.strength == 0 || memory.total <= 0 {
-        let weights = asking.iter().map(|at| (*at, i128::from(claims[*at].weight)));
+        let weights = asking
+            .iter()
+            .map(|at| (*at, i128::from(claims[*at].weight)));
         return weights.collect();
     }
     let all: i128 = asking.iter().map(|at| i128::from(claims[*at].weight)).sum();
