@@ -14,7 +14,7 @@ use crate::gang::{Gang, GangKey};
 use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
-use crate::queue::{Decay, Payer, Policy, Queues, ROOT};
+use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Demand, Ix, Names, Room};
 use crate::terms::Terms;
 
@@ -453,15 +453,8 @@ impl Scheduler {
     }
 
     /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
-    /// What others' pods use is not the queues' to share.
     pub(crate) fn reckon_queues(&mut self) {
-        self.queues.relink_now();
-        let mut pool = Room::default();
-        for (ix, all) in self.total.iter() {
-            let foreign = self.used.get(ix) - self.queues.allocated(ROOT, ix);
-            pool.set(ix, (all - foreign.max(0)).max(0));
-        }
-        self.queues.reckon(pool);
+        self.queues.reckon(&self.total, &self.used);
     }
 
     /// Moves a gang and what it holds and asks for from one account to another.
