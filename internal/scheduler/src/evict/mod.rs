@@ -28,7 +28,7 @@ mod nominate;
 mod quota;
 mod search;
 mod stale;
-mod txn;
+pub(crate) mod txn;
 mod within;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,6 +59,8 @@ pub(crate) enum Sought {
     Made,
     /// Nobody may be evicted, or it would not help; why.
     Nobody(String),
+    /// The same, until time has passed.
+    NotYet(String),
 }
 
 impl Scheduler {
@@ -103,6 +105,11 @@ impl Scheduler {
                         obstacles.remove(key);
                     }
                 }
+                Sought::NotYet(why) => {
+                    if let Some(obstacle) = obstacles.get_mut(key) {
+                        obstacle.no_evictions(&why);
+                    }
+                }
                 Sought::Nobody(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
                         obstacle.no_evictions(&why);
@@ -145,13 +152,15 @@ impl Scheduler {
         }
         if let Some(then) = again {
             self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
-            // What was refused now is not refused for good.
-            self.version += 1;
         }
         if reasons.is_empty() {
             reasons.push("evictions are switched off".into());
         }
-        (Sought::Nobody(reasons.join("; ")), cost)
+        let why = reasons.join("; ");
+        if again.is_some() {
+            return (Sought::NotYet(why), cost);
+        }
+        (Sought::Nobody(why), cost)
     }
 
     /// The ways in which a gang may come to room, in order: by the rules of its queue.
@@ -236,9 +245,19 @@ impl Scheduler {
         for loser in losers {
             self.settle(&loser);
         }
+        let leavers: BTreeSet<PodKey> = bites
+            .iter()
+            .flat_map(|bite| &bite.pods)
+            .filter(|pod| self.is_leaving(pod))
+            .cloned()
+            .collect();
+        if !leavers.is_empty() {
+            self.hold_back(key, &placed);
+        }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.won = Some(age);
+            gang.awaits.extend(leavers);
         }
         let bound = placed
             .into_iter()
