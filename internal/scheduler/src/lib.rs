@@ -9,8 +9,8 @@
 mod apply;
 mod class;
 mod devices;
-mod evict;
 mod event;
+mod evict;
 mod filter;
 mod fit;
 mod gang;

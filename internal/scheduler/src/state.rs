@@ -189,7 +189,10 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods + node.leavers > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some()
+            || node.pods + node.leavers > 0
+            || self.node_index.get(&node.name) != Some(&at)
+        {
             return;
         }
         self.node_index.remove(&node.name);

@@ -310,6 +310,11 @@ impl Queues {
         &self.table[at].children
     }
 
+    /// Its place by age and name among all queues.
+    pub(crate) fn rank(&self, at: QueueIx) -> usize {
+        self.table[at].rank
+    }
+
     /// What the queue and all below it hold.
     pub(crate) fn allocated(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].sum.allocated.get(ix)
