@@ -46,6 +46,8 @@
 //! | Koordinator `allow-lent-resource: "false"` | `guarantee` equal to `deserved`, or a lending limit of 0 |
 
 mod account;
+#[allow(dead_code, reason = "asked by preemption and reclaim")]
+mod borrow;
 mod divide;
 mod limits;
 mod pick;
@@ -56,6 +58,9 @@ mod tree;
 mod turns;
 mod usage;
 mod view;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
