@@ -253,7 +253,7 @@ impl Scheduler {
                     turn.passed.push(key);
                 }
                 if !(again && waits) {
-                    turn.picker.done(place);
+                    turn.picker.done(place, waits && whole && !was_whole);
                 }
             }
             self.seat(at, &mut lines, &mut turns);
