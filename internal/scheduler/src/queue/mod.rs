@@ -20,7 +20,7 @@
 //!
 //! **Turns** (`turns`): on every level the queue of higher priority; then one that is not above
 //! its share; one that stays within what it deserves with its next gang; the smaller dominant
-//! share; the older.
+//! share, with its next gang and without; the one entitled to less; the older.
 //!
 //! # In others' words
 //!
@@ -139,6 +139,8 @@ pub(crate) struct Queue {
     entitled: Room,
     /// What its own gangs are entitled to beside its children.
     own_entitled: Room,
+    /// How much it may hold as its share, over all resources: settles ties.
+    size: Share,
     /// What it held of late, as an average that forgets.
     usage: Room,
     /// What it held at the end of the last plan.
