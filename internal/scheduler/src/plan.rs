@@ -334,8 +334,10 @@ impl Scheduler {
             let gang = self.gangs.get(&key);
             let was_whole = gang.is_some_and(|gang| gang.whole(&key));
             let place = gang.and_then(|gang| gang.line.clone());
+            let only = self.queues.at(at).line.len() == 1;
             let beyond = match gang {
-                _ if turns.alone() => usize::MAX,
+                // Nobody could come between.
+                _ if turns.alone() && (was_whole || only) => usize::MAX,
                 Some(gang) if was_whole => (gang.total.pending / BEYOND_PARTS).max(1),
                 _ => 0,
             };
@@ -371,7 +373,7 @@ impl Scheduler {
                     turn.passed.push(key);
                 }
                 if !(again && waits) {
-                    turn.picker.done(place);
+                    turn.picker.done(place, waits && whole && !was_whole);
                 }
             }
             self.seat(at, &mut lines, &mut turns);

@@ -12,6 +12,7 @@
 use std::cmp::Reverse;
 
 use crate::queue::rules::WEIGHT_UNIT;
+use crate::queue::share::{Share, ratio};
 use crate::queue::{QueueIx, Queues, ROOT};
 use crate::resource::{Ix, PODS, Room};
 
@@ -59,6 +60,9 @@ impl Queues {
             .collect();
         for ix in resources {
             self.divide(ix);
+        }
+        for at in 0..self.table.len() {
+            self.table[at].size = self.size(at);
         }
     }
 
@@ -166,6 +170,15 @@ impl Queues {
         };
         let share = self.entitled(at, ix).max(rules.entitled_first(ix));
         share.min(rules.ceiling(ix).unwrap_or(i64::MAX))
+    }
+
+    fn size(&self, at: QueueIx) -> Share {
+        let resources = (0..self.pool.len()).map(|ix| ix as Ix);
+        let parts = resources.filter(|ix| self.counts(*ix)).map(|ix| {
+            let all = self.pool.get(ix);
+            ratio(self.allocatable(at, ix).min(all), all)
+        });
+        Share(parts.sum())
     }
 
     /// Does the resource count in shares? How many pods there are does not.

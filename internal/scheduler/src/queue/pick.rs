@@ -109,8 +109,9 @@ impl Picker {
         }
     }
 
-    /// The one that was next is dealt with. `place` is where it stood in the line.
-    pub(crate) fn done(&mut self, place: Option<LineKey>) {
+    /// The one that was next is dealt with. `place` is where it stood in the line; `grows` is
+    /// true if it got its minimum and members beyond that wait, whose turn comes later.
+    pub(crate) fn done(&mut self, place: Option<LineKey>, grows: bool) {
         match &mut self.way {
             Way::Line(after) => *after = place.max(after.take()),
             Way::Users {
@@ -119,6 +120,9 @@ impl Picker {
                 turn,
             } => {
                 if let Some(line) = lines.get_mut(*turn) {
+                    if let Some(gang) = line.gangs.get(line.next).filter(|_| grows) {
+                        line.gangs.push(gang.clone());
+                    }
                     line.next += 1;
                 }
                 if *policy == Policy::RoundRobin {
