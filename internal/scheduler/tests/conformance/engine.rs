@@ -17,8 +17,6 @@ pub struct Settings {
     pub placing: Placing,
     /// The only actions to run; all that are on by default where empty.
     pub actions: Vec<Action>,
-    /// Among equally wide answers, share a gang evenly over its domains.
-    pub balanced: bool,
 }
 
 /// Which nodes go first.

@@ -66,7 +66,6 @@ fn scene(case: &Value) -> Scene {
     let levels = levels(case);
     scene.settings.topology = levels.iter().filter(|l| *l != HOST).cloned().collect();
     scene.settings.actions = vec![Action::Allocate];
-    scene.settings.balanced = feature(case, "TASBalancedPlacement");
     if ends_at_hosts(case) {
         for node in array(&case["nodes"]) {
             scene.add(node_object(case, node));
@@ -192,6 +191,11 @@ fn request(set: &Value, levels: &[String]) -> Option<Value> {
     if !slices.is_empty() {
         topology.insert("slices".into(), json!(slices));
     }
+    match set["algorithm"].as_str() {
+        Some("least-free-capacity") => topology.insert("unconstrained".into(), json!(true)),
+        Some("balanced") => topology.insert("balanced".into(), json!(true)),
+        _ => None,
+    };
     (!topology.is_empty()).then(|| Value::Object(topology))
 }
 
