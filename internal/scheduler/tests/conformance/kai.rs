@@ -60,17 +60,36 @@ fn rounds(case: &Value, scene: &Scene, order: u64) -> Result<(), String> {
     let mut cluster = Cluster::new(scene, order);
     let first = case["rounds"].as_u64().unwrap_or(1) + SLACK;
     let last = first + case["stable_rounds"].as_u64().unwrap_or(0);
+    let mut past = String::new();
     for round in 1..=last {
         let decisions = cluster.plan();
+        note(&mut past, round, &decisions);
         checked(&cluster, case, &decisions).map_err(|why| format!("round {round}: {why}"))?;
         if round >= first {
             let seen = Seen::of(scene, &cluster, &decisions);
             compare(case, scene, &cluster, &seen)
-                .map_err(|why| format!("round {round}: {why}; {}", told(&decisions)))?;
+                .map_err(|why| format!("round {round}: {why}; {past}{}", told(&decisions)))?;
         }
         cluster.pass(&decisions);
     }
     Ok(())
+}
+
+/// Keeps what a round decided, in short, for when the end is not as wanted.
+fn note(past: &mut String, round: u64, decisions: &Decisions) {
+    const LONGEST: usize = 600;
+    let binds = decisions
+        .binds
+        .iter()
+        .map(|placed| format!("{} to {}", placed.pod, placed.node));
+    let evictions = decisions
+        .evictions
+        .iter()
+        .map(|evicted| format!("{} {}", evicted.pod, evicted.why));
+    let all: Vec<String> = binds.chain(evictions).collect();
+    if !all.is_empty() && past.len() < LONGEST {
+        past.push_str(&format!("[{round}: {}] ", all.join(", ")));
+    }
 }
 
 fn checked(cluster: &Cluster, case: &Value, decisions: &Decisions) -> Result<(), String> {
