@@ -152,6 +152,8 @@ pub(crate) struct Gang {
     pub(crate) queue: String,
     /// On whose account it goes; none while it belongs nowhere.
     pub(crate) payer: Option<Payer>,
+    /// Something was told that the payer may depend on.
+    pub(crate) moved: bool,
     /// Members' priorities, and how many have each.
     pub(crate) priorities: BTreeMap<i32, usize>,
     /// Let in by its queue. Stays so: a gang that restarts is not new work.

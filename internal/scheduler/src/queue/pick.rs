@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::Arc;
 
 use crate::gang::GangKey;
 use crate::line::LineKey;
@@ -145,7 +144,6 @@ impl Queues {
 
     /// Notes that a user's gang was served, so that the next turn is another's.
     pub(crate) fn serve(&mut self, queue: QueueIx, user: UserIx) {
-        let name: Arc<str> = Arc::from(self.user_name(user));
-        self.table[queue].served = Some(name);
+        self.table[queue].served = self.users.get(user).cloned();
     }
 }
