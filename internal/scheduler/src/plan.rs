@@ -147,6 +147,8 @@ struct Turn {
     next: Option<GangKey>,
     /// Gangs that were tried and are not whole yet, in that order.
     passed: Vec<GangKey>,
+    /// Gangs that were tried and wait, where the line does not say the order.
+    order: Vec<GangKey>,
     /// For each gang that became whole, how many had been passed by then.
     started: Vec<usize>,
 }
@@ -171,17 +173,18 @@ impl Scheduler {
         self.reckon_queues();
         let mut plan = Plan::default();
         let mut obstacles = BTreeMap::new();
+        let mut order = BTreeMap::new();
         for _ in 0..PASSES_MAX {
             obstacles.clear();
             let before = plan.binds.len();
-            self.take_turns(now, &mut plan, &mut obstacles);
+            order = self.take_turns(now, &mut plan, &mut obstacles);
             // What was placed after a gang was refused changed what is true of its refusal.
             if plan.binds.len() == before || obstacles.is_empty() {
                 break;
             }
         }
         self.queues.note_held();
-        self.say(&obstacles, &mut plan);
+        self.say(&obstacles, &order, &mut plan);
         self.changed = false;
         self.trim_views();
         plan.wake = self.wake;
@@ -189,13 +192,14 @@ impl Scheduler {
     }
 
     /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
-    /// turn, and members beyond it bit by bit, so that others come between.
+    /// turn, and members beyond it bit by bit, so that others come between. Says, for queues
+    /// whose order is not that of their line, in which order those that wait were tried.
     fn take_turns(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
-    ) {
+    ) -> BTreeMap<QueueIx, Vec<GangKey>> {
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
@@ -209,6 +213,7 @@ impl Scheduler {
                 picker: Picker::new(&self.queues, at, user),
                 next: None,
                 passed: Vec::new(),
+                order: Vec::new(),
                 started: Vec::new(),
             };
             lines.insert(at, turn);
@@ -250,10 +255,14 @@ impl Scheduler {
                 if whole && !was_whole {
                     turn.started.push(turn.passed.len());
                 } else if waits && !whole {
-                    turn.passed.push(key);
+                    turn.passed.push(key.clone());
+                }
+                let grows = waits && whole && !was_whole;
+                if waits && !again && !grows && turn.picker.by_user() {
+                    turn.order.push(key);
                 }
                 if !(again && waits) {
-                    turn.picker.done(place, waits && whole && !was_whole);
+                    turn.picker.done(place, grows);
                 }
             }
             self.seat(at, &mut lines, &mut turns);
@@ -261,6 +270,8 @@ impl Scheduler {
         for turn in lines.values().filter(|turn| !turn.started.is_empty()) {
             self.count_overtaken(turn);
         }
+        let by_user = lines.into_iter().filter(|(_, turn)| turn.picker.by_user());
+        by_user.map(|(at, turn)| (at, turn.order)).collect()
     }
 
     /// Looks who is next in a queue, and seats the queue by it.
@@ -330,11 +341,19 @@ impl Scheduler {
     }
 
     /// Puts into words what waits, and which PodGroups have news.
-    fn say(&mut self, obstacles: &BTreeMap<GangKey, Obstacle>, plan: &mut Plan) {
+    fn say(
+        &mut self,
+        obstacles: &BTreeMap<GangKey, Obstacle>,
+        order: &BTreeMap<QueueIx, Vec<GangKey>>,
+        plan: &mut Plan,
+    ) {
         let lines: Vec<Vec<GangKey>> = self
             .queues
             .iter()
-            .map(|(_, _, queue)| queue.line.iter().map(|place| place.gang.clone()).collect())
+            .map(|(_, at, queue)| match order.get(&at) {
+                Some(order) => order.clone(),
+                None => queue.line.iter().map(|place| place.gang.clone()).collect(),
+            })
             .collect();
         for line in lines {
             for (ahead, key) in line.iter().enumerate() {

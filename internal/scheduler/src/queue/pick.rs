@@ -77,6 +77,11 @@ impl Picker {
         Picker { queue, way }
     }
 
+    /// Is the order another than that of the line?
+    pub(crate) fn by_user(&self) -> bool {
+        matches!(self.way, Way::Users { .. })
+    }
+
     /// Who is next; the same one until it is dealt with.
     pub(crate) fn next(&mut self, queues: &Queues) -> Option<GangKey> {
         let node = queues.at(self.queue);
