@@ -361,6 +361,21 @@ fn round_robin_goes_on_where_the_last_plan_ended() {
 }
 
 #[test]
+fn reports_count_who_is_ahead_in_the_order_of_turns() {
+    let mut s = scheduler();
+    s.apply(node("n1", 0));
+    let policy = json!({"muster.io/policy": "round-robin"});
+    s.apply(noted("q", "", json!({}), policy));
+    for (name, user, age) in [("a", "ann", 900), ("b", "ann", 800), ("c", "bob", 100)] {
+        one(&mut s, name, "q", age, json!({"muster.io/user": user}));
+    }
+    let plan = s.plan(now());
+    let reports = plan.reports.iter();
+    let ahead: Vec<(&str, usize)> = reports.map(|r| (r.group.as_str(), r.ahead)).collect();
+    assert_eq!(ahead, [("a", 0), ("c", 1), ("b", 2)]);
+}
+
+#[test]
 fn an_elastic_gangs_surplus_waits_for_others_minimum() {
     let mut s = scheduler();
     s.apply(node("n1", 6));

@@ -25,6 +25,7 @@ impl Brain {
         Brain {
             scheduler: Scheduler::new(scheduler::Config {
                 scheduler_names: names.clone(),
+                ..scheduler::Config::default()
             }),
             cluster: invariants::Cluster::new(names),
         }

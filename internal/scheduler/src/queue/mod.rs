@@ -51,6 +51,7 @@ mod borrow;
 mod divide;
 mod limits;
 mod pick;
+mod portion;
 pub(crate) mod rules;
 #[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod share;

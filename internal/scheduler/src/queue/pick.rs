@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::Arc;
 
 use crate::gang::GangKey;
 use crate::line::LineKey;
@@ -78,6 +77,11 @@ impl Picker {
         Picker { queue, way }
     }
 
+    /// Is the order another than that of the line?
+    pub(crate) fn by_user(&self) -> bool {
+        matches!(self.way, Way::Users { .. })
+    }
+
     /// Who is next; the same one until it is dealt with.
     pub(crate) fn next(&mut self, queues: &Queues) -> Option<GangKey> {
         let node = queues.at(self.queue);
@@ -145,7 +149,6 @@ impl Queues {
 
     /// Notes that a user's gang was served, so that the next turn is another's.
     pub(crate) fn serve(&mut self, queue: QueueIx, user: UserIx) {
-        let name: Arc<str> = Arc::from(self.user_name(user));
-        self.table[queue].served = Some(name);
+        self.table[queue].served = self.users.get(user).cloned();
     }
 }

@@ -3,7 +3,7 @@
 use resources::kinds::Queue as Object;
 use serde_json::{Value, json};
 
-use super::divide::{Claim, Memory, share_out};
+use super::portion::{Claim, Memory, share_out};
 use super::*;
 use crate::resource::{Demand, GPU, Names};
 
