@@ -14,6 +14,7 @@ mod evict;
 mod filter;
 mod fit;
 mod gang;
+mod labels;
 mod line;
 mod node;
 mod phase;
@@ -26,6 +27,7 @@ mod resource;
 mod score;
 mod state;
 mod terms;
+mod topology;
 mod trial;
 mod view;
 
@@ -35,6 +37,6 @@ pub use plan::{
     Reservation, ReservationKind, Unscheduled,
 };
 pub use queue::Decay;
-pub use state::{Actions, Config, Scheduler};
+pub use state::{Actions, Config, Scheduler, Strategy};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

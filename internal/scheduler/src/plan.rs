@@ -267,6 +267,7 @@ impl Scheduler {
         }
         self.plans += 1;
         self.wake = None;
+        self.reworded = 0;
         self.rank_nodes();
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
@@ -281,8 +282,7 @@ impl Scheduler {
             for _ in 0..PASSES_MAX {
                 obstacles.clear();
                 waiting.clear();
-                let (placed, tried) =
-                    self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
+                let (placed, tried) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
                 order = tried;
                 // What was placed after a gang was refused changed what is true of its refusal.
                 if !placed || obstacles.is_empty() {
@@ -350,7 +350,7 @@ impl Scheduler {
                 _ => 0,
             };
             let mut again = false;
-            match self.attempt_most(&key, now, beyond) {
+            match self.attempt_turn(&key, now, beyond) {
                 Attempt::Nothing => {}
                 Attempt::Blocked(obstacle) => {
                     blocked.push(key.clone());

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
-use scheduler::{Actions, Config, Event, Plan, ReservationKind, Scheduler};
+use scheduler::{Actions, Config, Event, Plan, ReservationKind, Scheduler, Strategy};
 use serde_json::Value;
 
 /// What a case asks of the scheduler as a whole.
@@ -122,6 +122,10 @@ fn config(settings: &Settings) -> Config {
         };
     }
     config.stale_after = jiff::SignedDuration::ZERO;
+    config.topology.clone_from(&settings.topology);
+    if settings.placing == Placing::Spread {
+        config.placement = Strategy::Spread;
+    }
     config
 }
 
