@@ -164,6 +164,8 @@ pub(crate) struct Gang {
     pub(crate) queue: String,
     /// On whose account it goes; none while it belongs nowhere.
     pub(crate) payer: Option<Payer>,
+    /// Something was told that the payer may depend on.
+    pub(crate) moved: bool,
     /// Members' priorities, and how many have each.
     pub(crate) priorities: BTreeMap<i32, usize>,
     /// When members that are on nodes started, and how many did then.

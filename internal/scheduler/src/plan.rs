@@ -247,6 +247,8 @@ struct Turn {
     next: Option<GangKey>,
     /// Gangs that were tried and are not whole yet, in that order.
     passed: Vec<GangKey>,
+    /// Gangs that were tried and wait, where the line does not say the order.
+    order: Vec<GangKey>,
     /// For each gang that became whole, how many had been passed by then.
     started: Vec<usize>,
 }
@@ -273,12 +275,14 @@ impl Scheduler {
         self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         let mut served = BTreeSet::new();
+        let mut order = BTreeMap::new();
         for _ in 0..PASSES_MAX {
             let mut waiting = Vec::new();
             for _ in 0..PASSES_MAX {
                 obstacles.clear();
                 waiting.clear();
-                let placed = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
+                let placed;
+                (placed, order) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
                 // What was placed after a gang was refused changed what is true of its refusal.
                 if !placed || obstacles.is_empty() {
                     break;
@@ -292,7 +296,7 @@ impl Scheduler {
         self.evict_stale(now, &mut plan);
         plan.reservations = self.nominations();
         self.queues.note_held();
-        self.say(&obstacles, &mut plan);
+        self.say(&obstacles, &order, &mut plan);
         self.changed = false;
         self.trim_views();
         plan.wake = self.wake;
@@ -301,14 +305,15 @@ impl Scheduler {
 
     /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
     /// turn, and members beyond it bit by bit, so that others come between. Those that go on
-    /// waiting are listed in the order of their turns. True if anybody was placed.
+    /// waiting are listed in the order of their turns. Says whether anybody was placed, and, for
+    /// queues whose order is not that of their line, in which order those that wait were tried.
     fn take_turns(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
         blocked: &mut Vec<GangKey>,
-    ) -> bool {
+    ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
         let mut any = false;
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
@@ -323,6 +328,7 @@ impl Scheduler {
                 picker: Picker::new(&self.queues, at, user),
                 next: None,
                 passed: Vec::new(),
+                order: Vec::new(),
                 started: Vec::new(),
             };
             lines.insert(at, turn);
@@ -335,8 +341,10 @@ impl Scheduler {
             let gang = self.gangs.get(&key);
             let was_whole = gang.is_some_and(|gang| gang.whole(&key));
             let place = gang.and_then(|gang| gang.line.clone());
+            let only = self.queues.at(at).line.len() == 1;
             let beyond = match gang {
-                _ if turns.alone() => usize::MAX,
+                // Nobody could come between.
+                _ if turns.alone() && (was_whole || only) => usize::MAX,
                 Some(gang) if was_whole => (gang.total.pending / BEYOND_PARTS).max(1),
                 _ => 0,
             };
@@ -369,10 +377,14 @@ impl Scheduler {
                 if whole && !was_whole {
                     turn.started.push(turn.passed.len());
                 } else if waits && !whole {
-                    turn.passed.push(key);
+                    turn.passed.push(key.clone());
+                }
+                let grows = waits && whole && !was_whole;
+                if waits && !again && !grows && turn.picker.by_user() {
+                    turn.order.push(key);
                 }
                 if !(again && waits) {
-                    turn.picker.done(place);
+                    turn.picker.done(place, grows);
                 }
             }
             self.seat(at, &mut lines, &mut turns);
@@ -380,7 +392,9 @@ impl Scheduler {
         for turn in lines.values().filter(|turn| !turn.started.is_empty()) {
             self.count_overtaken(turn);
         }
-        any
+        let by_user = lines.into_iter().filter(|(_, turn)| turn.picker.by_user());
+        let order = by_user.map(|(at, turn)| (at, turn.order)).collect();
+        (any, order)
     }
 
     /// Undoes what was placed, where plans are not to place.
@@ -458,11 +472,19 @@ impl Scheduler {
     }
 
     /// Puts into words what waits, and which PodGroups have news.
-    fn say(&mut self, obstacles: &BTreeMap<GangKey, Obstacle>, plan: &mut Plan) {
+    fn say(
+        &mut self,
+        obstacles: &BTreeMap<GangKey, Obstacle>,
+        order: &BTreeMap<QueueIx, Vec<GangKey>>,
+        plan: &mut Plan,
+    ) {
         let lines: Vec<Vec<GangKey>> = self
             .queues
             .iter()
-            .map(|(_, _, queue)| queue.line.iter().map(|place| place.gang.clone()).collect())
+            .map(|(_, at, queue)| match order.get(&at) {
+                Some(order) => order.clone(),
+                None => queue.line.iter().map(|place| place.gang.clone()).collect(),
+            })
             .collect();
         for line in lines {
             for (ahead, key) in line.iter().enumerate() {
