@@ -195,6 +195,27 @@ impl Txn {
     ) -> Option<Vec<Placement>> {
         let gang = state.gangs.get(key)?;
         let beyond = usize::from(gang.whole(key));
+        self.attempt_beyond(state, key, beyond, now)
+    }
+
+    /// Tries a gang with all its members.
+    pub(crate) fn attempt_all(
+        &mut self,
+        state: &mut Scheduler,
+        key: &GangKey,
+        now: Timestamp,
+    ) -> Option<Vec<Placement>> {
+        self.attempt_beyond(state, key, usize::MAX, now)
+    }
+
+    fn attempt_beyond(
+        &mut self,
+        state: &mut Scheduler,
+        key: &GangKey,
+        beyond: usize,
+        now: Timestamp,
+    ) -> Option<Vec<Placement>> {
+        let gang = state.gangs.get(key)?;
         let past = Past {
             admitted: gang.admitted,
             held_until: gang.held_until,
