@@ -275,15 +275,15 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
-        let mut order = BTreeMap::new();
         let mut served = BTreeSet::new();
+        let mut order = BTreeMap::new();
         for _ in 0..PASSES_MAX {
             let mut waiting = Vec::new();
             for _ in 0..PASSES_MAX {
                 obstacles.clear();
                 waiting.clear();
-                let (placed, tried) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
-                order = tried;
+                let placed;
+                (placed, order) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
                 // What was placed after a gang was refused changed what is true of its refusal.
                 if !placed || obstacles.is_empty() {
                     break;
@@ -296,6 +296,7 @@ impl Scheduler {
         }
         self.evict_stale(now, &mut plan);
         plan.reservations = self.nominations();
+        self.kept_places(&mut plan);
         self.queues.note_held();
         self.say(&obstacles, &order, &mut plan);
         self.changed = false;

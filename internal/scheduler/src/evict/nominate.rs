@@ -86,6 +86,7 @@ impl Scheduler {
     /// Looks at every place that is held: binds what can be, gives back what is no longer good,
     /// and takes another place where one is free at once.
     pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) {
+        self.revisit_kept(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut tries = 0;

@@ -123,7 +123,7 @@ impl Scheduler {
 
     /// Could the gang fit, by what all nodes hold together, and within its queue's bounds? No
     /// means no.
-    fn might_fit(&mut self, ask: &Ask) -> bool {
+    pub(super) fn might_fit(&mut self, ask: &Ask) -> bool {
         self.counts_suffice(ask, |view| view.room) && self.within_quota(ask)
     }
 
@@ -260,7 +260,7 @@ impl Scheduler {
         self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now)
     }
 
-    fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
+    pub(super) fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
         bite.before.clear();
         for pod in &bite.pods {
             if let Some(known) = self.pods.get(pod) {
@@ -270,7 +270,7 @@ impl Scheduler {
         }
     }
 
-    fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
+    pub(super) fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
         for (pod, standing) in bite.pods.iter().zip(&bite.before) {
             txn.restand(self, pod, standing.clone());
         }
@@ -347,7 +347,7 @@ impl Scheduler {
                 .any(|(bite, kept)| *kept && !bite.shrinks && bite.gang == bites[at].gang)
     }
 
-    fn all_fit_beside(&self, bite: &Bite) -> bool {
+    pub(super) fn all_fit_beside(&self, bite: &Bite) -> bool {
         let nodes: BTreeSet<usize> = bite.before.iter().filter_map(|at| at.node).collect();
         nodes.into_iter().all(|at| {
             let node = &self.nodes[at];

@@ -46,7 +46,7 @@ impl Scheduler {
             return Err(self.obstacle(stop, run));
         }
         let mut stopped = None;
-        self.place_rest(root, run, &mut stopped, &mut budget);
+        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
@@ -490,21 +490,27 @@ impl Scheduler {
     fn place_rest(
         &mut self,
         branch: &Branch,
+        outer: Scope,
         run: &mut Run,
         stopped: &mut Option<Stop>,
         budget: &mut Budget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
             for batch in &branch.own.others {
-                let rest = self.unplaced(&batch.pods, run);
-                let rest = &rest[..rest.len().min(run.beyond)];
-                if rest.is_empty() {
-                    continue;
-                }
-                let (placed, stop) = self.place_pods(batch.class, rest, 0, scope, branch, run);
-                run.beyond -= placed;
-                if let (Some(stop), None) = (stop, &stopped) {
-                    *stopped = Some(stop);
+                // A domain that is only preferred does not keep members from starting elsewhere.
+                let wide = self.bounds(branch, scope, outer);
+                let both = [scope, wide];
+                for place in &both[usize::from(scope == wide)..] {
+                    let rest = self.unplaced(&batch.pods, run);
+                    let rest = &rest[..rest.len().min(run.beyond)];
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
+                    run.beyond -= placed;
+                    if let (Some(stop), None) = (stop.filter(|_| *place == wide), &stopped) {
+                        *stopped = Some(stop);
+                    }
                 }
             }
         }
@@ -522,7 +528,29 @@ impl Scheduler {
                 }
                 run.beyond = run.beyond.saturating_sub(child.least);
             }
-            self.place_rest(child, run, stopped, budget);
+            let inner = run.scopes.get(&branch.id).copied();
+            let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
+            self.place_rest(child, inner, run, stopped, budget);
+        }
+    }
+
+    /// How far a part may reach whose minimum is in a scope: its required domain, or what bounds
+    /// the part that it belongs to.
+    fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
+        let Some(level) = branch.wish.required else {
+            return outer;
+        };
+        match scope {
+            Scope::Domain(at) => {
+                let mut above = self.topology.above(at);
+                let wide = above.find(|up| self.topology.domain(*up).level == level);
+                Scope::Domain(wide.unwrap_or(at))
+            }
+            Scope::Host(at) => {
+                let wide = self.topology.domain_of(at, level);
+                wide.map_or(scope, Scope::Domain)
+            }
+            Scope::All => scope,
         }
     }
 
