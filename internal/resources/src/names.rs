@@ -9,6 +9,9 @@ pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
 /// The queue that takes whatever names no other; created at start.
 pub const DEFAULT_QUEUE: &str = "default";
 
+/// Annotation on a PodGroup, or a pod without one: how long it runs at least before it may be evicted, in seconds or as `1h30m`.
+pub const MIN_RUNTIME: &str = "muster.io/min-runtime";
+
 /// Label on a training job's pods and services: the job's name. Kubeflow's.
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 /// Label on a training job's pods and services: the controller that made them. Kubeflow's.
@@ -80,3 +83,46 @@ pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Finalizer that keeps a Job's pod until its end was counted.
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// Annotation on a Queue, JSON of resource to quantity: how far above its own `deserved` it may go.
+pub const BORROWING_LIMIT: &str = "muster.io/borrowing-limit";
+/// Annotation on a Queue, JSON of resource to quantity: how much of its `deserved` others may use while it is idle.
+pub const LENDING_LIMIT: &str = "muster.io/lending-limit";
+/// Annotation on a Queue: its weight in sharing what is beyond everybody's `deserved`; a quantity, or JSON of resource
+/// to quantity. The queue's weight unless given; 0 for no share of it.
+pub const SURPLUS_WEIGHT: &str = "muster.io/surplus-weight";
+/// Annotation on a Queue, JSON: whom its gangs may evict (`withinQueue`, `reclaim`, `borrow`, `fair`).
+pub const PREEMPTION: &str = "muster.io/preemption";
+/// Annotation on a Queue: how its gangs follow each other: `priority`, `fifo`, `sjf`, `round-robin` or `fair`.
+pub const QUEUE_POLICY: &str = "muster.io/policy";
+/// Annotation on a Queue, JSON of resource to quantity: the most that one user may hold in it.
+pub const USER_LIMIT: &str = "muster.io/user-limit";
+/// Annotation or label on a PodGroup or pod: the user it runs for.
+pub const USER: &str = "muster.io/user";
+/// Annotation on a PodGroup or pod (`true` or `false`): may it be evicted for others? True unless given.
+pub const PREEMPTIBLE: &str = "muster.io/preemptible";
+/// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
+pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
+/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
+pub const WALLTIME: &str = "muster.io/walltime";
+/// Annotation on a PodGroup or pod: what it asks of the network, JSON:
+/// `{"required": level, "preferred": level, "slices": [{"level": level, "size": n}]}`. Levels are node label keys.
+pub const TOPOLOGY: &str = "muster.io/topology";
+/// Annotation on a PodGroup: its sub-groups, JSON: `[{"name", "parent"?, "minMember"?, "topology"?}]`.
+pub const SUB_GROUPS: &str = "muster.io/sub-groups";
+/// Label or annotation on a pod: its sub-group within the gang.
+pub const SUB_GROUP: &str = "muster.io/sub-group";
+/// Label or annotation on a pod: its rank in the gang; neighbours in rank are placed close on the network.
+pub const RANK: &str = "muster.io/rank";
+/// Pod annotation of Kueue: all pods of the task in one domain of this level.
+pub const KUEUE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
+/// Pod annotation of Kueue: in one domain of this level if possible.
+pub const KUEUE_PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
+/// Pod annotation of Kueue: anywhere.
+pub const KUEUE_UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
+/// Pod annotation of Kueue: every domain of this level holds whole slices.
+pub const KUEUE_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
+/// Pod annotation of Kueue: pods of one slice.
+pub const KUEUE_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
+/// Pod annotation of Kueue: tasks of the same name are placed in one domain together.
+pub const KUEUE_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";

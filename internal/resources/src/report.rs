@@ -25,6 +25,8 @@ pub enum Verdict {
     QueueClosed,
     /// The queue named does not exist.
     QueueMissing,
+    /// No network domain of the level that it requires holds it.
+    TopologyUnsatisfied,
     /// There is no node at all.
     NoNodes,
 }
@@ -40,6 +42,7 @@ impl Verdict {
             Self::InsufficientResources => "NotEnoughResources",
             Self::QueueClosed => "QueueClosed",
             Self::QueueMissing => "QueueNotFound",
+            Self::TopologyUnsatisfied => "TopologyUnsatisfied",
             Self::NoNodes => "NoNodes",
         }
     }
@@ -103,6 +106,9 @@ pub struct PlacementReport {
     pub tasks: Vec<TaskReport>,
     /// When it may start, where that can be told.
     pub estimate: Option<Timestamp>,
+    /// Why nobody is evicted for it, in a sentence; empty where that was not asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub evictions: String,
 }
 
 impl PlacementReport {

@@ -1,15 +1,20 @@
 //! Events into state. Each costs what it changed, may come twice or in any order across objects,
 //! and leaves the state as if built from the objects as they are now.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1 as k8s;
 use resources::kinds::PodGroup;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
+use crate::labels::Labels;
 use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
 use crate::state::{Priority, Scheduler};
+use crate::topology::Hints;
 use crate::{GroupRef, PodRef, devices};
 
 impl Scheduler {
@@ -33,6 +38,7 @@ impl Scheduler {
             Event::PriorityClassChanged(class) => {
                 let priority = Priority {
                     value: class.value,
+                    waits: class.preemption_policy.as_deref() == Some("Never"),
                     default: class.global_default.unwrap_or(false),
                 };
                 let name = class.metadata.name.clone().unwrap_or_default();
@@ -49,7 +55,7 @@ impl Scheduler {
         let Some(known) = self.pods.get(&key) else {
             return;
         };
-        if !known.assumed || known.uid != pod.uid {
+        if !known.assumed || known.stage != Stage::Bound || known.uid != pod.uid {
             return;
         }
         let mut waiting = known.clone();
@@ -58,6 +64,24 @@ impl Scheduler {
         waiting.devices.clear();
         waiting.stage = Stage::Pending;
         self.replace_pod(&key, waiting);
+    }
+
+    /// Undoes the eviction of a pod that a plan evicted and that could not be written down: the
+    /// pod stays. Whoever was to have its room gives it back in the next plan. Does nothing for a
+    /// pod that events have confirmed to be leaving.
+    pub fn forget_eviction(&mut self, pod: &PodRef) {
+        let key = PodKey::new(&pod.namespace, &pod.name);
+        let Some(known) = self.pods.get(&key) else {
+            return;
+        };
+        let Some(stage) = known.evicting.filter(|_| known.uid == pod.uid) else {
+            return;
+        };
+        let mut stays = known.clone();
+        stays.evicting = None;
+        stays.stage = stage;
+        self.world_changed();
+        self.replace_pod(&key, stays);
     }
 
     /// Leaves a gang alone until a time: after a binding failed, so that it is not tried in a
@@ -119,7 +143,6 @@ impl Scheduler {
         let mut new = Pod {
             uid: told.uid,
             class,
-            gang: told.gang,
             task: told.task,
             stage: told.stage,
             node: told.node.map(|name| self.node_at(name)),
@@ -129,8 +152,31 @@ impl Scheduler {
             priority: told.spec.priority,
             created: told.created,
             queue: told.queue,
+            terms: told.terms,
             asks: devices::asks(told.spec),
+            started: told.started,
+            polite: told.polite,
+            evicting: None,
+            part: self.part_of(
+                &told.gang,
+                told.hints.as_deref(),
+                pod.metadata.labels.as_ref(),
+            ),
+            labels: Labels::new(pod.metadata.labels.as_ref()),
+            hints: told.hints,
+            gang: told.gang,
         };
+        let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
+        match self.pods.get(&key) {
+            Some(old) => {
+                let leaves = new.stage == Stage::Leaving && old.stage != Stage::Leaving;
+                if old.stage.occupies() && (ended || leaves) || old.uid != new.uid {
+                    self.world_changed();
+                }
+            }
+            None if !self.gangs.contains_key(&new.gang) => self.world_changed(),
+            None => {}
+        }
         if let Some(old) = self.pods.get(&key) {
             let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
             if old.assumed && old.uid == new.uid && unbound {
@@ -140,12 +186,30 @@ impl Scheduler {
                 new.devices = old.devices.clone();
                 new.assumed = true;
             }
+            if old.uid == new.uid {
+                keep_decision(old, &mut new);
+            }
             if *old == new {
                 self.leave_class(class);
                 return;
             }
         }
         self.replace_pod_joined(&key, new);
+    }
+
+    /// The sub-group that a pod is in.
+    fn part_of(
+        &self,
+        gang: &GangKey,
+        hints: Option<&Hints>,
+        labels: Option<&BTreeMap<String, String>>,
+    ) -> Option<Arc<str>> {
+        let spec = self.gangs.get(gang).and_then(|gang| gang.spec.as_ref());
+        let policies = spec.map_or(&[][..], |spec| &spec.shape.policies);
+        if policies.is_empty() {
+            return hints.and_then(|hints| hints.sub_group.clone());
+        }
+        policies.iter().find_map(|policy| policy.part(labels?))
     }
 
     /// Puts a pod in another's place, within the same class.
@@ -155,6 +219,7 @@ impl Scheduler {
     }
 
     fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
+        self.version += 1;
         let gang = new.gang.clone();
         let left = self.take_pod(key);
         self.put_pod(key.clone(), new);
@@ -169,7 +234,11 @@ impl Scheduler {
     }
 
     fn pod_gone(&mut self, key: &PodKey) {
+        if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
+            self.world_changed();
+        }
         if let Some((gang, node)) = self.take_pod(key) {
+            self.version += 1;
             self.leave_node(node);
             self.settle(&gang);
         }
@@ -195,26 +264,67 @@ impl Scheduler {
     }
 
     /// Counts a pod in or out, everywhere.
-    fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+    pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         let demand = self.classes.get(pod.class).demand().clone();
         let times = if up { 1 } else { -1 };
-        let gang = self.gang_mut(&pod.gang);
+        let gang = self.gangs.entry(pod.gang.clone()).or_default();
         if up {
             gang.members.insert(key.clone());
         } else {
             gang.members.remove(key);
         }
+        gang.moved = true;
         gang.count(key, &pod.task, pod.stage, up);
+        gang.count_part(pod.part.as_ref(), pod.stage, up);
+        if pod.hints.as_deref().is_some_and(Hints::asks) {
+            gang.hinted = if up {
+                gang.hinted + 1
+            } else {
+                gang.hinted.saturating_sub(1)
+            };
+        }
         gang.count_priority(pod.priority, up);
-        let Some(at) = pod.node else { return };
-        gang.count_node(at, up);
-        if pod.ours {
-            gang.allocated.add(&demand, times);
-            let queue = gang.queue.clone();
-            if !queue.is_empty() {
-                self.queues.charge(&queue, &demand, times);
+        if pod.stage == Stage::Leaving {
+            // Still asked for: an eviction turns what was held into what is waited for.
+            if let Some(payer) = gang.payer.filter(|_| pod.ours) {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.ours {
+                gang.requested.add(&demand, times);
+            }
+            if let Some(at) = pod.node {
+                self.nodes[at].see_leave(&demand, &pod.devices, up);
+                self.touch(at);
+            }
+            return;
+        }
+        let payer = gang.payer;
+        let waits = pod.stage == Stage::Pending;
+        if pod.ours && (waits || pod.stage.occupies()) {
+            gang.requested.add(&demand, times);
+            if waits {
+                gang.waiting.add(&demand, times);
             }
         }
+        if let Some(at) = pod.node {
+            gang.count_node(at, up);
+            gang.count_start(pod.started, up);
+            if pod.stage == Stage::Pipelined {
+                self.nodes[at].pipelined.add(&demand, times);
+            }
+            if pod.ours {
+                gang.allocated.add(&demand, times);
+            }
+        }
+        if let Some(payer) = payer.filter(|_| pod.ours) {
+            if waits || pod.stage.occupies() {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.node.is_some() {
+                self.queues.charge(payer, &demand, times);
+            }
+        }
+        let Some(at) = pod.node else { return };
         if up {
             self.occupy(at, &demand, &pod.devices);
         } else {
@@ -223,7 +333,7 @@ impl Scheduler {
         self.touch(at);
     }
 
-    fn leave_class(&mut self, class: crate::class::ClassIx) {
+    pub(crate) fn leave_class(&mut self, class: crate::class::ClassIx) {
         if self.classes.leave(class) {
             self.views.remove(&class);
         }
@@ -245,6 +355,7 @@ impl Scheduler {
         {
             return;
         }
+        self.world_changed();
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {
@@ -252,9 +363,42 @@ impl Scheduler {
             gang.shown = None;
             gang.admitted = false;
         }
+        let regrouped = {
+            let old = gang.spec.as_ref().map(|spec| &spec.shape.policies);
+            old.map_or(&[][..], Vec::as_slice) != spec.shape.policies
+        };
         gang.spec = Some(spec);
+        gang.moved = true;
         gang.recall(group);
+        if regrouped {
+            self.regroup(&key);
+        }
         self.settle(&key);
+    }
+
+    /// Finds the members' sub-groups again after the gang's rules about them changed.
+    fn regroup(&mut self, key: &GangKey) {
+        let members: Vec<PodKey> = self
+            .gangs
+            .get(key)
+            .map(|gang| gang.members.iter().cloned().collect())
+            .unwrap_or_default();
+        for name in members {
+            let Some(pod) = self.pods.get(&name) else {
+                continue;
+            };
+            let labels = pod.labels.map();
+            let part = self.part_of(key, pod.hints.as_deref(), Some(&labels));
+            let stage = pod.stage;
+            let Some(pod) = self.pods.get_mut(&name) else {
+                continue;
+            };
+            let old = std::mem::replace(&mut pod.part, part.clone());
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.count_part(old.as_ref(), stage, false);
+                gang.count_part(part.as_ref(), stage, true);
+            }
+        }
     }
 
     fn group_gone(&mut self, namespace: &str, name: &str) {
@@ -262,9 +406,11 @@ impl Scheduler {
         if !self.gangs.contains_key(&key) {
             return;
         }
+        self.world_changed();
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         gang.spec = None;
+        gang.moved = true;
         gang.shown = None;
         gang.admitted = false;
         self.settle(&key);
@@ -274,8 +420,16 @@ impl Scheduler {
         if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
             return;
         }
-        self.queues.set_rules(name, rules);
+        if self.queues.set_rules(name, rules) {
+            let line = self.queues.get(name).into_iter().flat_map(|q| &q.line);
+            let waiting: Vec<GangKey> = line.map(|place| place.gang.clone()).collect();
+            for key in waiting {
+                self.settle(&key);
+            }
+        }
+        self.world_changed();
         self.changed = true;
+        self.eased += 1;
     }
 
     fn priority_changed(&mut self, name: String, priority: Option<Priority>) {
@@ -286,10 +440,26 @@ impl Scheduler {
         if old == priority {
             return;
         }
+        self.world_changed();
         // Rare: every gang's place may be another now.
         let keys: Vec<GangKey> = self.gangs.keys().cloned().collect();
         for key in keys {
             self.settle(&key);
         }
+    }
+}
+
+/// Keeps what a plan decided of a pod against an event from before: it does not speak of it.
+fn keep_decision(old: &Pod, new: &mut Pod) {
+    let unbound = matches!(new.stage, Stage::Pending);
+    if old.stage == Stage::Pipelined && unbound {
+        new.stage = Stage::Pipelined;
+        new.node = old.node;
+        new.devices = old.devices.clone();
+    }
+    let stays = matches!(new.stage, Stage::Bound | Stage::Running);
+    if old.evicting.is_some() && old.stage == Stage::Leaving && stays {
+        new.evicting = Some(new.stage);
+        new.stage = Stage::Leaving;
     }
 }

@@ -10,9 +10,11 @@ mod apply;
 mod class;
 mod devices;
 mod event;
+mod evict;
 mod filter;
 mod fit;
 mod gang;
+mod labels;
 mod line;
 mod node;
 mod phase;
@@ -24,13 +26,17 @@ mod report;
 mod resource;
 mod score;
 mod state;
+mod terms;
+mod topology;
 mod trial;
 mod view;
 
 pub use event::Event;
 pub use plan::{
-    Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation, Unscheduled,
+    Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
+    Reservation, ReservationKind, Unscheduled,
 };
-pub use state::{Config, Scheduler};
+pub use queue::Decay;
+pub use state::{Actions, Config, Scheduler, Strategy};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

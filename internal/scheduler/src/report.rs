@@ -6,12 +6,33 @@ use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
 use crate::gang::GangKey;
-use crate::queue::Bound;
+use crate::queue::{Bound, QueueIx};
 use crate::resource::{Ix, PODS};
 use crate::state::Scheduler;
 
 /// How many of the nodes that could run an image are named.
 const RUNNERS_NAMED: usize = 5;
+
+/// Why no domain of a level holds a part of a gang.
+#[derive(Clone, Debug)]
+pub(crate) struct TopologyBound {
+    /// The level's label.
+    pub(crate) key: String,
+    /// The part's name; empty for the gang.
+    pub(crate) part: String,
+    /// Pods that must be in one domain.
+    pub(crate) need: usize,
+    /// Domains looked at.
+    pub(crate) domains: usize,
+    /// The one with the most room, and how many it holds.
+    pub(crate) best: Option<(String, u64)>,
+    /// How many the largest would hold if it were empty.
+    pub(crate) empty: u64,
+    /// Running members decide which domain it is.
+    pub(crate) pinned: bool,
+    /// Pods of one slice, and the level whose domains hold whole ones.
+    pub(crate) slice: Option<(String, u32)>,
+}
 
 /// What stopped a gang.
 #[derive(Clone, Debug, Default)]
@@ -23,9 +44,32 @@ pub(crate) struct Obstacle {
     nodes: usize,
     /// Members that run or would find room.
     possible: usize,
+    /// Why nobody is evicted for it.
+    evictions: String,
+    /// Only more room could help.
+    room: bool,
 }
 
 impl Obstacle {
+    pub(crate) fn possible(&self) -> usize {
+        self.possible
+    }
+
+    /// Could only more room help?
+    pub(crate) fn is_room(&self) -> bool {
+        self.room
+    }
+
+    pub(crate) fn malformed(problem: &str, have: usize) -> Obstacle {
+        let mut obstacle = Obstacle::new(
+            Verdict::NoNodeFits,
+            problem.to_owned(),
+            "correct what the gang or its pods say".into(),
+        );
+        obstacle.possible = have;
+        obstacle
+    }
+
     fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
         Obstacle {
             verdict,
@@ -79,6 +123,19 @@ impl Obstacle {
         obstacle
     }
 
+    /// Could room, or a queue's bounds, be what it lacks? Only then may evictions help.
+    pub(crate) fn is_of_room(&self) -> bool {
+        matches!(
+            self.verdict,
+            Verdict::InsufficientResources | Verdict::QuotaExceeded
+        )
+    }
+
+    /// Adds why nobody is evicted.
+    pub(crate) fn no_evictions(&mut self, why: &str) {
+        self.evictions = format!("nothing is evicted for it: {why}");
+    }
+
     pub(crate) fn undecided(what: &str, have: usize) -> Obstacle {
         let mut obstacle = Obstacle::new(
             Verdict::NoNodeFits,
@@ -111,42 +168,103 @@ impl Scheduler {
         asked: i64,
         possible: usize,
     ) -> Obstacle {
-        let mut obstacle = match bound {
+        let name = self.names.name(bound.resource());
+        let say = |amount: i64| quantity_of(name, amount);
+        let short = say(asked.saturating_sub(bound.leaves()));
+        let asked = say(asked);
+        // The queue that binds may be one above the gang's own.
+        let who = |at: QueueIx| match self.queues.name(at) {
+            binding if binding == queue => format!("queue {queue}"),
+            binding => format!("queue {binding}, above queue {queue},"),
+        };
+        let inside = |kept: i64| match kept {
+            ..=0 => String::new(),
+            kept => format!(", keeps {} for queues inside it", say(kept)),
+        };
+        let (binding, would_fit) = match bound {
             Bound::Capability {
-                resource,
+                queue: at,
                 allowed,
                 held,
-            } => {
-                let name = self.names.name(resource);
-                let short = quantity_of(name, held + asked - allowed);
-                let [held, allowed, asked] = [held, allowed, asked].map(|n| quantity_of(name, n));
-                Obstacle::new(
-                    Verdict::QuotaExceeded,
-                    format!(
-                        "queue {queue} holds {held} of the {allowed} {name} it may use, and {asked} more are needed"
-                    ),
-                    format!(
-                        "{short} {name} given back in queue {queue}, or that much more capability"
-                    ),
-                )
-            }
-            Bound::Guarantees {
-                resource,
-                idle,
                 kept,
+                ..
+            } => (
+                format!(
+                    "{} holds {} of the {} {name} it may use{}, and {asked} more are needed",
+                    who(at),
+                    say(held),
+                    say(allowed),
+                    inside(kept)
+                ),
+                format!(
+                    "{short} {name} given back in queue {}, or that much more capability",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::Borrowing {
+                queue: at,
+                allowed,
+                held,
+                kept,
+                ..
+            } => (
+                format!(
+                    "{} holds {} of the {} {name} that it deserves and may borrow{}, and {asked} more are needed",
+                    who(at),
+                    say(held),
+                    say(allowed),
+                    inside(kept)
+                ),
+                format!(
+                    "{short} {name} given back in queue {}, or a borrowing limit higher by that",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::Deserved {
+                queue: at,
+                allowed,
+                held,
+                ..
+            } => (
+                format!(
+                    "non-preemptible work of {} holds {} of the {} {name} that the queue deserves, and {asked} more are needed",
+                    who(at).trim_end_matches(','),
+                    say(held),
+                    say(allowed)
+                ),
+                format!(
+                    "{short} {name} given back by non-preemptible work in queue {}, a higher deserved amount, or a gang that may be preempted",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::User {
+                queue: at,
+                user,
+                allowed,
+                held,
+                ..
             } => {
-                let name = self.names.name(resource);
-                let short = quantity_of(name, kept + asked - idle);
-                let [idle, kept, asked] = [idle, kept, asked].map(|n| quantity_of(name, n));
-                Obstacle::new(
-                    Verdict::QuotaExceeded,
+                let user = self.queues.user_name(user);
+                (
                     format!(
-                        "{idle} {name} are free, {kept} of them kept for other queues' guarantees, and {asked} more are needed"
+                        "user {user} holds {} of the {} {name} that a user may use in {}, and {asked} more are needed",
+                        say(held),
+                        say(allowed),
+                        who(at).trim_end_matches(',')
                     ),
-                    format!("{short} {name} becoming free, or smaller guarantees"),
+                    format!("{short} {name} given back by user {user}, or a higher user limit"),
                 )
             }
+            Bound::Guarantees { idle, kept, .. } => (
+                format!(
+                    "{} {name} are free, {} of them kept for other queues' guarantees, and {asked} more are needed",
+                    say(idle),
+                    say(kept)
+                ),
+                format!("{short} {name} becoming free, or smaller guarantees"),
+            ),
         };
+        let mut obstacle = Obstacle::new(Verdict::QuotaExceeded, binding, would_fit);
         obstacle.possible = possible;
         obstacle
     }
@@ -158,6 +276,7 @@ impl Scheduler {
         };
         let mut obstacle = Obstacle {
             possible,
+            room: true,
             nodes: view.tally.nodes,
             ..Obstacle::default()
         };
@@ -243,6 +362,53 @@ impl Scheduler {
         obstacle
     }
 
+    /// A part that no single domain holds. The class's view must be fresh.
+    pub(crate) fn no_domain_holds(
+        &self,
+        class: ClassIx,
+        bound: &TopologyBound,
+        possible: usize,
+    ) -> Obstacle {
+        let mut obstacle = self.no_room(class, bound.need, possible);
+        let what = match &*bound.part {
+            "" => "the gang".to_owned(),
+            part => part.to_owned(),
+        };
+        let TopologyBound { key, need, .. } = bound;
+        let members = if *need == 1 { "member" } else { "members" };
+        let slices = bound.slice.as_ref().map_or(String::new(), |(level, size)| {
+            format!(" in whole slices of {size} a {level}")
+        });
+        obstacle.verdict = Verdict::TopologyUnsatisfied;
+        let Some((best, room)) = &bound.best else {
+            obstacle.binding = format!("{what} must be in one {key}, and no node has that label");
+            obstacle.would_fit = format!("nodes with the label {key}, or another level");
+            return obstacle;
+        };
+        obstacle.binding = if bound.pinned {
+            format!(
+                "{need} more {members} of {what} must join the others in {key} {best}, which has room for {room}{slices}"
+            )
+        } else {
+            format!(
+                "{need} {members} of {what} must be in one {key}{slices}; of {} the roomiest, {best}, has room for {room}",
+                bound.domains
+            )
+        };
+        obstacle.would_fit = if bound.empty < *need as u64 {
+            format!(
+                "a larger {key} (the largest holds {} such members when empty), or a wider level",
+                bound.empty
+            )
+        } else {
+            format!(
+                "room for {} more in {best}, or a wider level than {key}",
+                (*need as u64).saturating_sub(*room).max(1)
+            )
+        };
+        obstacle
+    }
+
     /// Which nodes could run a class's images, where some cannot; nothing for other classes.
     fn image_nodes(&self, class: ClassIx) -> String {
         let Some(view) = self.views.get(&class) else {
@@ -292,6 +458,26 @@ impl Scheduler {
         }
     }
 
+    /// Why a gang waits for which room is held.
+    pub(crate) fn waits_for_leavers(&self, key: &GangKey) -> Obstacle {
+        let Some(gang) = self.gangs.get(key) else {
+            return Obstacle::default();
+        };
+        let nodes = gang.nodes.keys().filter(|at| self.nodes[**at].leavers > 0);
+        let (mut leavers, mut places) = (0, 0);
+        for at in nodes {
+            leavers += self.nodes[*at].leavers;
+            places += 1;
+        }
+        let mut obstacle = Obstacle::new(
+            Verdict::Waiting,
+            format!("room is held for it; {leavers} pods are leaving {places} of its nodes"),
+            "those pods ending".into(),
+        );
+        obstacle.possible = gang.total.have();
+        obstacle
+    }
+
     /// The report on a waiting gang, with so many before it in its queue.
     pub(crate) fn report(
         &mut self,
@@ -299,6 +485,9 @@ impl Scheduler {
         obstacle: &Obstacle,
         ahead: usize,
     ) -> PlacementReport {
+        if let Some(report) = self.same_report(key, ahead) {
+            return report;
+        }
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };
@@ -327,8 +516,10 @@ impl Scheduler {
             ahead,
             tasks: Vec::new(),
             estimate: None,
+            evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);
+        self.keep_report(key, ahead, &report);
         report
     }
 

@@ -4,17 +4,20 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
+use crate::evict::{Likeness, VictimKey};
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
-use crate::line::LineKey;
+use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
-use crate::queue::Queues;
+use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Demand, Ix, Names, Room};
+use crate::terms::Terms;
+use crate::topology::Tree;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
@@ -24,13 +27,78 @@ const VIEWS_MAX: usize = 256;
 pub struct Config {
     /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
     pub scheduler_names: Vec<String>,
+    /// What plans may do.
+    pub actions: Actions,
+    /// How long a gang may run with fewer members than it needs before it is evicted whole.
+    pub stale_after: SignedDuration,
+    /// How queues' past use counts in their entitlements; none: it does not.
+    pub usage: Option<Decay>,
+    /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
+    /// listed (as `kubernetes.io/hostname`) or not.
+    pub topology: Vec<String>,
+    /// Which nodes are taken first.
+    pub placement: Strategy,
 }
+
+/// What plans may do. Actions come in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// Place gangs in free room.
+    pub allocate: bool,
+    /// Move pods so that a gang fits, where each of them has another place.
+    pub consolidate: bool,
+    /// Take back from other queues what they hold beyond their share.
+    pub reclaim: bool,
+    /// Take from gangs of lower priority in the same queue.
+    pub preempt: bool,
+    /// Start gangs out of order where nobody before them starts later for it.
+    pub backfill: bool,
+}
+
+impl Default for Actions {
+    fn default() -> Actions {
+        Actions {
+            allocate: true,
+            consolidate: false,
+            reclaim: true,
+            preempt: true,
+            backfill: true,
+        }
+    }
+}
+
+/// How long a gang below its minimum is left running unless configured otherwise.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
+
+/// Which nodes are taken first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// As few nodes as can be, the fullest first, so that whole nodes stay free.
+    #[default]
+    Pack,
+    /// The emptiest node for each pod.
+    Spread,
+}
+
+/// The levels that are read unless others are given, widest first.
+const LEVELS: [&str; 5] = [
+    "topology.kubernetes.io/zone",
+    "muster.io/spine",
+    "muster.io/leaf",
+    "muster.io/rack",
+    "muster.io/nvlink-domain",
+];
 
 impl Default for Config {
     fn default() -> Config {
         let names = ["muster", "default-scheduler", "volcano", ""];
         Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
+            actions: Actions::default(),
+            stale_after: STALE_AFTER,
+            usage: None,
+            topology: LEVELS.map(str::to_owned).to_vec(),
+            placement: Strategy::Pack,
         }
     }
 }
@@ -39,6 +107,8 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Priority {
     pub(crate) value: i32,
+    /// `preemptionPolicy: Never`: who has it waits rather than evict others.
+    pub(crate) waits: bool,
     pub(crate) default: bool,
 }
 
@@ -71,6 +141,25 @@ pub struct Scheduler {
     /// When a held gang may be tried again.
     pub(crate) wake: Option<Timestamp>,
     pub(crate) plans: u64,
+    /// Gangs for which places are held.
+    pub(crate) nominated: BTreeSet<GangKey>,
+    /// By queue: gangs on nodes, in the order in which they would be evicted.
+    pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
+    /// How often the world changed by itself, not by a plan: see `evict`.
+    pub(crate) age: u64,
+    /// How often anything changed that a search for evictions could see.
+    pub(crate) version: u64,
+    /// Gangs for whose moved members places are kept.
+    pub(crate) keeping: BTreeSet<GangKey>,
+    /// Gangs that run with fewer members than they need.
+    pub(crate) broken: BTreeSet<GangKey>,
+    /// Searches for evictions that came to nothing, at which version, and why.
+    pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    pub(crate) topology: Tree,
+    /// How often something was given back or allowed: what may help whoever waits for no room.
+    pub(crate) eased: u64,
+    /// Answers given anew in this plan for their wording's sake.
+    pub(crate) reworded: usize,
 }
 
 impl Scheduler {
@@ -78,6 +167,9 @@ impl Scheduler {
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
+            topology: Tree::new(&config.topology),
+            eased: 0,
+            reworded: 0,
             config,
             names: Names::new(),
             nodes: Vec::new(),
@@ -98,6 +190,13 @@ impl Scheduler {
             stirred: BTreeSet::new(),
             wake: None,
             plans: 0,
+            nominated: BTreeSet::new(),
+            victims: BTreeMap::new(),
+            age: 0,
+            version: 0,
+            keeping: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -128,7 +227,10 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some()
+            || node.pods + node.leavers > 0
+            || self.node_index.get(&node.name) != Some(&at)
+        {
             return;
         }
         self.node_index.remove(&node.name);
@@ -147,10 +249,20 @@ impl Scheduler {
 
     pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
         self.weigh(at, -1);
+        self.eased += 1;
+        self.topology
+            .put(at, offer.as_ref().map(|offer| &offer.labels));
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
+        self.world_changed();
         self.weigh(at, 1);
+    }
+
+    /// Notes that something happened that no plan brought about.
+    pub(crate) fn world_changed(&mut self) {
+        self.age += 1;
+        self.version += 1;
     }
 
     /// Counts a node's room among the cluster's, or takes it out.
@@ -175,6 +287,7 @@ impl Scheduler {
 
     /// Gives room on a node back. The caller touches it afterwards.
     pub(crate) fn vacate(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
+        self.eased += 1;
         self.nodes[at].vacate(demand, devices);
         if self.nodes[at].usable() {
             self.used.add(demand, -1);
@@ -189,19 +302,25 @@ impl Scheduler {
     /// Brings a class's view up to date.
     pub(crate) fn refresh(&mut self, class: ClassIx) {
         let view = self.views.entry(class).or_default();
+        if view.epoch != self.topology.epoch() {
+            *view = View::default();
+            view.epoch = self.topology.epoch();
+        }
         view.asked = self.plans;
         if view.seen == self.clock {
             return;
         }
         let facts = self.classes.get(class);
         for at in self.touched.range(view.seen + 1..).map(|(_, at)| *at) {
-            view.refresh(facts, at, &self.nodes[at]);
+            view.refresh(facts, at, &self.nodes[at], &self.topology);
         }
         view.seen = self.clock;
     }
 
     /// Numbers the nodes by name again after some came or went.
     pub(crate) fn rank_nodes(&mut self) {
+        let nodes = &self.nodes;
+        self.topology.settle(|at| nodes[at].name.clone());
         if !std::mem::take(&mut self.ranks_stale) {
             return;
         }
@@ -251,7 +370,7 @@ impl Scheduler {
         named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
     }
 
-    fn priority_of(&self, gang: &Gang) -> i32 {
+    pub(crate) fn priority_of(&self, gang: &Gang) -> i32 {
         let class = gang
             .spec
             .as_ref()
@@ -290,29 +409,32 @@ impl Scheduler {
             return;
         };
         let forgotten = gang.forgotten();
-        let queue = if forgotten {
-            String::new()
-        } else {
-            self.queue_of(key, gang)
-        };
-        if gang.queue != queue {
-            self.move_gang(key, &queue);
+        if gang.moved || gang.payer.is_none() {
+            self.rehome(key, forgotten);
         }
+        self.note_victim(key);
+        self.note_broken(key);
         if forgotten {
+            self.nominated.remove(key);
+            self.broken.remove(key);
             self.gangs.remove(key);
             self.stirred.remove(key);
             return;
         }
         self.stirred.insert(key.clone());
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.parked = None;
+        }
         let Some(gang) = self.gangs.get(key) else {
             return;
         };
+        let Some(payer) = gang.payer else { return };
         let place = gang
             .waits(key)
-            .then(|| LineKey::new(self.priority_of(gang), self.since(gang), key.clone()));
+            .then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
-            let line = &mut self.queues.entry(&queue).line;
+            let line = &mut self.queues.at_mut(payer.queue).line;
             if let Some(old) = &gang.line {
                 line.remove(old);
             }
@@ -330,37 +452,103 @@ impl Scheduler {
         if gang.expected != expects {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
+            self.eased += u64::from(!expects);
             if let Some(spec) = &gang.spec {
-                self.queues
-                    .entry(&queue)
-                    .expected
-                    .add(&spec.min_resources, times);
+                self.queues.expect(payer.queue, &spec.min_resources, times);
             }
         }
     }
 
-    /// Moves a gang and what it holds from its queue's account to another's; the empty name is
-    /// no queue.
-    fn move_gang(&mut self, key: &GangKey, to: &str) {
-        self.unexpect(key);
+    fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
+        let rules = self.queues.rules(payer.queue);
+        let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
+        let standing = Standing {
+            priority: self.priority_of(gang),
+            whole: gang.whole(key),
+            seconds: self.terms_of(gang).walltime,
+            created: self.since(gang),
+        };
+        LineKey::new(policy, standing, key.clone())
+    }
+
+    /// What the gang says: its PodGroup, or else its first member.
+    pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
+        let first = gang.members.first().and_then(|pod| self.pods.get(pod));
+        let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
+        match &gang.spec {
+            Some(spec) => spec.terms.or(&member),
+            None => member,
+        }
+    }
+
+    /// On whose account the gang goes. Its namespace stands for a user that nobody named.
+    fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
+        let terms = match self.gangs.get(key) {
+            Some(gang) => self.terms_of(gang),
+            None => Terms::default(),
+        };
+        let user = match &terms.user {
+            Some(user) => self.queues.user(user),
+            None => self.queues.user(&format!("namespace/{}", key.namespace)),
+        };
+        Payer {
+            queue: self.queues.place(queue),
+            user,
+            fixed: terms.preemptible == Some(false),
+        }
+    }
+
+    /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
+    pub(crate) fn reckon_queues(&mut self) {
+        self.queues.reckon(&self.total, &self.used);
+    }
+
+    /// Sees that a gang is on the account where it belongs; one that is forgotten is on none.
+    fn rehome(&mut self, key: &GangKey, forgotten: bool) {
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        let from = std::mem::replace(&mut gang.queue, to.to_owned());
-        let held = gang.allocated.clone();
-        let place = gang.line.take();
-        if !from.is_empty() {
-            self.queues.charge_room(&from, &held, -1);
-            let queue = self.queues.entry(&from);
-            queue.gangs = queue.gangs.saturating_sub(1);
-            if let Some(place) = place {
-                queue.line.remove(&place);
-            }
-            self.queues.tidy(&from);
+        gang.moved = false;
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
+        let old = gang.payer;
+        let queue = if forgotten {
+            String::new()
+        } else {
+            self.queue_of(key, gang)
+        };
+        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
+        if old != payer {
+            self.move_gang(key, queue, payer);
         }
-        if !to.is_empty() {
-            self.queues.entry(to).gangs += 1;
+    }
+
+    /// Moves a gang and what it holds and asks for from one account to another.
+    fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
+        self.unexpect(key);
+        let places = self.let_go(key);
+        self.forget_places(places);
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        gang.queue = queue;
+        let from = std::mem::replace(&mut gang.payer, to);
+        let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
+        let place = gang.line.take();
+        // First the new one: it may be the same queue, which must not be forgotten meanwhile.
+        if let Some(to) = to {
+            self.queues.join(to.queue);
             self.queues.charge_room(to, &held, 1);
+            self.queues.request_room(to.queue, &requested, 1);
+        }
+        if let Some(from) = from {
+            self.queues.charge_room(from, &held, -1);
+            self.queues.request_room(from.queue, &requested, -1);
+            if let Some(place) = place {
+                self.queues.at_mut(from.queue).line.remove(&place);
+            }
+            self.queues.leave(from.queue);
         }
     }
 
@@ -371,11 +559,10 @@ impl Scheduler {
         };
         if std::mem::take(&mut gang.expected)
             && let Some(spec) = &gang.spec
+            && let Some(payer) = gang.payer
         {
-            self.queues
-                .entry(&gang.queue)
-                .expected
-                .add(&spec.min_resources, -1);
+            self.queues.expect(payer.queue, &spec.min_resources, -1);
+            self.eased += 1;
         }
     }
 }

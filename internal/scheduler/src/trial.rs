@@ -71,6 +71,7 @@ impl Scheduler {
         }
         keys.sort_unstable();
         keys.dedup();
+        self.reckon_queues();
         let trial = self.try_gangs(&keys, now);
         for event in gone {
             self.apply(event);

@@ -1,0 +1,157 @@
+//! Entitlements: what there is, divided level by level and resource by resource among those who
+//! ask (`portion`). Made again only when what is requested, what there is or the tree changed.
+
+use crate::queue::portion::{Claim, share_out};
+use crate::queue::rules::WEIGHT_UNIT;
+use crate::queue::share::{Share, ratio};
+use crate::queue::{Door, QueueIx, Queues, ROOT};
+use crate::resource::{Ix, PODS, Room};
+
+impl Queues {
+    /// Brings the tree, and the entitlements where something moved, up to date. What there is to
+    /// share is all there is but what others' pods use.
+    pub(crate) fn reckon(&mut self, total: &Room, used: &Room) {
+        self.relink();
+        let pool = self.to_share(total, used);
+        if pool == self.pool && !self.restless {
+            return;
+        }
+        self.restless = false;
+        self.pool = pool;
+        for queue in &mut self.table {
+            queue.entitled = Room::default();
+            queue.own_entitled = Room::default();
+        }
+        let asked = self.table[ROOT].sum.requested.iter();
+        let resources: Vec<Ix> = asked
+            .filter(|(_, amount)| *amount > 0)
+            .map(|(ix, _)| ix)
+            .collect();
+        for ix in resources {
+            self.divide(ix);
+        }
+        for at in 0..self.table.len() {
+            self.table[at].size = self.size(at);
+        }
+    }
+
+    /// Would reckoning change nothing?
+    pub(super) fn settled(&self, total: &Room, used: &Room) -> bool {
+        !self.stale && !self.restless && self.pool == self.to_share(total, used)
+    }
+
+    fn to_share(&self, total: &Room, used: &Room) -> Room {
+        let mut pool = Room::default();
+        for (ix, all) in total.iter() {
+            let foreign = used.get(ix) - self.allocated(ROOT, ix);
+            pool.set(ix, (all - foreign.max(0)).max(0));
+        }
+        pool
+    }
+
+    fn divide(&mut self, ix: Ix) {
+        let mut wants = vec![0; self.table.len()];
+        let mut reserved = vec![0; self.table.len()];
+        for at in self.order.iter().rev().copied() {
+            let queue = &self.table[at];
+            let below = |list: &[i64]| -> i64 {
+                let children = queue.children.iter().map(|child| list[*child]);
+                children.fold(0, i64::saturating_add)
+            };
+            let ceiling = self.rules(at).and_then(|rules| rules.ceiling(ix));
+            let all = below(&wants).saturating_add(self.own_wants(at, ix));
+            wants[at] = all.min(ceiling.unwrap_or(i64::MAX));
+            let own = queue.rules.as_ref().map_or(0, |rules| rules.reserved(ix));
+            reserved[at] = own.max(below(&reserved));
+        }
+        let memory = self.memory(ix);
+        let ceiling = self.rules(ROOT).and_then(|rules| rules.ceiling(ix));
+        let pool = self.pool.get(ix).min(ceiling.unwrap_or(i64::MAX));
+        self.table[ROOT].entitled.set(ix, pool);
+        for step in 0..self.order.len() {
+            let at = self.order[step];
+            let pool = self.table[at].entitled.get(ix);
+            let own = self.own_claim(at, ix);
+            let mut claims: Vec<Claim> = self.table[at]
+                .children
+                .iter()
+                .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
+                .collect();
+            claims.push(own);
+            share_out(pool, &mut claims, memory);
+            let own = claims.pop().map_or(0, |claim| claim.got);
+            self.table[at].own_entitled.set(ix, own);
+            let children = self.table[at].children.clone();
+            for (child, claim) in children.into_iter().zip(claims) {
+                self.table[child].entitled.set(ix, claim.got);
+            }
+        }
+    }
+
+    /// What the gangs that name the queue ask for; a queue that takes no work asks for no more
+    /// than it holds, and one that nobody wrote down for nothing.
+    fn own_wants(&self, at: QueueIx, ix: Ix) -> i64 {
+        let own = &self.table[at].own;
+        match self.rules(at) {
+            Some(rules) if rules.door == Door::Open => own.requested.get(ix),
+            Some(_) => own.allocated.get(ix),
+            None if at == ROOT => own.allocated.get(ix),
+            None => 0,
+        }
+    }
+
+    fn own_claim(&self, at: QueueIx, ix: Ix) -> Claim {
+        Claim {
+            wants: self.own_wants(at, ix),
+            weight: WEIGHT_UNIT,
+            rank: usize::MAX,
+            ..Claim::default()
+        }
+    }
+
+    fn claim(&self, at: QueueIx, ix: Ix, wants: i64, reserved: i64) -> Claim {
+        let queue = &self.table[at];
+        let Some(rules) = self.rules(at) else {
+            return Claim::default();
+        };
+        Claim {
+            wants,
+            reserved,
+            deserved: rules.entitled_first(ix).max(reserved),
+            weight: rules.surplus_weight(ix),
+            priority: rules.priority,
+            usage: queue.usage.get(ix),
+            rank: queue.rank,
+            got: 0,
+        }
+    }
+
+    /// What a queue is entitled to: never more, over all queues of a level, than there is.
+    pub(crate) fn entitled(&self, at: QueueIx, ix: Ix) -> i64 {
+        self.table[at].entitled.get(ix)
+    }
+
+    /// What a queue may hold without being above its share: its entitlement, or what it deserves
+    /// where that is more (quotas that add up to more than there is), within its ceiling.
+    pub(crate) fn allocatable(&self, at: QueueIx, ix: Ix) -> i64 {
+        let Some(rules) = self.rules(at) else {
+            return 0;
+        };
+        let share = self.entitled(at, ix).max(rules.entitled_first(ix));
+        share.min(rules.ceiling(ix).unwrap_or(i64::MAX))
+    }
+
+    fn size(&self, at: QueueIx) -> Share {
+        let resources = (0..self.pool.len()).map(|ix| ix as Ix);
+        let parts = resources.filter(|ix| self.counts(*ix)).map(|ix| {
+            let all = self.pool.get(ix);
+            ratio(self.allocatable(at, ix).min(all), all)
+        });
+        Share(parts.sum())
+    }
+
+    /// Does the resource count in shares? How many pods there are does not.
+    pub(super) fn counts(&self, ix: Ix) -> bool {
+        ix != PODS && self.pool.get(ix) > 0
+    }
+}
