@@ -650,3 +650,29 @@ fn nobody_is_moved_without_leave_to_move() {
     c.gang("new", "default", "mid", 1, 1, 4);
     assert!(c.plan().evictions.is_empty());
 }
+
+#[test]
+fn victims_are_taken_node_by_node_where_their_order_would_clear_none() {
+    let mut c = Cluster::new();
+    let names: Vec<String> = (0..4).map(|i| format!("n{i}")).collect();
+    for name in &names {
+        c.nodes(&[(name, 4)]);
+    }
+    c.queue("greedy", 8);
+    c.queue("entitled", 8);
+    for i in 0..16 {
+        let name = format!("old{i:02}");
+        c.gang(&name, "greedy", "mid", 1, 1, 1);
+        // The youngest are spread over all nodes.
+        c.change(&format!("{name}-0"), |pod| {
+            pod["spec"]["nodeName"] = json!(format!("n{}", i % 4));
+            pod["status"] = json!({"phase": "Running"});
+        });
+    }
+    c.gang("new", "entitled", "mid", 2, 2, 4);
+    let plan = c.plan();
+    assert_eq!(plan.evictions.len(), 8, "{:?}", report(&plan, "new"));
+    let nodes: std::collections::BTreeSet<&str> =
+        plan.evictions.iter().map(|e| e.node.as_str()).collect();
+    assert_eq!(nodes.len(), 2);
+}

@@ -22,6 +22,7 @@
 //! every plan that evicts. There are finitely many, so plans come to rest.
 
 mod across;
+mod bynode;
 mod candidates;
 mod fair;
 mod moves;

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::bynode::ByNode;
 use super::candidates::Bite;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
@@ -70,6 +71,17 @@ pub(crate) trait Candidates {
     /// With those gone who are, and the gang not counted: may it come in, as far as the grounds
     /// go on which others are evicted for it?
     fn admits(&self, state: &Scheduler) -> bool;
+
+    /// Everybody who could ever be taken, where that is more than go in one order: how many may be
+    /// taken is bounded then, and others could go instead.
+    fn everybody(&mut self, _: &mut Scheduler) -> Vec<Bite> {
+        Vec::new()
+    }
+
+    /// May one of them be taken, with those gone who are?
+    fn may_take(&self, _: &Scheduler, _: &Bite) -> bool {
+        true
+    }
 }
 
 impl Scheduler {
@@ -176,9 +188,30 @@ impl Scheduler {
         within
     }
 
-    /// Takes candidates until the gang fits, and no more than it needs. None if it does not fit
-    /// with all of them gone; then nothing has changed.
+    /// Takes candidates until the gang fits, and no more than it needs: in their order, and where
+    /// that does not do, node by node. None if the gang does not fit; then nothing has changed.
     pub(crate) fn search(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        candidates: &mut dyn Candidates,
+        now: Timestamp,
+    ) -> Option<Found> {
+        if let Some(found) = self.search_in_order(key, ask, candidates, now) {
+            return Some(found);
+        }
+        let everybody = candidates.everybody(self);
+        if everybody.is_empty() {
+            return None;
+        }
+        let mut by_node = ByNode {
+            bites: self.by_node(ask, everybody),
+            grounds: candidates,
+        };
+        self.search_in_order(key, ask, &mut by_node, now)
+    }
+
+    fn search_in_order(
         &mut self,
         key: &GangKey,
         ask: &Ask,
