@@ -80,3 +80,14 @@ pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Finalizer that keeps a Job's pod until its end was counted.
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
+
+/// Annotation on a PodGroup, job or pod: how long its owner says that it may run, in seconds or as `1h30m`.
+pub const WALLTIME: &str = "muster.io/walltime";
+/// Annotation or label on a PodGroup or pod: whose it is, where a queue limits or shares among its users.
+pub const USER: &str = "muster.io/user";
+/// Annotation on a pod: the part of one GPU that it asks for, as `0.5`.
+pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
+/// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.
+pub const ARRIVAL: &str = "muster.io/arrival";
+/// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.
+pub const DURATION: &str = "muster.io/duration";
