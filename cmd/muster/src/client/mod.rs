@@ -65,6 +65,7 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
         | Command::Server(_)
         | Command::Agent(_)
         | Command::Doctor(_)
+        | Command::Simulate(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Shim { .. } => unreachable!("main runs these itself"),

@@ -33,6 +33,8 @@ const IDLE_WAKES_MAX: u32 = 1000;
 pub struct Options {
     /// Who decides.
     pub policy: Policy,
+    /// What to call it in results; its policy's name if none is given.
+    pub label: Option<String>,
     /// A plan is made at most once in so many seconds; what happens meanwhile is gathered.
     pub gather: Seconds,
     /// Hold every plan of the production scheduler against the invariants.
@@ -53,6 +55,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             policy: Policy::Muster,
+            label: None,
             gather: 1,
             check: true,
             grace: 30,

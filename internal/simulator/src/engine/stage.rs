@@ -66,11 +66,15 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|queue| i64::from(queue.spec.weight.unwrap_or(1)));
         let weights: Vec<i64> = weights.collect();
+        let label = options
+            .label
+            .clone()
+            .unwrap_or_else(|| options.policy.to_string());
         let mut account = Account::new(&hosts, &weights);
         account.begin(first);
         Stage {
             outcome: Outcome {
-                policy: options.policy.to_string(),
+                policy: label.clone(),
                 start: scenario.start,
                 gpu_milli: account.total(),
                 nodes: hosts.len(),
@@ -80,7 +84,7 @@ impl<'a> Stage<'a> {
                 weights,
                 ..Outcome::default()
             },
-            policy: options.policy.to_string(),
+            policy: label,
             planner,
             maker: Maker::new(scenario),
             agenda: Agenda::default(),
