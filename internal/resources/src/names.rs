@@ -9,6 +9,9 @@ pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
 /// The queue that takes whatever names no other; created at start.
 pub const DEFAULT_QUEUE: &str = "default";
 
+/// Annotation on a PodGroup, or a pod without one: how long it runs at least before it may be evicted, in seconds or as `1h30m`.
+pub const MIN_RUNTIME: &str = "muster.io/min-runtime";
+
 /// Label on a training job's pods and services: the job's name. Kubeflow's.
 pub const JOB_NAME: &str = "training.kubeflow.org/job-name";
 /// Label on a training job's pods and services: the controller that made them. Kubeflow's.
@@ -81,10 +84,27 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Finalizer that keeps a Job's pod until its end was counted.
 pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
-/// Annotation on a PodGroup, job or pod: how long its owner says that it may run, in seconds or as `1h30m`.
-pub const WALLTIME: &str = "muster.io/walltime";
-/// Annotation or label on a PodGroup or pod: whose it is, where a queue limits or shares among its users.
+/// Annotation on a Queue, JSON of resource to quantity: how far above its own `deserved` it may go.
+pub const BORROWING_LIMIT: &str = "muster.io/borrowing-limit";
+/// Annotation on a Queue, JSON of resource to quantity: how much of its `deserved` others may use while it is idle.
+pub const LENDING_LIMIT: &str = "muster.io/lending-limit";
+/// Annotation on a Queue: its weight in sharing what is beyond everybody's `deserved`; a quantity, or JSON of resource
+/// to quantity. The queue's weight unless given; 0 for no share of it.
+pub const SURPLUS_WEIGHT: &str = "muster.io/surplus-weight";
+/// Annotation on a Queue, JSON: whom its gangs may evict (`withinQueue`, `reclaim`, `borrow`, `fair`).
+pub const PREEMPTION: &str = "muster.io/preemption";
+/// Annotation on a Queue: how its gangs follow each other: `priority`, `fifo`, `sjf`, `round-robin` or `fair`.
+pub const QUEUE_POLICY: &str = "muster.io/policy";
+/// Annotation on a Queue, JSON of resource to quantity: the most that one user may hold in it.
+pub const USER_LIMIT: &str = "muster.io/user-limit";
+/// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
+/// Annotation on a PodGroup or pod (`true` or `false`): may it be evicted for others? True unless given.
+pub const PREEMPTIBLE: &str = "muster.io/preemptible";
+/// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
+pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
+/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
+pub const WALLTIME: &str = "muster.io/walltime";
 /// Annotation on a pod: the part of one GPU that it asks for, as `0.5`.
 pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
 /// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.

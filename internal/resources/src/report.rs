@@ -103,6 +103,9 @@ pub struct PlacementReport {
     pub tasks: Vec<TaskReport>,
     /// When it may start, where that can be told.
     pub estimate: Option<Timestamp>,
+    /// Why nobody is evicted for it, in a sentence; empty where that was not asked.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub evictions: String,
 }
 
 impl PlacementReport {

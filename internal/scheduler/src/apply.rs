@@ -33,6 +33,7 @@ impl Scheduler {
             Event::PriorityClassChanged(class) => {
                 let priority = Priority {
                     value: class.value,
+                    waits: class.preemption_policy.as_deref() == Some("Never"),
                     default: class.global_default.unwrap_or(false),
                 };
                 let name = class.metadata.name.clone().unwrap_or_default();
@@ -49,7 +50,7 @@ impl Scheduler {
         let Some(known) = self.pods.get(&key) else {
             return;
         };
-        if !known.assumed || known.uid != pod.uid {
+        if !known.assumed || known.stage != Stage::Bound || known.uid != pod.uid {
             return;
         }
         let mut waiting = known.clone();
@@ -58,6 +59,24 @@ impl Scheduler {
         waiting.devices.clear();
         waiting.stage = Stage::Pending;
         self.replace_pod(&key, waiting);
+    }
+
+    /// Undoes the eviction of a pod that a plan evicted and that could not be written down: the
+    /// pod stays. Whoever was to have its room gives it back in the next plan. Does nothing for a
+    /// pod that events have confirmed to be leaving.
+    pub fn forget_eviction(&mut self, pod: &PodRef) {
+        let key = PodKey::new(&pod.namespace, &pod.name);
+        let Some(known) = self.pods.get(&key) else {
+            return;
+        };
+        let Some(stage) = known.evicting.filter(|_| known.uid == pod.uid) else {
+            return;
+        };
+        let mut stays = known.clone();
+        stays.evicting = None;
+        stays.stage = stage;
+        self.world_changed();
+        self.replace_pod(&key, stays);
     }
 
     /// Leaves a gang alone until a time: after a binding failed, so that it is not tried in a
@@ -129,8 +148,23 @@ impl Scheduler {
             priority: told.spec.priority,
             created: told.created,
             queue: told.queue,
+            terms: told.terms,
             asks: devices::asks(told.spec),
+            started: told.started,
+            polite: told.polite,
+            evicting: None,
         };
+        let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
+        match self.pods.get(&key) {
+            Some(old) => {
+                let leaves = new.stage == Stage::Leaving && old.stage != Stage::Leaving;
+                if old.stage.occupies() && (ended || leaves) || old.uid != new.uid {
+                    self.world_changed();
+                }
+            }
+            None if !self.gangs.contains_key(&new.gang) => self.world_changed(),
+            None => {}
+        }
         if let Some(old) = self.pods.get(&key) {
             let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
             if old.assumed && old.uid == new.uid && unbound {
@@ -139,6 +173,9 @@ impl Scheduler {
                 new.node = old.node;
                 new.devices = old.devices.clone();
                 new.assumed = true;
+            }
+            if old.uid == new.uid {
+                keep_decision(old, &mut new);
             }
             if *old == new {
                 self.leave_class(class);
@@ -155,6 +192,7 @@ impl Scheduler {
     }
 
     fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
+        self.version += 1;
         let gang = new.gang.clone();
         let left = self.take_pod(key);
         self.put_pod(key.clone(), new);
@@ -169,7 +207,11 @@ impl Scheduler {
     }
 
     fn pod_gone(&mut self, key: &PodKey) {
+        if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
+            self.world_changed();
+        }
         if let Some((gang, node)) = self.take_pod(key) {
+            self.version += 1;
             self.leave_node(node);
             self.settle(&gang);
         }
@@ -195,10 +237,10 @@ impl Scheduler {
     }
 
     /// Counts a pod in or out, everywhere.
-    fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+    pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         let demand = self.classes.get(pod.class).demand().clone();
         let times = if up { 1 } else { -1 };
-        let gang = self.gang_mut(&pod.gang);
+        let gang = self.gangs.entry(pod.gang.clone()).or_default();
         if up {
             gang.members.insert(key.clone());
         } else {
@@ -206,15 +248,47 @@ impl Scheduler {
         }
         gang.count(key, &pod.task, pod.stage, up);
         gang.count_priority(pod.priority, up);
-        let Some(at) = pod.node else { return };
-        gang.count_node(at, up);
-        if pod.ours {
-            gang.allocated.add(&demand, times);
-            let queue = gang.queue.clone();
-            if !queue.is_empty() {
-                self.queues.charge(&queue, &demand, times);
+        if pod.stage == Stage::Leaving {
+            // Still asked for: an eviction turns what was held into what is waited for.
+            if let Some(payer) = gang.payer.filter(|_| pod.ours) {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.ours {
+                gang.requested.add(&demand, times);
+            }
+            if let Some(at) = pod.node {
+                self.nodes[at].see_leave(&demand, &pod.devices, up);
+                self.touch(at);
+            }
+            return;
+        }
+        let payer = gang.payer;
+        let waits = pod.stage == Stage::Pending;
+        if pod.ours && (waits || pod.stage.occupies()) {
+            gang.requested.add(&demand, times);
+            if waits {
+                gang.waiting.add(&demand, times);
             }
         }
+        if let Some(at) = pod.node {
+            gang.count_node(at, up);
+            gang.count_start(pod.started, up);
+            if pod.stage == Stage::Pipelined {
+                self.nodes[at].pipelined.add(&demand, times);
+            }
+            if pod.ours {
+                gang.allocated.add(&demand, times);
+            }
+        }
+        if let Some(payer) = payer.filter(|_| pod.ours) {
+            if waits || pod.stage.occupies() {
+                self.queues.request(payer.queue, &demand, times);
+            }
+            if pod.node.is_some() {
+                self.queues.charge(payer, &demand, times);
+            }
+        }
+        let Some(at) = pod.node else { return };
         if up {
             self.occupy(at, &demand, &pod.devices);
         } else {
@@ -245,6 +319,7 @@ impl Scheduler {
         {
             return;
         }
+        self.world_changed();
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {
@@ -262,6 +337,7 @@ impl Scheduler {
         if !self.gangs.contains_key(&key) {
             return;
         }
+        self.world_changed();
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         gang.spec = None;
@@ -274,7 +350,14 @@ impl Scheduler {
         if self.queues.get(name).and_then(|queue| queue.rules.as_ref()) == rules.as_ref() {
             return;
         }
-        self.queues.set_rules(name, rules);
+        if self.queues.set_rules(name, rules) {
+            let line = self.queues.get(name).into_iter().flat_map(|q| &q.line);
+            let waiting: Vec<GangKey> = line.map(|place| place.gang.clone()).collect();
+            for key in waiting {
+                self.settle(&key);
+            }
+        }
+        self.world_changed();
         self.changed = true;
     }
 
@@ -286,10 +369,26 @@ impl Scheduler {
         if old == priority {
             return;
         }
+        self.world_changed();
         // Rare: every gang's place may be another now.
         let keys: Vec<GangKey> = self.gangs.keys().cloned().collect();
         for key in keys {
             self.settle(&key);
         }
+    }
+}
+
+/// Keeps what a plan decided of a pod against an event from before: it does not speak of it.
+fn keep_decision(old: &Pod, new: &mut Pod) {
+    let unbound = matches!(new.stage, Stage::Pending);
+    if old.stage == Stage::Pipelined && unbound {
+        new.stage = Stage::Pipelined;
+        new.node = old.node;
+        new.devices = old.devices.clone();
+    }
+    let stays = matches!(new.stage, Stage::Bound | Stage::Running);
+    if old.evicting.is_some() && old.stage == Stage::Leaving && stays {
+        new.evicting = Some(new.stage);
+        new.stage = Stage::Leaving;
     }
 }

@@ -38,6 +38,12 @@ impl Devices {
         self.0.iter().filter(|device| device.healthy).count() as i64
     }
 
+    pub(crate) fn is_healthy(&self, id: &Arc<str>) -> bool {
+        self.0
+            .iter()
+            .any(|device| device.id == *id && device.healthy)
+    }
+
     pub(crate) fn free<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Arc<str>> {
         self.free_devices(held).map(|device| &device.id)
     }

@@ -9,11 +9,14 @@ use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
 
+use crate::evict::VictimKey;
 use crate::line::LineKey;
 use crate::node::NodeIx;
 use crate::phase::Shown;
 use crate::pod::{PodKey, Stage};
+use crate::queue::Payer;
 use crate::resource::{Demand, Names, Room};
+use crate::terms::Terms;
 
 /// Which gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,6 +55,8 @@ pub(crate) struct Spec {
     pub(crate) queue: String,
     pub(crate) priority_class: Option<String>,
     pub(crate) created: Option<Timestamp>,
+    /// On what terms it may be evicted, and whose it is.
+    pub(crate) terms: Terms,
 }
 
 impl Spec {
@@ -78,6 +83,7 @@ impl Spec {
                 .creation_timestamp
                 .as_ref()
                 .map(|time| time.0),
+            terms: Terms::read(&group.metadata),
         }
     }
 }
@@ -86,8 +92,10 @@ impl Spec {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) pending: usize,
+    pub(crate) pipelined: usize,
     pub(crate) bound: usize,
     pub(crate) running: usize,
+    pub(crate) leaving: usize,
     pub(crate) succeeded: usize,
     pub(crate) failed: usize,
 }
@@ -97,8 +105,10 @@ impl Counts {
         match stage {
             Stage::Apart => None,
             Stage::Pending => Some(&mut self.pending),
+            Stage::Pipelined => Some(&mut self.pipelined),
             Stage::Bound => Some(&mut self.bound),
             Stage::Running => Some(&mut self.running),
+            Stage::Leaving => Some(&mut self.leaving),
             Stage::Succeeded => Some(&mut self.succeeded),
             Stage::Failed => Some(&mut self.failed),
         }
@@ -110,14 +120,20 @@ impl Counts {
         }
     }
 
-    /// Members that hold room.
+    /// Members that are on a node, to stay.
     pub(crate) fn occupying(&self) -> usize {
         self.bound + self.running
     }
 
-    /// Members that count towards the minimum without being placed again.
-    pub(crate) fn have(&self) -> usize {
+    /// Members that are on a node or did their work: what a gang's phase is told from.
+    pub(crate) fn there(&self) -> usize {
         self.occupying() + self.succeeded
+    }
+
+    /// Members that count towards the minimum without being placed again: those that are there,
+    /// and those for which a place is held.
+    pub(crate) fn have(&self) -> usize {
+        self.there() + self.pipelined
     }
 
     /// Members that are there and have not failed.
@@ -140,10 +156,24 @@ pub(crate) struct Gang {
     pub(crate) nodes: BTreeMap<NodeIx, usize>,
     /// What members hold on the queue's account.
     pub(crate) allocated: Room,
+    /// What members hold or wait for.
+    pub(crate) requested: Room,
+    /// What waiting members ask for.
+    pub(crate) waiting: Room,
     /// The queue whose account that is.
     pub(crate) queue: String,
+    /// On whose account it goes; none while it belongs nowhere.
+    pub(crate) payer: Option<Payer>,
     /// Members' priorities, and how many have each.
     pub(crate) priorities: BTreeMap<i32, usize>,
+    /// When members that are on nodes started, and how many did then.
+    pub(crate) starts: BTreeMap<Timestamp, usize>,
+    /// Its place among those that could be evicted from its queue.
+    pub(crate) victim: Option<(String, VictimKey)>,
+    /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
+    pub(crate) won: Option<u64>,
+    /// Since when it runs with fewer members than it needs.
+    pub(crate) stale_since: Option<Timestamp>,
     /// Let in by its queue. Stays so: a gang that restarts is not new work.
     pub(crate) admitted: bool,
     /// Counted among its queue's admitted but not started demands.
@@ -173,13 +203,32 @@ impl Gang {
         self.tasks.get(task).copied().unwrap_or_default()
     }
 
-    /// Does what holds room (or has succeeded) make the gang whole?
+    /// Does what holds room, or is meant to, (or has succeeded) make the gang whole?
     pub(crate) fn whole(&self, key: &GangKey) -> bool {
-        let tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
-        self.total.have() >= self.minimum(key)
-            && tasks
-                .into_iter()
-                .all(|(task, min)| self.task(task).have() >= *min)
+        self.whole_by(key, Counts::have)
+    }
+
+    /// Do the members that are on nodes (or have succeeded) make the gang whole?
+    pub(crate) fn whole_there(&self, key: &GangKey) -> bool {
+        self.whole_by(key, Counts::there)
+    }
+
+    /// Would it be whole with so many members more on nodes, so many of them of each task?
+    pub(crate) fn whole_with(
+        &self,
+        key: &GangKey,
+        more: usize,
+        of_task: impl Fn(&str) -> usize,
+    ) -> bool {
+        let mut tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
+        self.total.there() + more >= self.minimum(key)
+            && tasks.all(|(task, min)| self.task(task).there() + of_task(task) >= *min)
+    }
+
+    fn whole_by(&self, key: &GangKey, count: fn(&Counts) -> usize) -> bool {
+        let mut tasks = self.spec.iter().flat_map(|spec| &spec.min_task_member);
+        count(&self.total) >= self.minimum(key)
+            && tasks.all(|(task, min)| count(&self.task(task)) >= *min)
     }
 
     /// Have all members ended, and no others come? Stays so when ended members are deleted.
@@ -190,8 +239,15 @@ impl Gang {
             .as_ref()
             .is_some_and(|shown| shown.phase() == PodGroupPhase::Completed);
         self.total.pending == 0
-            && self.total.occupying() == 0
+            && self.total.pipelined + self.total.occupying() == 0
             && (said || (ended > 0 && ended >= self.minimum(key)))
+    }
+
+    /// Have so many members ended that it cannot become whole by those that still run, and is its
+    /// controller's to judge?
+    pub(crate) fn total_ended(&self, key: &GangKey) -> bool {
+        let ended = self.total.succeeded + self.total.failed;
+        self.total.succeeded > 0 && ended + self.total.occupying() >= self.minimum(key)
     }
 
     /// Is there anything the scheduler may still do for it?
@@ -202,6 +258,23 @@ impl Gang {
     /// Nothing is known of it any more.
     pub(crate) fn forgotten(&self) -> bool {
         self.spec.is_none() && self.members.is_empty()
+    }
+
+    /// What the next turn is to place: the members that the minimum lacks, or one beyond it.
+    /// Exact where members are alike.
+    pub(crate) fn need(&self, key: &GangKey) -> Room {
+        let lacking = self.minimum(key).saturating_sub(self.total.have()).max(1);
+        let pending = self.total.pending.max(1);
+        let mut need = self.waiting.clone();
+        if lacking < pending {
+            let (lacking, pending) = (lacking as i64, pending as i64);
+            for (ix, amount) in self.waiting.iter() {
+                let part = i128::from(amount) * i128::from(lacking);
+                let part = (part + i128::from(pending) - 1) / i128::from(pending);
+                need.set(ix, part as i64);
+            }
+        }
+        need
     }
 
     pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: Stage, up: bool) {
@@ -242,6 +315,19 @@ impl Gang {
         };
         if *members == 0 {
             self.priorities.remove(&priority);
+        }
+    }
+
+    pub(crate) fn count_start(&mut self, started: Option<Timestamp>, up: bool) {
+        let Some(started) = started else { return };
+        let members = self.starts.entry(started).or_insert(0);
+        *members = if up {
+            *members + 1
+        } else {
+            members.saturating_sub(1)
+        };
+        if *members == 0 {
+            self.starts.remove(&started);
         }
     }
 

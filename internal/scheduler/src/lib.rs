@@ -9,6 +9,7 @@
 mod apply;
 mod class;
 mod devices;
+mod evict;
 mod event;
 mod filter;
 mod fit;
@@ -24,13 +25,16 @@ mod report;
 mod resource;
 mod score;
 mod state;
+mod terms;
 mod trial;
 mod view;
 
 pub use event::Event;
+pub use queue::Decay;
 pub use plan::{
-    Bind, Eviction, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef, Reservation, Unscheduled,
+    Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
+    Reservation, ReservationKind, Unscheduled,
 };
-pub use state::{Config, Scheduler};
+pub use state::{Actions, Config, Scheduler};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -100,6 +100,13 @@ pub(crate) struct Node {
     pub(crate) name: Arc<str>,
     pub(crate) offer: Option<Offer>,
     pub(crate) used: Room,
+    /// The part of `used` that is meant for pods that are not bound yet.
+    pub(crate) pipelined: Room,
+    /// What pods hold that are leaving; not in `used`.
+    pub(crate) leaving: Room,
+    /// Pods that are leaving, and the devices they still hold.
+    pub(crate) leavers: usize,
+    pub(crate) leaving_held: BTreeMap<Arc<str>, u32>,
     /// Device ids that pods hold, and how many hold each (more than one is somebody's mistake).
     pub(crate) held: BTreeMap<Arc<str>, u32>,
     /// GPUs asked for by pods that do not say which ones they have.
@@ -123,6 +130,10 @@ impl Node {
             name,
             offer: None,
             used: Room::default(),
+            pipelined: Room::default(),
+            leaving: Room::default(),
+            leavers: 0,
+            leaving_held: BTreeMap::new(),
             held: BTreeMap::new(),
             unnamed_gpus: 0,
             pods: 0,
@@ -159,9 +170,7 @@ impl Node {
         self.used.add(demand, 1);
         self.pods += 1;
         self.unnamed_gpus += unnamed(demand, devices);
-        for id in devices {
-            *self.held.entry(id.clone()).or_insert(0) += 1;
-        }
+        hold(&mut self.held, devices);
         self.count_devices();
     }
 
@@ -169,15 +178,40 @@ impl Node {
         self.used.add(demand, -1);
         self.pods = self.pods.saturating_sub(1);
         self.unnamed_gpus -= unnamed(demand, devices);
-        for id in devices {
-            if let Some(holders) = self.held.get_mut(id) {
-                *holders -= 1;
-                if *holders == 0 {
-                    self.held.remove(id);
-                }
-            }
-        }
+        release(&mut self.held, devices);
         self.count_devices();
+    }
+
+    /// A pod that is on the way out comes to the account, or is gone from it.
+    pub(crate) fn see_leave(&mut self, demand: &Demand, devices: &[Arc<str>], up: bool) {
+        if up {
+            self.leaving.add(demand, 1);
+            self.leavers += 1;
+            hold(&mut self.leaving_held, devices);
+        } else {
+            self.leaving.add(demand, -1);
+            self.leavers = self.leavers.saturating_sub(1);
+            release(&mut self.leaving_held, devices);
+        }
+    }
+
+    /// How much of a resource is free of everybody, of those who leave too, and not counting those
+    /// whose place is only held.
+    pub(crate) fn free_now(&self, ix: u8) -> i64 {
+        let Some(offer) = &self.offer else { return 0 };
+        offer.allocatable.get(ix) - self.used.get(ix) + self.pipelined.get(ix)
+            - self.leaving.get(ix)
+    }
+
+    /// Is more of some resource spoken for than there is?
+    pub(crate) fn overdrawn(&self) -> bool {
+        let Some(offer) = &self.offer else {
+            return true;
+        };
+        self.used
+            .iter()
+            .any(|(ix, used)| used > 0 && used > offer.allocatable.get(ix))
+            || self.held.values().any(|holders| *holders > 1)
     }
 
     fn count_devices(&mut self) {
@@ -186,6 +220,23 @@ impl Node {
             .as_ref()
             .and_then(|offer| offer.devices.as_ref())
             .map_or(0, |devices| devices.free(&self.held).count() as i64);
+    }
+}
+
+fn hold(held: &mut BTreeMap<Arc<str>, u32>, devices: &[Arc<str>]) {
+    for id in devices {
+        *held.entry(id.clone()).or_insert(0) += 1;
+    }
+}
+
+fn release(held: &mut BTreeMap<Arc<str>, u32>, devices: &[Arc<str>]) {
+    for id in devices {
+        if let Some(holders) = held.get_mut(id) {
+            *holders -= 1;
+            if *holders == 0 {
+                held.remove(id);
+            }
+        }
     }
 }
 

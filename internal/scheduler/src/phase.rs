@@ -76,7 +76,7 @@ pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
     if gang.completed(key) {
         return PodGroupPhase::Completed;
     }
-    if total.have() > 0 && gang.whole(key) {
+    if total.there() > 0 && gang.whole_there(key) {
         return PodGroupPhase::Running;
     }
     if total.occupying() > 0 {
@@ -107,7 +107,7 @@ impl Scheduler {
         now.failed = gang.total.failed;
         match report {
             _ if phase == PodGroupPhase::Running => {
-                let members = gang.total.have();
+                let members = gang.total.there();
                 now.put(
                     SCHEDULED,
                     true,
@@ -165,6 +165,7 @@ mod tests {
             queue: "default".into(),
             priority_class: None,
             created: None,
+            terms: Default::default(),
         };
         Gang {
             spec: Some(spec),
@@ -183,6 +184,7 @@ mod tests {
             running,
             succeeded,
             failed,
+            ..Counts::default()
         };
         let table = [
             (counts(0, 0, 0, 0, 0), false, PodGroupPhase::Pending),

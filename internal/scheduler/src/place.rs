@@ -10,7 +10,7 @@ use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::pod::{PodKey, Stage};
-use crate::queue::Bound;
+use crate::queue::{Bound, Door, Payer};
 use crate::report::Obstacle;
 use crate::resource::{CPU, GPU, MEMORY};
 use crate::state::Scheduler;
@@ -21,7 +21,7 @@ pub(crate) struct Placement {
     pub(crate) pod: PodKey,
     pub(crate) node: NodeIx,
     pub(crate) devices: Vec<Arc<str>>,
-    class: ClassIx,
+    pub(crate) class: ClassIx,
 }
 
 /// What came of trying a gang.
@@ -47,6 +47,8 @@ struct Wanted {
     required: Vec<Batch>,
     others: Vec<Batch>,
     needed: usize,
+    /// How many members beyond the minimum are wanted at most.
+    beyond: usize,
 }
 
 /// What ended the placing of a batch early.
@@ -57,7 +59,7 @@ enum Stop {
 
 /// One attempt under way.
 struct Run {
-    queue: String,
+    payer: Payer,
     /// Nodes that members of the gang are on: the first to be looked at for the next.
     own: Vec<NodeIx>,
     placed: Vec<Placement>,
@@ -65,8 +67,18 @@ struct Run {
 }
 
 impl Scheduler {
-    /// Tries to place a gang, and takes what it places.
+    /// Tries to place a gang with all its members, and takes what it places.
     pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
+        self.attempt_most(key, now, usize::MAX)
+    }
+
+    /// Tries to place a gang: its minimum, or so many members beyond it where it is whole.
+    pub(crate) fn attempt_most(
+        &mut self,
+        key: &GangKey,
+        now: Timestamp,
+        beyond: usize,
+    ) -> Attempt {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
         }
@@ -79,9 +91,12 @@ impl Scheduler {
         if gang.total.pending == 0 {
             return Attempt::Nothing;
         }
-        let wanted = self.wanted(key, gang);
+        let Some(payer) = gang.payer else {
+            return Attempt::Nothing;
+        };
+        let wanted = self.wanted(key, gang, beyond);
         let mut run = Run {
-            queue: gang.queue.clone(),
+            payer,
             own: gang.nodes.keys().copied().collect(),
             placed: Vec::new(),
             have: gang.total.have(),
@@ -123,16 +138,17 @@ impl Scheduler {
         if gang.spec.is_none() && !key.lone {
             return Err(Obstacle::no_group(key));
         }
-        let Some(rules) = self.queues.rules(&gang.queue) else {
+        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+        let Some(rules) = rules else {
             return Err(Obstacle::no_queue(&gang.queue));
         };
         if gang.admitted {
             return Ok(());
         }
-        if !rules.open {
+        if rules.door != Door::Open {
             return Err(Obstacle::closed(&gang.queue));
         }
-        if let Some(obstacle) = self.too_large(gang, &rules.capability) {
+        if let Some(obstacle) = self.too_large(gang) {
             return Err(obstacle);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
@@ -145,27 +161,15 @@ impl Scheduler {
     /// Volcano's gate on `minResources`: a gang is let in while its queue's capability could hold
     /// it beside those let in before. A full cluster is no reason to keep it out, one that is
     /// too small is.
-    fn too_large(&self, gang: &Gang, capability: &[(u8, i64)]) -> Option<Obstacle> {
+    fn too_large(&self, gang: &Gang) -> Option<Obstacle> {
         let spec = gang.spec.as_ref()?;
-        let queue = self.queues.get(&gang.queue);
-        for (ix, asked) in &spec.min_resources.0 {
-            if *asked > self.total.get(*ix) {
-                return Some(self.beyond_cluster(*ix, *asked));
-            }
-            let Some((_, allowed)) = capability.iter().find(|(at, _)| at == ix) else {
-                continue;
-            };
-            let held = queue.map_or(0, |q| q.allocated.get(*ix) + q.expected.get(*ix));
-            if held + asked > *allowed {
-                let bound = Bound::Capability {
-                    resource: *ix,
-                    allowed: *allowed,
-                    held,
-                };
-                return Some(self.over_quota(&gang.queue, bound, *asked, 0));
-            }
+        let mut needs = spec.min_resources.0.iter();
+        if let Some((ix, asked)) = needs.find(|(ix, asked)| *asked > self.total.get(*ix)) {
+            return Some(self.beyond_cluster(*ix, *asked));
         }
-        None
+        let bound = self.queues.admits(gang.payer?, &spec.min_resources)?;
+        let asked = spec.min_resources.get(bound.resource());
+        Some(self.over_quota(&gang.queue, bound, asked, 0))
     }
 
     fn missing_members(&self, key: &GangKey, gang: &Gang) -> Option<Obstacle> {
@@ -190,7 +194,8 @@ impl Scheduler {
         ))
     }
 
-    fn wanted(&self, key: &GangKey, gang: &Gang) -> Wanted {
+    /// Beyond the minimum at most so many members are wanted.
+    fn wanted(&self, key: &GangKey, gang: &Gang, beyond: usize) -> Wanted {
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
         let mut short: BTreeMap<&str, usize> = tasks
             .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
@@ -225,6 +230,7 @@ impl Scheduler {
             required: self.batches(required),
             others: self.batches(others),
             needed,
+            beyond,
         }
     }
 
@@ -277,7 +283,10 @@ impl Scheduler {
             return Err(self.obstacle(class, &stop, needed, run));
         }
         let mut rest = stopped.map(|(class, stop)| self.obstacle(class, &stop, 1, run));
+        let mut beyond = wanted.beyond;
         for (class, pods) in later {
+            let pods = &pods[..pods.len().min(beyond)];
+            beyond -= pods.len();
             let (placed, stop) = self.place_batch(class, pods, &mut coming, run);
             if let Some(stop) = stop
                 && rest.is_none()
@@ -338,7 +347,7 @@ impl Scheduler {
         };
         let mut next = 0;
         while next < pods.len() {
-            let (allowed, bound) = self.queues.allows(&run.queue, &demand, |ix| self.idle(ix));
+            let (allowed, bound) = self.queues.allows(run.payer, &demand, |ix| self.idle(ix));
             if let (0, Some(bound)) = (allowed, bound) {
                 return (next, Some(Stop::Queue(bound)));
             }
@@ -368,7 +377,7 @@ impl Scheduler {
                     class,
                 });
             }
-            self.queues.charge(&run.queue, &demand, chunk.len() as i64);
+            self.queues.charge(run.payer, &demand, chunk.len() as i64);
             self.touch(at);
             next += chunk.len();
             if let Some(n) = coming.get_mut(&class) {
@@ -386,9 +395,21 @@ impl Scheduler {
         (next, None)
     }
 
+    /// Devices that nobody holds; those that somebody is about to leave only where the others do
+    /// not suffice.
     fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<Arc<str>> {
         let node = &self.nodes[at];
         match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
+            Some(devices) if count > 0 && !node.leaving_held.is_empty() => {
+                let mut held = node.held.clone();
+                held.extend(node.leaving_held.iter().map(|(id, n)| (id.clone(), *n)));
+                let free = devices.choose(&held, count);
+                if free.len() == count {
+                    free
+                } else {
+                    devices.choose(&node.held, count)
+                }
+            }
             Some(devices) if count > 0 => devices.choose(&node.held, count),
             _ => Vec::new(),
         }
@@ -398,14 +419,10 @@ impl Scheduler {
         let possible = run.have + run.placed.len();
         match stop {
             Stop::Queue(bound) => {
-                let resource = match bound {
-                    Bound::Capability { resource, .. } | Bound::Guarantees { resource, .. } => {
-                        *resource
-                    }
-                };
-                let each = self.classes.get(class).demand().get(resource);
+                let each = self.classes.get(class).demand().get(bound.resource());
                 let asked = each.saturating_mul(missing as i64);
-                self.over_quota(&run.queue, *bound, asked, possible)
+                let queue = self.queues.name(run.payer.queue);
+                self.over_quota(queue, *bound, asked, possible)
             }
             Stop::Room => {
                 self.refresh(class);
@@ -419,7 +436,7 @@ impl Scheduler {
         for placement in &run.placed {
             let demand = self.classes.get(placement.class).demand().clone();
             self.vacate(placement.node, &demand, &placement.devices);
-            self.queues.charge(&run.queue, &demand, -1);
+            self.queues.charge(run.payer, &demand, -1);
             self.touch(placement.node);
         }
     }
@@ -427,22 +444,27 @@ impl Scheduler {
     /// Notes what was placed in the members and their gang. Their room and their queue's account
     /// were taken while placing.
     fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
+        let stages = self.stages(key, placed);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        for placement in placed {
+        for (placement, stage) in placed.iter().zip(stages) {
             let Some(pod) = self.pods.get_mut(&placement.pod) else {
                 continue;
             };
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
-            gang.count(&placement.pod, &pod.task, Stage::Bound, true);
+            gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_node(placement.node, true);
-            gang.allocated
-                .add(self.classes.get(placement.class).demand(), 1);
-            pod.stage = Stage::Bound;
+            let demand = self.classes.get(placement.class).demand();
+            gang.allocated.add(demand, 1);
+            gang.waiting.add(demand, -1);
+            if stage == Stage::Pipelined {
+                self.nodes[placement.node].pipelined.add(demand, 1);
+            }
+            pod.stage = stage;
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
-            pod.assumed = true;
+            pod.assumed = stage == Stage::Bound;
         }
         self.settle(key);
     }

@@ -2,8 +2,7 @@
 //! that none gets ahead of its weight; within a queue the line decides. A gang that does not fit
 //! holds up nobody; how many started past it is in its report.
 
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -13,12 +12,15 @@ use resources::report::PlacementReport;
 use crate::devices;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
+use crate::queue::{Next, Picker, QueueIx, Turns};
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 
 /// How often the lines are gone through in one plan. The first pass places what fits, the second
 /// finds what its refusals look like afterwards; a third is rare.
 const PASSES_MAX: usize = 4;
+/// In one turn a gang gets this part of the members that wait beyond its minimum, or one.
+const BEYOND_PARTS: usize = 16;
 
 /// A pod, and which one of that name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -108,13 +110,110 @@ pub struct Unscheduled {
     pub message: String,
 }
 
-/// A pod to be evicted. This scheduler evicts nobody yet, so there is no such value.
+/// A pod to be evicted. It counts as gone until `forget_eviction` says otherwise; its room is
+/// held for whom it is evicted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Eviction {}
+pub struct Eviction {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its gang.
+    pub group: GroupRef,
+    /// The node that it leaves.
+    pub node: String,
+    /// Why.
+    pub why: EvictionReason,
+    /// The gang that it is evicted for, if for one.
+    pub by: Option<GroupRef>,
+    /// Why, in a sentence.
+    pub message: String,
+}
 
-/// Room kept for a gang. This scheduler keeps none yet, so there is no such value.
+/// Why a pod is evicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EvictionReason {
+    /// By a gang of its own queue that goes before it.
+    Preempted,
+    /// By a gang of another queue, which takes back what it is entitled to.
+    Reclaimed,
+    /// By a gang of another queue that borrows, of higher priority.
+    ReclaimedWhileBorrowing,
+    /// By a gang of another queue whose share is smaller.
+    FairShare,
+    /// It has a place elsewhere.
+    Consolidated,
+    /// Its gang goes on without it.
+    Shrunk,
+    /// Its gang runs with fewer members than it needs.
+    StaleGang,
+    /// Moved so that nodes become whole.
+    Defragmented,
+}
+
+impl EvictionReason {
+    /// The reason in a word, for events and conditions.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            EvictionReason::Preempted => "Preempted",
+            EvictionReason::Reclaimed => "Reclaimed",
+            EvictionReason::ReclaimedWhileBorrowing => "ReclaimedWhileBorrowing",
+            EvictionReason::FairShare => "FairShare",
+            EvictionReason::Consolidated => "Consolidated",
+            EvictionReason::Shrunk => "Shrunk",
+            EvictionReason::StaleGang => "StaleGang",
+            EvictionReason::Defragmented => "Defragmented",
+        }
+    }
+
+    pub(crate) fn sentence(self, by: Option<&GroupRef>, queue: &str) -> String {
+        let by = by.map_or_else(String::new, |by| format!("{}/{}", by.namespace, by.name));
+        match self {
+            EvictionReason::Preempted => format!("makes room for {by}, which goes before it in queue {queue}"),
+            EvictionReason::Reclaimed => {
+                format!("makes room for {by}: queue {queue} holds more than its share")
+            }
+            EvictionReason::ReclaimedWhileBorrowing => {
+                format!("makes room for {by}, of higher priority: queue {queue} borrows")
+            }
+            EvictionReason::FairShare => {
+                format!("makes room for {by}, whose queue has a smaller share than queue {queue}")
+            }
+            EvictionReason::Consolidated => {
+                format!("is moved to another place, so that {by} fits")
+            }
+            EvictionReason::Shrunk => format!("makes room for {by}; its gang goes on without it"),
+            EvictionReason::StaleGang => {
+                "its gang has been running with fewer members than it needs".to_owned()
+            }
+            EvictionReason::Defragmented => {
+                "is moved to another place, so that a node becomes whole".to_owned()
+            }
+        }
+    }
+}
+
+/// Room that is held for a gang.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reservation {}
+pub struct Reservation {
+    /// The gang.
+    pub group: GroupRef,
+    /// Its members, and the node that each is meant for.
+    pub pods: Vec<(PodRef, String)>,
+    /// What kind of room it is.
+    pub kind: ReservationKind,
+}
+
+/// What kind of room is held.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReservationKind {
+    /// Others are leaving it.
+    Nominated,
+    /// It will be free at that time, as far as can be told.
+    Planned {
+        /// When.
+        at: Timestamp,
+    },
+}
 
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -138,11 +237,14 @@ pub struct Plan {
     pub wake: Option<Timestamp>,
 }
 
-/// One queue's line as it stood when the plan began.
+/// One queue's turns within a pass.
 struct Turn {
-    line: Vec<GangKey>,
-    next: usize,
-    /// Places in the line whose gang became whole in this plan.
+    picker: Picker,
+    /// The gang that is next.
+    next: Option<GangKey>,
+    /// Gangs that were tried and are not whole yet, in that order.
+    passed: Vec<GangKey>,
+    /// For each gang that became whole, how many had been passed by then.
     started: Vec<usize>,
 }
 
@@ -161,17 +263,31 @@ impl Scheduler {
         self.plans += 1;
         self.wake = None;
         self.rank_nodes();
+        self.reckon_queues();
+        self.queues.remember(now, self.config.usage);
+        self.reckon_queues();
         let mut plan = Plan::default();
+        self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         for _ in 0..PASSES_MAX {
-            obstacles.clear();
-            let before = plan.binds.len();
-            self.take_turns(now, &mut plan, &mut obstacles);
-            // What was placed after a gang was refused changed what is true of its refusal.
-            if plan.binds.len() == before || obstacles.is_empty() {
+            let mut waiting = Vec::new();
+            for _ in 0..PASSES_MAX {
+                obstacles.clear();
+                waiting.clear();
+                let placed = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
+                // What was placed after a gang was refused changed what is true of its refusal.
+                if !placed || obstacles.is_empty() {
+                    break;
+                }
+            }
+            // Evictions may leave more room than they were for.
+            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles) {
                 break;
             }
         }
+        self.evict_stale(now, &mut plan);
+        plan.reservations = self.nominations();
+        self.queues.note_held();
         self.say(&obstacles, &mut plan);
         self.changed = false;
         self.trim_views();
@@ -179,81 +295,120 @@ impl Scheduler {
         plan
     }
 
-    /// Tries every waiting gang, queue by queue, the queue with the smallest share first.
+    /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
+    /// turn, and members beyond it bit by bit, so that others come between. Those that go on
+    /// waiting are listed in the order of their turns. True if anybody was placed.
     fn take_turns(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
-    ) {
-        let mut turns: BTreeMap<String, Turn> = BTreeMap::new();
-        for (name, queue) in self
-            .queues
-            .iter()
-            .filter(|(_, queue)| !queue.line.is_empty())
-        {
-            let line = queue.line.iter().map(|place| place.gang.clone()).collect();
-            turns.insert(
-                name.clone(),
-                Turn {
-                    line,
-                    next: 0,
-                    started: Vec::new(),
-                },
-            );
+        blocked: &mut Vec<GangKey>,
+    ) -> bool {
+        let mut any = false;
+        let mut turns = Turns::default();
+        let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
+        let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
+        let waiting: Vec<QueueIx> = waiting.map(|(_, at, _)| at).collect();
+        for at in waiting {
+            let user = |key: &GangKey| {
+                let gang = self.gangs.get(key);
+                gang.and_then(|gang| gang.payer).map_or(0, |p| p.user)
+            };
+            let turn = Turn {
+                picker: Picker::new(&self.queues, at, user),
+                next: None,
+                passed: Vec::new(),
+                started: Vec::new(),
+            };
+            lines.insert(at, turn);
+            self.seat(at, &mut lines, &mut turns);
         }
-        let mut order: BTreeSet<(Reverse<i32>, i128, String)> =
-            turns.keys().map(|name| self.standing(name)).collect();
-        while let Some((_, _, name)) = order.pop_first() {
-            let Some(turn) = turns.get_mut(&name) else {
-                continue;
+        while let Some(at) = turns.first() {
+            let Some(key) = lines.get_mut(&at).and_then(|turn| turn.next.take()) else {
+                break;
             };
-            let Some(key) = turn.line.get(turn.next).cloned() else {
-                continue;
+            let gang = self.gangs.get(&key);
+            let was_whole = gang.is_some_and(|gang| gang.whole(&key));
+            let place = gang.and_then(|gang| gang.line.clone());
+            let beyond = match gang {
+                _ if turns.alone() => usize::MAX,
+                Some(gang) if was_whole => (gang.total.pending / BEYOND_PARTS).max(1),
+                _ => 0,
             };
-            let was_whole = self.gangs.get(&key).is_some_and(|gang| gang.whole(&key));
-            match self.attempt(&key, now) {
+            let mut again = false;
+            match self.attempt_most(&key, now, beyond) {
                 Attempt::Nothing => {}
                 Attempt::Blocked(obstacle) => {
-                    obstacles.insert(key, obstacle);
+                    blocked.push(key.clone());
+                    obstacles.insert(key.clone(), obstacle);
                 }
-                Attempt::Placed(placed, rest) => {
+                Attempt::Placed(mut placed, rest) => {
+                    any = true;
+                    placed.retain(|placement| self.is_bound(&placement.pod));
                     self.write_binds(&key, placed, &mut plan.binds);
-                    if !was_whole {
-                        turn.started.push(turn.next);
-                    }
+                    again = was_whole && rest.is_none();
                     if let Some(obstacle) = rest {
-                        obstacles.insert(key, obstacle);
+                        blocked.push(key.clone());
+                        obstacles.insert(key.clone(), obstacle);
                     }
+                    self.serve(&key);
                 }
             }
-            turn.next += 1;
-            if turn.next < turn.line.len() {
-                order.insert(self.standing(&name));
+            let gang = self.gangs.get(&key);
+            let waits = gang.is_some_and(|gang| gang.line.is_some());
+            let whole = gang.is_some_and(|gang| gang.whole(&key));
+            if let Some(turn) = lines.get_mut(&at) {
+                if whole && !was_whole {
+                    turn.started.push(turn.passed.len());
+                } else if waits && !whole {
+                    turn.passed.push(key);
+                }
+                if !(again && waits) {
+                    turn.picker.done(place);
+                }
             }
+            self.seat(at, &mut lines, &mut turns);
         }
-        for turn in turns.values().filter(|turn| !turn.started.is_empty()) {
+        for turn in lines.values().filter(|turn| !turn.started.is_empty()) {
             self.count_overtaken(turn);
         }
+        any
     }
 
-    fn standing(&self, queue: &str) -> (Reverse<i32>, i128, String) {
-        let priority = self.queues.rules(queue).map_or(0, |rules| rules.priority);
-        (
-            Reverse(priority),
-            self.queues.share(queue, &self.total),
-            queue.to_owned(),
-        )
+    /// Looks who is next in a queue, and seats the queue by it.
+    fn seat(&self, at: QueueIx, lines: &mut BTreeMap<QueueIx, Turn>, turns: &mut Turns) {
+        let Some(turn) = lines.get_mut(&at) else {
+            return;
+        };
+        turn.next = turn.picker.next(&self.queues);
+        let gang = turn.next.as_ref().and_then(|key| {
+            let gang = self.gangs.get(key)?;
+            Some(gang.need(key))
+        });
+        let next = match gang {
+            Some(need) => Next::Needs(need),
+            None => Next::Nobody,
+        };
+        turns.seat(&self.queues, at, next);
     }
 
+    fn serve(&mut self, key: &GangKey) {
+        let payer = self.gangs.get(key).and_then(|gang| gang.payer);
+        if let Some(payer) = payer {
+            self.queues.serve(payer.queue, payer.user);
+        }
+    }
+
+    /// Counts, for each gang that was passed, those that started after it was tried.
     fn count_overtaken(&mut self, turn: &Turn) {
-        let mut behind = turn.started.len();
         let mut started = turn.started.iter().peekable();
-        for (place, key) in turn.line.iter().enumerate() {
-            if started.next_if_eq(&&place).is_some() {
-                behind -= 1;
-                continue;
+        let mut before = 0;
+        for (place, key) in turn.passed.iter().enumerate() {
+            while started.next_if(|passed| **passed <= place).is_some() {
+                before += 1;
             }
+            let behind = turn.started.len() - before;
             if behind == 0 {
                 break;
             }
@@ -292,7 +447,7 @@ impl Scheduler {
         let lines: Vec<Vec<GangKey>> = self
             .queues
             .iter()
-            .map(|(_, queue)| queue.line.iter().map(|place| place.gang.clone()).collect())
+            .map(|(_, _, queue)| queue.line.iter().map(|place| place.gang.clone()).collect())
             .collect();
         for line in lines {
             for (ahead, key) in line.iter().enumerate() {
@@ -305,6 +460,16 @@ impl Scheduler {
                 self.stirred.remove(key);
                 plan.reports.push(report);
             }
+        }
+        for key in self.nominated.clone() {
+            if obstacles.contains_key(&key) {
+                continue;
+            }
+            let obstacle = self.waits_for_leavers(&key);
+            let report = self.report(&key, &obstacle, 0);
+            plan.groups.extend(self.status_update(&key, Some(&report)));
+            self.stirred.remove(&key);
+            plan.reports.push(report);
         }
         for key in std::mem::take(&mut self.stirred) {
             plan.groups.extend(self.status_update(&key, None));

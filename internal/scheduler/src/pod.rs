@@ -12,6 +12,7 @@ use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
 use crate::node::NodeIx;
+use crate::terms::Terms;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,10 +42,14 @@ pub(crate) enum Stage {
     Apart,
     /// Waits for a node.
     Pending,
+    /// Has a place that is held for it, and waits until whoever leaves it is gone.
+    Pipelined,
     /// Has a node; its room is taken until the pod is gone or has ended.
     Bound,
     /// Bound and running.
     Running,
+    /// Evicted or deleted, and not gone yet: what it holds is spoken for, and not free.
+    Leaving,
     /// Ended well.
     Succeeded,
     /// Ended badly.
@@ -52,8 +57,14 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
+    /// Does it take room, as far as whoever comes next is concerned?
     pub(crate) fn occupies(self) -> bool {
-        matches!(self, Stage::Bound | Stage::Running)
+        matches!(self, Stage::Pipelined | Stage::Bound | Stage::Running)
+    }
+
+    /// Is there a node that it is on, or is meant for?
+    pub(crate) fn on_node(self) -> bool {
+        self.occupies() || self == Stage::Leaving
     }
 }
 
@@ -70,13 +81,20 @@ pub(crate) struct Pod {
     pub(crate) devices: Vec<Arc<str>>,
     /// Bound by a plan that no event has confirmed yet.
     pub(crate) assumed: bool,
+    /// Evicted by a plan that no event has confirmed yet; how it stood before.
+    pub(crate) evicting: Option<Stage>,
     /// Is it this scheduler's to place, and so on its queue's account?
     pub(crate) ours: bool,
     pub(crate) priority: Option<i32>,
     pub(crate) created: Option<Timestamp>,
     /// The queue it names itself.
     pub(crate) queue: Option<String>,
+    pub(crate) terms: Terms,
     pub(crate) asks: Vec<Ask>,
+    /// Since when it runs, where its status says so.
+    pub(crate) started: Option<Timestamp>,
+    /// It waits rather than evict others.
+    pub(crate) polite: bool,
 }
 
 /// What a Pod object says, before its class and node are looked up.
@@ -92,6 +110,9 @@ pub(crate) struct Told<'a> {
     pub(crate) ours: bool,
     pub(crate) created: Option<Timestamp>,
     pub(crate) queue: Option<String>,
+    pub(crate) started: Option<Timestamp>,
+    pub(crate) polite: bool,
+    pub(crate) terms: Terms,
 }
 
 impl<'a> Told<'a> {
@@ -119,6 +140,7 @@ impl<'a> Told<'a> {
         let stage = match (phase, node) {
             (Some("Succeeded"), _) => Stage::Succeeded,
             (Some("Failed"), _) => Stage::Failed,
+            (_, Some(_)) if meta.deletion_timestamp.is_some() => Stage::Leaving,
             (Some("Running"), Some(_)) => Stage::Running,
             (_, Some(_)) => Stage::Bound,
             (_, None) if !ours || gated || meta.deletion_timestamp.is_some() => Stage::Apart,
@@ -134,17 +156,24 @@ impl<'a> Told<'a> {
             uid: meta.uid.clone().unwrap_or_default(),
             task: Arc::from(annotation(TASK_SPEC).unwrap_or_default()),
             stage,
-            node: node.filter(|_| stage.occupies()),
-            devices: if stage.occupies() {
+            node: node.filter(|_| stage.on_node()),
+            devices: if stage.on_node() {
                 devices::ids(&chosen(meta.annotations.as_ref()))
             } else {
                 Vec::new()
             },
             ours,
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
+            started: pod
+                .status
+                .as_ref()
+                .and_then(|status| status.start_time.as_ref())
+                .map(|time| time.0),
+            polite: spec.preemption_policy.as_deref() == Some("Never"),
             queue: annotation(QUEUE_NAME)
                 .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
                 .map(str::to_owned),
+            terms: Terms::read(meta),
         })
     }
 }

@@ -6,7 +6,7 @@ use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
 use crate::gang::GangKey;
-use crate::queue::Bound;
+use crate::queue::{Bound, QueueIx};
 use crate::resource::{Ix, PODS};
 use crate::state::Scheduler;
 
@@ -23,6 +23,8 @@ pub(crate) struct Obstacle {
     nodes: usize,
     /// Members that run or would find room.
     possible: usize,
+    /// Why nobody is evicted for it.
+    evictions: String,
 }
 
 impl Obstacle {
@@ -79,6 +81,19 @@ impl Obstacle {
         obstacle
     }
 
+    /// Could room, or a queue's bounds, be what it lacks? Only then may evictions help.
+    pub(crate) fn is_of_room(&self) -> bool {
+        matches!(
+            self.verdict,
+            Verdict::InsufficientResources | Verdict::QuotaExceeded
+        )
+    }
+
+    /// Adds why nobody is evicted.
+    pub(crate) fn no_evictions(&mut self, why: &str) {
+        self.evictions = format!("nothing is evicted for it: {why}");
+    }
+
     pub(crate) fn undecided(what: &str, have: usize) -> Obstacle {
         let mut obstacle = Obstacle::new(
             Verdict::NoNodeFits,
@@ -111,42 +126,103 @@ impl Scheduler {
         asked: i64,
         possible: usize,
     ) -> Obstacle {
-        let mut obstacle = match bound {
+        let name = self.names.name(bound.resource());
+        let say = |amount: i64| quantity_of(name, amount);
+        let short = say(asked.saturating_sub(bound.leaves()));
+        let asked = say(asked);
+        // The queue that binds may be one above the gang's own.
+        let who = |at: QueueIx| match self.queues.name(at) {
+            binding if binding == queue => format!("queue {queue}"),
+            binding => format!("queue {binding}, above queue {queue},"),
+        };
+        let inside = |kept: i64| match kept {
+            ..=0 => String::new(),
+            kept => format!(", keeps {} for queues inside it", say(kept)),
+        };
+        let (binding, would_fit) = match bound {
             Bound::Capability {
-                resource,
+                queue: at,
                 allowed,
                 held,
-            } => {
-                let name = self.names.name(resource);
-                let short = quantity_of(name, held + asked - allowed);
-                let [held, allowed, asked] = [held, allowed, asked].map(|n| quantity_of(name, n));
-                Obstacle::new(
-                    Verdict::QuotaExceeded,
-                    format!(
-                        "queue {queue} holds {held} of the {allowed} {name} it may use, and {asked} more are needed"
-                    ),
-                    format!(
-                        "{short} {name} given back in queue {queue}, or that much more capability"
-                    ),
-                )
-            }
-            Bound::Guarantees {
-                resource,
-                idle,
                 kept,
+                ..
+            } => (
+                format!(
+                    "{} holds {} of the {} {name} it may use{}, and {asked} more are needed",
+                    who(at),
+                    say(held),
+                    say(allowed),
+                    inside(kept)
+                ),
+                format!(
+                    "{short} {name} given back in queue {}, or that much more capability",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::Borrowing {
+                queue: at,
+                allowed,
+                held,
+                kept,
+                ..
+            } => (
+                format!(
+                    "{} holds {} of the {} {name} that it deserves and may borrow{}, and {asked} more are needed",
+                    who(at),
+                    say(held),
+                    say(allowed),
+                    inside(kept)
+                ),
+                format!(
+                    "{short} {name} given back in queue {}, or a borrowing limit higher by that",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::Deserved {
+                queue: at,
+                allowed,
+                held,
+                ..
+            } => (
+                format!(
+                    "non-preemptible work of {} holds {} of the {} {name} that the queue deserves, and {asked} more are needed",
+                    who(at).trim_end_matches(','),
+                    say(held),
+                    say(allowed)
+                ),
+                format!(
+                    "{short} {name} given back by non-preemptible work in queue {}, a higher deserved amount, or a gang that may be preempted",
+                    self.queues.name(at)
+                ),
+            ),
+            Bound::User {
+                queue: at,
+                user,
+                allowed,
+                held,
+                ..
             } => {
-                let name = self.names.name(resource);
-                let short = quantity_of(name, kept + asked - idle);
-                let [idle, kept, asked] = [idle, kept, asked].map(|n| quantity_of(name, n));
-                Obstacle::new(
-                    Verdict::QuotaExceeded,
+                let user = self.queues.user_name(user);
+                (
                     format!(
-                        "{idle} {name} are free, {kept} of them kept for other queues' guarantees, and {asked} more are needed"
+                        "user {user} holds {} of the {} {name} that a user may use in {}, and {asked} more are needed",
+                        say(held),
+                        say(allowed),
+                        who(at).trim_end_matches(',')
                     ),
-                    format!("{short} {name} becoming free, or smaller guarantees"),
+                    format!("{short} {name} given back by user {user}, or a higher user limit"),
                 )
             }
+            Bound::Guarantees { idle, kept, .. } => (
+                format!(
+                    "{} {name} are free, {} of them kept for other queues' guarantees, and {asked} more are needed",
+                    say(idle),
+                    say(kept)
+                ),
+                format!("{short} {name} becoming free, or smaller guarantees"),
+            ),
         };
+        let mut obstacle = Obstacle::new(Verdict::QuotaExceeded, binding, would_fit);
         obstacle.possible = possible;
         obstacle
     }
@@ -292,6 +368,26 @@ impl Scheduler {
         }
     }
 
+    /// Why a gang waits for which room is held.
+    pub(crate) fn waits_for_leavers(&self, key: &GangKey) -> Obstacle {
+        let Some(gang) = self.gangs.get(key) else {
+            return Obstacle::default();
+        };
+        let nodes = gang.nodes.keys().filter(|at| self.nodes[**at].leavers > 0);
+        let (mut leavers, mut places) = (0, 0);
+        for at in nodes {
+            leavers += self.nodes[*at].leavers;
+            places += 1;
+        }
+        let mut obstacle = Obstacle::new(
+            Verdict::Waiting,
+            format!("room is held for it; {leavers} pods are leaving {places} of its nodes"),
+            "those pods ending".into(),
+        );
+        obstacle.possible = gang.total.have();
+        obstacle
+    }
+
     /// The report on a waiting gang, with so many before it in its queue.
     pub(crate) fn report(
         &mut self,
@@ -327,6 +423,7 @@ impl Scheduler {
             ahead,
             tasks: Vec::new(),
             estimate: None,
+            evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);
         report

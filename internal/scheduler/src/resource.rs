@@ -158,6 +158,16 @@ impl Room {
         }
     }
 
+    /// How many numbers it has amounts for.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Is every amount zero?
+    pub(crate) fn is_zero(&self) -> bool {
+        self.0.iter().all(|amount| *amount == 0)
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, i64)> + '_ {
         self.0
             .iter()

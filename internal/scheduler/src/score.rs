@@ -14,6 +14,9 @@ const PREFERENCE: i64 = 10;
 /// GPUs of the node that the class has no use for.
 const GPUS_WASTED: i64 = 1;
 
+/// Room that somebody has yet to leave is taken last, but before avoided taints.
+const NOT_YET: i64 = 500_000;
+
 /// Where a node stands for a class: nodes are sought by tier, then by how many of the class they
 /// hold, then by what would be left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,8 +62,14 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
         0
     };
     let spare_gpus = free - asked.saturating_mul(i64::from(count));
+    let waits = node.leavers > 0
+        && class
+            .demand()
+            .0
+            .iter()
+            .any(|(ix, amount)| node.free_now(*ix) < *amount);
     Key {
-        tier,
+        tier: tier + if waits { NOT_YET } else { 0 },
         count,
         spare_gpus,
         idle: idle(node, offer),

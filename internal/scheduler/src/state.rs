@@ -4,17 +4,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
+use crate::evict::{Likeness, VictimKey};
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
-use crate::line::LineKey;
+use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
-use crate::queue::Queues;
+use crate::queue::{Decay, Payer, Policy, Queues, ROOT};
 use crate::resource::{Demand, Ix, Names, Room};
+use crate::terms::Terms;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
@@ -24,13 +26,52 @@ const VIEWS_MAX: usize = 256;
 pub struct Config {
     /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
     pub scheduler_names: Vec<String>,
+    /// What plans may do.
+    pub actions: Actions,
+    /// How long a gang may run with fewer members than it needs before it is evicted whole.
+    pub stale_after: SignedDuration,
+    /// How queues' past use counts in their entitlements; none: it does not.
+    pub usage: Option<Decay>,
 }
+
+/// What plans may do. Actions come in this order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Actions {
+    /// Place gangs in free room.
+    pub allocate: bool,
+    /// Move pods so that a gang fits, where each of them has another place.
+    pub consolidate: bool,
+    /// Take back from other queues what they hold beyond their share.
+    pub reclaim: bool,
+    /// Take from gangs of lower priority in the same queue.
+    pub preempt: bool,
+    /// Start gangs out of order where nobody before them starts later for it.
+    pub backfill: bool,
+}
+
+impl Default for Actions {
+    fn default() -> Actions {
+        Actions {
+            allocate: true,
+            consolidate: false,
+            reclaim: true,
+            preempt: true,
+            backfill: true,
+        }
+    }
+}
+
+/// How long a gang below its minimum is left running unless configured otherwise.
+const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
 impl Default for Config {
     fn default() -> Config {
         let names = ["muster", "default-scheduler", "volcano", ""];
         Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
+            actions: Actions::default(),
+            stale_after: STALE_AFTER,
+            usage: None,
         }
     }
 }
@@ -39,6 +80,8 @@ impl Default for Config {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Priority {
     pub(crate) value: i32,
+    /// `preemptionPolicy: Never`: who has it waits rather than evict others.
+    pub(crate) waits: bool,
     pub(crate) default: bool,
 }
 
@@ -71,6 +114,18 @@ pub struct Scheduler {
     /// When a held gang may be tried again.
     pub(crate) wake: Option<Timestamp>,
     pub(crate) plans: u64,
+    /// Gangs for which places are held.
+    pub(crate) nominated: BTreeSet<GangKey>,
+    /// By queue: gangs on nodes, in the order in which they would be evicted.
+    pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
+    /// How often the world changed by itself, not by a plan: see `evict`.
+    pub(crate) age: u64,
+    /// How often anything changed that a search for evictions could see.
+    pub(crate) version: u64,
+    /// Gangs that run with fewer members than they need.
+    pub(crate) broken: BTreeSet<GangKey>,
+    /// Searches for evictions that came to nothing, at which version, and why.
+    pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
 }
 
 impl Scheduler {
@@ -98,6 +153,12 @@ impl Scheduler {
             stirred: BTreeSet::new(),
             wake: None,
             plans: 0,
+            nominated: BTreeSet::new(),
+            victims: BTreeMap::new(),
+            age: 0,
+            version: 0,
+            broken: BTreeSet::new(),
+            refused: BTreeMap::new(),
         }
     }
 
@@ -128,7 +189,7 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some() || node.pods + node.leavers > 0 || self.node_index.get(&node.name) != Some(&at) {
             return;
         }
         self.node_index.remove(&node.name);
@@ -150,7 +211,14 @@ impl Scheduler {
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
+        self.world_changed();
         self.weigh(at, 1);
+    }
+
+    /// Notes that something happened that no plan brought about.
+    pub(crate) fn world_changed(&mut self) {
+        self.age += 1;
+        self.version += 1;
     }
 
     /// Counts a node's room among the cluster's, or takes it out.
@@ -251,7 +319,7 @@ impl Scheduler {
         named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
     }
 
-    fn priority_of(&self, gang: &Gang) -> i32 {
+    pub(crate) fn priority_of(&self, gang: &Gang) -> i32 {
         let class = gang
             .spec
             .as_ref()
@@ -295,10 +363,15 @@ impl Scheduler {
         } else {
             self.queue_of(key, gang)
         };
-        if gang.queue != queue {
-            self.move_gang(key, &queue);
+        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
+        if self.gangs.get(key).is_some_and(|gang| gang.payer != payer) {
+            self.move_gang(key, queue, payer);
         }
+        self.note_victim(key);
+        self.note_broken(key);
         if forgotten {
+            self.nominated.remove(key);
+            self.broken.remove(key);
             self.gangs.remove(key);
             self.stirred.remove(key);
             return;
@@ -307,12 +380,11 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return;
         };
-        let place = gang
-            .waits(key)
-            .then(|| LineKey::new(self.priority_of(gang), self.since(gang), key.clone()));
+        let Some(payer) = gang.payer else { return };
+        let place = gang.waits(key).then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
-            let line = &mut self.queues.entry(&queue).line;
+            let line = &mut self.queues.at_mut(payer.queue).line;
             if let Some(old) = &gang.line {
                 line.remove(old);
             }
@@ -332,35 +404,85 @@ impl Scheduler {
             let times = if expects { 1 } else { -1 };
             if let Some(spec) = &gang.spec {
                 self.queues
-                    .entry(&queue)
-                    .expected
-                    .add(&spec.min_resources, times);
+                    .expect(payer.queue, &spec.min_resources, times);
             }
         }
     }
 
-    /// Moves a gang and what it holds from its queue's account to another's; the empty name is
-    /// no queue.
-    fn move_gang(&mut self, key: &GangKey, to: &str) {
+    fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
+        let rules = self.queues.rules(payer.queue);
+        let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
+        let standing = Standing {
+            priority: self.priority_of(gang),
+            whole: gang.whole(key),
+            seconds: self.terms_of(gang).walltime,
+            created: self.since(gang),
+        };
+        LineKey::new(policy, standing, key.clone())
+    }
+
+    /// What the gang says: its PodGroup, or else its first member.
+    pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
+        let first = gang.members.first().and_then(|pod| self.pods.get(pod));
+        let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
+        match &gang.spec {
+            Some(spec) => spec.terms.or(&member),
+            None => member,
+        }
+    }
+
+    /// On whose account the gang goes. Its namespace stands for a user that nobody named.
+    fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
+        let terms = match self.gangs.get(key) {
+            Some(gang) => self.terms_of(gang),
+            None => Terms::default(),
+        };
+        let user = match &terms.user {
+            Some(user) => self.queues.user(user),
+            None => self.queues.user(&format!("namespace/{}", key.namespace)),
+        };
+        Payer {
+            queue: self.queues.place(queue),
+            user,
+            fixed: terms.preemptible == Some(false),
+        }
+    }
+
+    /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
+    /// What others' pods use is not the queues' to share.
+    pub(crate) fn reckon_queues(&mut self) {
+        self.queues.relink_now();
+        let mut pool = Room::default();
+        for (ix, all) in self.total.iter() {
+            let foreign = self.used.get(ix) - self.queues.allocated(ROOT, ix);
+            pool.set(ix, (all - foreign.max(0)).max(0));
+        }
+        self.queues.reckon(pool);
+    }
+
+    /// Moves a gang and what it holds and asks for from one account to another.
+    fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
         self.unexpect(key);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        let from = std::mem::replace(&mut gang.queue, to.to_owned());
-        let held = gang.allocated.clone();
+        gang.queue = queue;
+        let from = std::mem::replace(&mut gang.payer, to);
+        let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
         let place = gang.line.take();
-        if !from.is_empty() {
-            self.queues.charge_room(&from, &held, -1);
-            let queue = self.queues.entry(&from);
-            queue.gangs = queue.gangs.saturating_sub(1);
-            if let Some(place) = place {
-                queue.line.remove(&place);
-            }
-            self.queues.tidy(&from);
-        }
-        if !to.is_empty() {
-            self.queues.entry(to).gangs += 1;
+        // First the new one: it may be the same queue, which must not be forgotten meanwhile.
+        if let Some(to) = to {
+            self.queues.join(to.queue);
             self.queues.charge_room(to, &held, 1);
+            self.queues.request_room(to.queue, &requested, 1);
+        }
+        if let Some(from) = from {
+            self.queues.charge_room(from, &held, -1);
+            self.queues.request_room(from.queue, &requested, -1);
+            if let Some(place) = place {
+                self.queues.at_mut(from.queue).line.remove(&place);
+            }
+            self.queues.leave(from.queue);
         }
     }
 
@@ -371,11 +493,9 @@ impl Scheduler {
         };
         if std::mem::take(&mut gang.expected)
             && let Some(spec) = &gang.spec
+            && let Some(payer) = gang.payer
         {
-            self.queues
-                .entry(&gang.queue)
-                .expected
-                .add(&spec.min_resources, -1);
+            self.queues.expect(payer.queue, &spec.min_resources, -1);
         }
     }
 }

@@ -71,10 +71,12 @@ impl Scheduler {
         }
         keys.sort_unstable();
         keys.dedup();
+        self.reckon_queues();
         let trial = self.try_gangs(&keys, now);
         for event in gone {
             self.apply(event);
         }
+        self.reckon_queues();
         (self.changed, self.stirred, self.wake) = before;
         trial
     }

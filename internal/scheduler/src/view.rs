@@ -48,11 +48,37 @@ pub struct PodView {
     pub devices: Vec<String>,
 }
 
-/// One queue.
+/// One queue. Amounts are of the queue and all below it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct QueueView {
+    /// The queue above it; none for one right below the root.
+    pub parent: Option<String>,
     /// What its gangs hold.
     pub allocated: Amounts,
+    /// What those of them hold that must not be evicted.
+    pub fixed: Amounts,
+    /// What its gangs hold and wait for.
+    pub requested: Amounts,
+    /// What it is entitled to now: its part of what there is, given what all queues ask for.
+    pub entitled: Amounts,
+    /// What it deserves: its quota, where one is said.
+    pub deserved: Amounts,
+    /// The most it may hold, where that is said.
+    pub ceiling: Amounts,
+    /// What is kept free for it and not used.
+    pub kept: Amounts,
+    /// The largest part of the cluster that it holds.
+    pub share: f64,
+    /// Of which resource that is.
+    pub dominant: Option<String>,
+    /// The largest part of its entitlement that it holds: above 1, it may lose some.
+    pub share_of_entitled: f64,
+    /// A resource of which it holds more than its share.
+    pub above: Option<String>,
+    /// What it used of late, where that counts.
+    pub usage: Amounts,
+    /// What of its object could not be read.
+    pub faults: Vec<String>,
     /// Gangs that wait, in the order of the line: namespace and name.
     pub line: Vec<(String, String)>,
     /// Gangs by phase: Pending, Inqueue, Running, Completed, Unknown. Only PodGroups count.
@@ -105,21 +131,7 @@ impl Scheduler {
     /// What each queue holds and who waits in it: costs the number of gangs.
     #[must_use]
     pub fn queue_views(&self) -> BTreeMap<String, QueueView> {
-        let mut views: BTreeMap<String, QueueView> = BTreeMap::new();
-        for (name, queue) in self.queues.iter() {
-            let line = queue.line.iter().map(|place| {
-                (
-                    place.gang.namespace.to_string(),
-                    place.gang.name.to_string(),
-                )
-            });
-            let view = QueueView {
-                allocated: self.names.amounts(&queue.allocated),
-                line: line.collect(),
-                phases: BTreeMap::new(),
-            };
-            views.insert(name.clone(), view);
-        }
+        let mut views: BTreeMap<String, QueueView> = self.queues.views(&self.names);
         for (key, gang) in self.gangs.iter().filter(|(_, gang)| gang.spec.is_some()) {
             let phase = crate::phase::phase(key, gang).as_str();
             if let Some(view) = views.get_mut(&gang.queue) {

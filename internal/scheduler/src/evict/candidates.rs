@@ -1,0 +1,278 @@
+//! Who could be evicted, in the order in which they would be: lower priority first, members
+//! beyond a gang's minimum before any gang is lost, the last to start before those who ran long.
+//! The order is kept per queue as gangs come and go, so that nobody has to be looked for.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::txn::Standing;
+use crate::gang::{Gang, GangKey};
+use crate::pod::PodKey;
+use crate::state::Scheduler;
+
+/// A running gang's place among those that could be evicted from its queue. Lesser goes first.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct VictimKey {
+    pub(crate) priority: i32,
+    started: Reverse<Timestamp>,
+    pub(crate) created: Reverse<Timestamp>,
+    pub(crate) gang: Reverse<GangKey>,
+}
+
+impl VictimKey {
+    /// Becomes the least place of a priority: all before it are of a lower one.
+    pub(crate) fn to_first_of(&mut self, priority: i32) {
+        self.priority = priority;
+        self.started = Reverse(Timestamp::MAX);
+        self.created = Reverse(Timestamp::MAX);
+        // No name is as great: the others decide.
+    }
+}
+
+/// What is taken from one gang at once: a member beyond its minimum, or all that is left.
+#[derive(Clone, Debug)]
+pub(crate) struct Bite {
+    pub(crate) gang: GangKey,
+    pub(crate) pods: Vec<PodKey>,
+    /// Does the gang stay whole?
+    pub(crate) shrinks: bool,
+    /// Where the pods stood, once they are taken.
+    pub(crate) before: Vec<Standing>,
+}
+
+/// Why a gang may not be touched now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Spared {
+    /// Its minimum runtime is not over until then.
+    Until(Timestamp),
+    /// It got in by an eviction itself, or was bound a moment ago.
+    New,
+}
+
+/// Goes through one queue's candidates. Valid while nobody else changes which gangs there are.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    queue: String,
+    /// Only gangs before this one.
+    end: Option<VictimKey>,
+    at: Option<VictimKey>,
+    /// The last gang of a lower priority than those gone through now.
+    from: Option<VictimKey>,
+    priority: Option<i32>,
+    losing: bool,
+    ready: Vec<Bite>,
+    /// The earliest time at which somebody spared may be touched.
+    pub(crate) spared_until: Option<Timestamp>,
+}
+
+impl Cursor {
+    /// All candidates of a queue, or those before a place.
+    pub(crate) fn new(queue: &str, end: Option<VictimKey>) -> Cursor {
+        Cursor {
+            queue: queue.to_owned(),
+            end,
+            at: None,
+            from: None,
+            priority: None,
+            losing: false,
+            ready: Vec::new(),
+            spared_until: None,
+        }
+    }
+
+    /// The next to go, if the one before is gone.
+    pub(crate) fn next(&mut self, state: &Scheduler, now: Timestamp) -> Option<Bite> {
+        loop {
+            if let Some(bite) = self.ready.pop() {
+                return Some(bite);
+            }
+            let gangs = state.victims.get(&self.queue)?;
+            let after = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+            let before = self.end.as_ref();
+            let next = gangs
+                .range((after, Bound::Unbounded))
+                .next()
+                .filter(|next| before.is_none_or(|end| *next < end));
+            match next {
+                Some(next) if *self.priority.get_or_insert(next.priority) == next.priority => {
+                    self.at = Some(next.clone());
+                    self.chew(state, &next.gang.0.clone(), now);
+                }
+                // All of this priority were asked to shrink: now they lose their gangs.
+                _ if !self.losing && self.priority.is_some() => {
+                    self.losing = true;
+                    self.at.clone_from(&self.from);
+                }
+                Some(next) => {
+                    self.priority = Some(next.priority);
+                    self.losing = false;
+                    self.from.clone_from(&self.at);
+                }
+                None => return None,
+            }
+        }
+    }
+
+    fn chew(&mut self, state: &Scheduler, key: &GangKey, now: Timestamp) {
+        let Some(gang) = state.gangs.get(key) else {
+            return;
+        };
+        if self.losing {
+            match state.spared(gang, now) {
+                Some(Spared::Until(then)) => {
+                    self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
+                }
+                Some(Spared::New) => {}
+                None => self.ready.extend(state.whole_bite(key, gang)),
+            }
+        } else if !state.is_new(gang) {
+            self.ready = state.surplus(key, gang);
+        }
+    }
+}
+
+impl Scheduler {
+    /// Puts a gang where it belongs among those that could be evicted; part of settling it.
+    pub(crate) fn note_victim(&mut self, key: &GangKey) {
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
+        if gang.total.pipelined > 0 {
+            self.nominated.insert(key.clone());
+        } else {
+            self.nominated.remove(key);
+        }
+        let there = gang.total.pipelined + gang.total.occupying() > 0;
+        let ours = there && gang.allocated.iter().any(|(_, held)| held > 0);
+        let fixed = gang.payer.is_none_or(|payer| payer.fixed);
+        let place = (ours && !fixed && !gang.forgotten())
+            .then(|| self.victim_key(key, gang));
+        let same = match (&gang.victim, &place) {
+            (Some((queue, old)), Some(new)) => *queue == gang.queue && old == new,
+            (None, None) => true,
+            _ => false,
+        };
+        if same {
+            return;
+        }
+        let queue = gang.queue.clone();
+        let place = place.map(|place| (queue, place));
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        if let Some((queue, old)) = std::mem::replace(&mut gang.victim, place.clone())
+            && let Some(gangs) = self.victims.get_mut(&queue)
+        {
+            gangs.remove(&old);
+            if gangs.is_empty() {
+                self.victims.remove(&queue);
+            }
+        }
+        if let Some((queue, new)) = place {
+            self.victims.entry(queue).or_default().insert(new);
+        }
+    }
+
+    /// Where the gang is, or would be, among those that could be evicted.
+    pub(crate) fn victim_key(&self, key: &GangKey, gang: &Gang) -> VictimKey {
+        let started = gang.starts.keys().next().copied();
+        VictimKey {
+            priority: self.priority_of(gang),
+            started: Reverse(started.unwrap_or(Timestamp::MAX)),
+            created: Reverse(self.since(gang).unwrap_or(Timestamp::UNIX_EPOCH)),
+            gang: Reverse(key.clone()),
+        }
+    }
+
+    /// Did the gang get where it is by a plan that nothing from outside has come after?
+    fn is_new(&self, gang: &Gang) -> bool {
+        gang.won == Some(self.age)
+            || gang.members.iter().any(|pod| {
+                let pod = self.pods.get(pod);
+                pod.is_some_and(|pod| pod.assumed)
+            })
+    }
+
+    /// Is the gang not to be lost now?
+    fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Spared> {
+        if self.is_new(gang) {
+            return Some(Spared::New);
+        }
+        let least = self.terms_of(gang).min_runtime.unwrap_or(0);
+        if least == 0 || gang.total.occupying() == 0 {
+            return None;
+        }
+        // Not seen to run yet: its time has not begun.
+        let started = gang.starts.keys().next().copied().unwrap_or(now);
+        let over = started
+            .checked_add(SignedDuration::from_secs(least))
+            .unwrap_or(Timestamp::MAX);
+        (now < over).then_some(Spared::Until(over))
+    }
+
+    /// Members that the gang does not need, one by one; the last of the list goes first: those
+    /// that wait for their place, then those of the highest rank.
+    fn surplus(&self, key: &GangKey, gang: &Gang) -> Vec<Bite> {
+        let mut spare = gang.total.have().saturating_sub(gang.minimum(key));
+        if spare == 0 || !gang.whole(key) {
+            return Vec::new();
+        }
+        let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
+        let mut bound: BTreeMap<&Arc<str>, usize> = tasks
+            .map(|(task, min)| (task, gang.task(task).have().saturating_sub(*min)))
+            .collect();
+        let mut members: Vec<(bool, (usize, PodKey))> = gang
+            .members
+            .iter()
+            .filter_map(|name| {
+                let pod = self.pods.get(name)?;
+                let meant = pod.stage == crate::pod::Stage::Pipelined;
+                pod.stage.occupies().then(|| (meant, name.ranked()))
+            })
+            .collect();
+        members.sort_unstable();
+        let mut bites = Vec::new();
+        for (_, (_, name)) in members.into_iter().rev() {
+            if spare == 0 {
+                break;
+            }
+            let Some(pod) = self.pods.get(&name) else {
+                continue;
+            };
+            if let Some(left) = bound.get_mut(&pod.task) {
+                if *left == 0 {
+                    continue;
+                }
+                *left -= 1;
+            }
+            spare -= 1;
+            bites.push(Bite {
+                gang: key.clone(),
+                pods: vec![name],
+                shrinks: true,
+                before: Vec::new(),
+            });
+        }
+        bites.reverse();
+        bites
+    }
+
+    /// Every member that is on a node, or meant for one.
+    pub(crate) fn whole_bite(&self, key: &GangKey, gang: &Gang) -> Option<Bite> {
+        let on_node = |name: &&PodKey| {
+            let pod = self.pods.get(*name);
+            pod.is_some_and(|pod| pod.stage.occupies())
+        };
+        let pods: Vec<PodKey> = gang.members.iter().filter(on_node).cloned().collect();
+        (!pods.is_empty()).then(|| Bite {
+            gang: key.clone(),
+            pods,
+            shrinks: false,
+            before: Vec::new(),
+        })
+    }
+}

@@ -1,0 +1,241 @@
+//! Evictions: who must go so that a gang starts, who never need go, and how room is held between
+//! the two. Nothing is evicted unless the plan that says so has placed the gang that it is for;
+//! nobody can be taken out of the set that goes; a gang shrinks to its minimum before it is lost,
+//! and is lost whole. Where a gang is placed is `place`'s, what queues are entitled to is `queue`'s.
+//!
+//! # No circle of gangs evicting each other
+//!
+//! Within a queue, a gang evicts only gangs that come strictly after it: of lower priority, or,
+//! where the queue says so, of the same and younger. Priorities and ages do not change by being
+//! evicted, so along any chain "a evicts b" this order strictly falls, and a chain cannot close.
+//!
+//! Across queues, a gang takes only what leaves its own queue within its share, and only from
+//! queues beyond theirs. Shares are worked out from what is asked for (held or waited for), which
+//! an eviction does not change: it turns what was held into what is waited for. So they stand
+//! still while nothing comes from outside, and a queue within its share loses nothing.
+//!
+//! Both rules together would still allow a long way round where gangs are of different sizes.
+//! That is ruled out by the last one: a gang that got in by an eviction, or was moved, is not
+//! evicted again before the world has changed by itself (`age`: a gang arrives or ends, a node, a
+//! queue or a priority changes). At one age every gang gets in by an eviction at most once, and
+//! each eviction is for one that does: the number of gangs that have not yet strictly falls with
+//! every plan that evicts. There are finitely many, so plans come to rest.
+
+mod candidates;
+mod nominate;
+mod search;
+mod stale;
+mod txn;
+mod within;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+pub(crate) use candidates::VictimKey;
+
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef};
+use crate::pod::{PodKey, Stage};
+use crate::report::Obstacle;
+use crate::state::Scheduler;
+use search::Found;
+
+/// For how many gangs in a plan evictions are sought. Those for whom there is nobody to evict, or
+/// whose like was refused a moment ago, do not count.
+const SEARCHES_MAX: usize = 64;
+
+/// What makes two gangs the same to a search for evictions.
+pub(crate) type Likeness = (String, i32, bool, Vec<(ClassIx, usize, bool)>);
+
+/// What came of a search.
+#[derive(Clone, Debug)]
+pub(crate) enum Sought {
+    /// Room was made.
+    Made,
+    /// Nobody may be evicted, or it would not help; why.
+    Nobody(String),
+}
+
+impl Scheduler {
+    /// Seeks evictions for the gangs that wait, in the order of their turns. True if somebody was
+    /// placed.
+    pub(crate) fn evict_for(
+        &mut self,
+        waiting: &[GangKey],
+        now: Timestamp,
+        plan: &mut Plan,
+        obstacles: &mut BTreeMap<GangKey, Obstacle>,
+    ) -> bool {
+        let mut made = false;
+        let mut searches = 0;
+        for key in waiting {
+            let Some(obstacle) = obstacles.get(key) else {
+                continue;
+            };
+            if !obstacle.is_of_room() {
+                continue;
+            }
+            let likeness = self.likeness(key);
+            let refused = self.refused.get(&likeness);
+            if let Some((_, why)) = refused.filter(|(version, _)| *version == self.version) {
+                let why = why.clone();
+                if let Some(obstacle) = obstacles.get_mut(key) {
+                    obstacle.no_evictions(&why);
+                }
+                continue;
+            }
+            if searches >= SEARCHES_MAX {
+                // The others' turn comes with the next plan.
+                self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
+                break;
+            }
+            let (sought, cost) = self.seek(key, now, plan);
+            searches += usize::from(cost);
+            match sought {
+                Sought::Made => {
+                    made = true;
+                    if self.gangs.get(key).is_none_or(|gang| gang.line.is_none()) {
+                        obstacles.remove(key);
+                    }
+                }
+                Sought::Nobody(why) => {
+                    if let Some(obstacle) = obstacles.get_mut(key) {
+                        obstacle.no_evictions(&why);
+                    }
+                    self.refused.insert(likeness, (self.version, why));
+                }
+            }
+        }
+        made
+    }
+
+    /// Seeks evictions for one gang. Says too whether it was any work.
+    fn seek(&mut self, key: &GangKey, now: Timestamp, plan: &mut Plan) -> (Sought, bool) {
+        let nobody = |why: &str| (Sought::Nobody(why.to_owned()), false);
+        let Some(gang) = self.gangs.get(key) else {
+            return nobody("it is gone");
+        };
+        if self.waits_politely(gang) {
+            return nobody("its preemption policy is Never");
+        }
+        let ask = self.ask(key);
+        if !self.fits_when_empty(&ask) {
+            return nobody("it would not fit even if every node were empty");
+        }
+        let mut reasons = Vec::new();
+        let mut cost = false;
+        if self.config.actions.preempt {
+            match self.preempt(key, &ask, now) {
+                Ok(found) => {
+                    self.decide(key, found, EvictionReason::Preempted, plan);
+                    return (Sought::Made, true);
+                }
+                Err(refusal) => {
+                    cost |= refusal.searched;
+                    reasons.push(refusal.why);
+                }
+            }
+        }
+        if reasons.is_empty() {
+            reasons.push("evictions are switched off".into());
+        }
+        (Sought::Nobody(reasons.join("; ")), cost)
+    }
+
+    /// Does the gang wait rather than evict others?
+    fn waits_politely(&self, gang: &crate::gang::Gang) -> bool {
+        let class = gang
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.priority_class.as_ref())
+            .and_then(|name| self.priorities.get(name));
+        let first = gang.pending.first().and_then(|(_, pod)| self.pods.get(pod));
+        class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.polite)
+    }
+
+    fn likeness(&self, key: &GangKey) -> Likeness {
+        let Some(gang) = self.gangs.get(key) else {
+            return Likeness::default();
+        };
+        (
+            gang.queue.clone(),
+            self.priority_of(gang),
+            self.waits_politely(gang),
+            self.ask(key).classes(),
+        )
+    }
+
+    /// Makes a set of evictions and what they make room for part of the plan.
+    fn decide(&mut self, key: &GangKey, found: Found, why: EvictionReason, plan: &mut Plan) {
+        let Found { bites, placed, txn } = found;
+        self.keep(txn);
+        let by = GroupRef::of(key);
+        let mut losers: BTreeSet<GangKey> = BTreeSet::new();
+        for bite in &bites {
+            let shrinks = bite.shrinks && why != EvictionReason::Consolidated;
+            let why = if shrinks { EvictionReason::Shrunk } else { why };
+            for pod in &bite.pods {
+                plan.evictions.extend(self.eviction(pod, why, Some(&by)));
+            }
+            losers.insert(bite.gang.clone());
+        }
+        for loser in losers {
+            self.settle(&loser);
+        }
+        let age = self.age;
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.won = Some(age);
+        }
+        let bound = placed
+            .into_iter()
+            .filter(|placement| self.is_bound(&placement.pod))
+            .collect();
+        self.write_binds(key, bound, &mut plan.binds);
+        self.version += 1;
+    }
+
+    /// A pod's eviction in words; none for a pod that was only meant for its node.
+    fn eviction(
+        &self,
+        key: &PodKey,
+        why: EvictionReason,
+        by: Option<&GroupRef>,
+    ) -> Option<Eviction> {
+        let pod = self.pods.get(key)?;
+        if pod.stage != Stage::Leaving {
+            return None;
+        }
+        let queue = self.gangs.get(&pod.gang).map(|gang| gang.queue.clone());
+        Some(Eviction {
+            pod: PodRef {
+                namespace: key.namespace.to_string(),
+                name: key.name.to_string(),
+                uid: pod.uid.clone(),
+            },
+            group: GroupRef::of(&pod.gang),
+            node: self.nodes[pod.node?].name.to_string(),
+            why,
+            by: by.cloned(),
+            message: why.sentence(by, queue.as_deref().unwrap_or_default()),
+        })
+    }
+}
+
+/// Why no evictions were found.
+#[derive(Clone, Debug)]
+pub(crate) struct Refusal {
+    pub(crate) why: String,
+    /// Candidates were tried.
+    pub(crate) searched: bool,
+}
+
+impl Refusal {
+    fn at_once(why: impl Into<String>) -> Refusal {
+        Refusal {
+            why: why.into(),
+            searched: false,
+        }
+    }
+}

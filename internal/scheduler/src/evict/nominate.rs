@@ -1,0 +1,225 @@
+//! Places that are held: a gang whose room others have not left yet. Its members hold room,
+//! devices and their queue's account as if they were bound, and are bound, the gang whole, once
+//! what they hold is free of those who leave. If the place is no longer good, it is given back.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use super::txn::Standing;
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+use crate::place::Placement;
+use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
+use crate::pod::{PodKey, Stage};
+use crate::resource::Room;
+use crate::state::Scheduler;
+
+/// How many waiting nominations one plan tries to place where nobody need leave first.
+const ELSEWHERE_MAX: usize = 16;
+
+impl Scheduler {
+    /// For members just placed, whose room is taken: which are to be bound now, and which must
+    /// wait until somebody has left? A gang that is not whole by the former waits whole.
+    pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<Stage> {
+        let mut own: BTreeMap<NodeIx, Room> = BTreeMap::new();
+        for placement in placed {
+            let demand = self.classes.get(placement.class).demand();
+            own.entry(placement.node).or_default().add(demand, 1);
+        }
+        let fits = self.fits_now(placed, own);
+        self.staged(key, placed, &fits)
+    }
+
+    fn staged(&self, key: &GangKey, placed: &[Placement], fits: &[bool]) -> Vec<Stage> {
+        let Some(gang) = self.gangs.get(key) else {
+            return vec![Stage::Bound; placed.len()];
+        };
+        let mut coming: BTreeMap<Arc<str>, usize> = BTreeMap::new();
+        let mut all = 0;
+        for (placement, _) in placed.iter().zip(fits).filter(|(_, fits)| **fits) {
+            all += 1;
+            if let Some(pod) = self.pods.get(&placement.pod) {
+                *coming.entry(pod.task.clone()).or_default() += 1;
+            }
+        }
+        let whole = gang.whole_with(key, all, |task| coming.get(task).copied().unwrap_or(0));
+        let stage = |fits: &bool| {
+            if *fits && whole {
+                Stage::Bound
+            } else {
+                Stage::Pipelined
+            }
+        };
+        fits.iter().map(stage).collect()
+    }
+
+    /// Which placements find their room and devices free of those who leave. `own` is what these
+    /// placements themselves are counted with among the bound, by node.
+    fn fits_now(&self, placed: &[Placement], mut own: BTreeMap<NodeIx, Room>) -> Vec<bool> {
+        let mut fits = Vec::with_capacity(placed.len());
+        let mut taken: BTreeMap<NodeIx, Room> = BTreeMap::new();
+        for placement in placed {
+            let node = &self.nodes[placement.node];
+            if node.leavers == 0 {
+                fits.push(true);
+                continue;
+            }
+            let demand = self.classes.get(placement.class).demand();
+            let own = own.entry(placement.node).or_default();
+            let taken = taken.entry(placement.node).or_default();
+            let room = demand
+                .0
+                .iter()
+                .all(|(ix, n)| node.free_now(*ix) + own.get(*ix) - taken.get(*ix) >= *n);
+            let free = |id: &Arc<str>| !node.leaving_held.contains_key(id);
+            let fit = room && placement.devices.iter().all(free);
+            if fit {
+                taken.add(demand, 1);
+            }
+            fits.push(fit);
+        }
+        fits
+    }
+
+    /// Looks at every place that is held: binds what can be, gives back what is no longer good,
+    /// and takes another place where one is free at once.
+    pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) {
+        let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
+        keys.sort_by_cached_key(|key| self.precedence(key));
+        let mut tries = 0;
+        for key in keys {
+            let held = self.held_places(&key);
+            if held.is_empty() {
+                continue;
+            }
+            if !self.still_good(&key, &held) {
+                self.give_up(&key);
+                continue;
+            }
+            let fits = self.fits_now(&held, BTreeMap::new());
+            let stages = self.staged(&key, &held, &fits);
+            let bound: Vec<Placement> = held
+                .iter()
+                .zip(&stages)
+                .filter(|(_, stage)| **stage == Stage::Bound)
+                .map(|(placement, _)| placement.clone())
+                .collect();
+            if bound.is_empty() {
+                if tries < ELSEWHERE_MAX {
+                    tries += 1;
+                    self.try_elsewhere(&key, now, plan);
+                }
+                continue;
+            }
+            for placement in &bound {
+                let standing = Standing {
+                    stage: Stage::Bound,
+                    node: Some(placement.node),
+                    devices: placement.devices.clone(),
+                    assumed: true,
+                    evicting: None,
+                };
+                self.restand(&placement.pod, standing);
+            }
+            self.settle(&key);
+            self.write_binds(&key, bound, &mut plan.binds);
+        }
+    }
+
+    /// The places held for a gang, in rank order.
+    fn held_places(&self, key: &GangKey) -> Vec<Placement> {
+        let Some(gang) = self.gangs.get(key) else {
+            return Vec::new();
+        };
+        let mut members: Vec<(usize, PodKey)> = gang.members.iter().map(PodKey::ranked).collect();
+        members.sort_unstable();
+        let held = members.into_iter().filter_map(|(_, name)| {
+            let pod = self.pods.get(&name)?;
+            (pod.stage == Stage::Pipelined).then_some(())?;
+            Some(Placement {
+                node: pod.node?,
+                devices: pod.devices.clone(),
+                class: pod.class,
+                pod: name,
+            })
+        });
+        held.collect()
+    }
+
+    /// Would the gang be whole with these, and could the nodes take them once others have left?
+    fn still_good(&self, key: &GangKey, held: &[Placement]) -> bool {
+        self.gangs.get(key).is_some_and(|gang| gang.whole(key))
+            && held.iter().all(|placement| {
+                let node = &self.nodes[placement.node];
+                let devices = node.offer.as_ref().and_then(|offer| offer.devices.as_ref());
+                let healthy = |id| devices.is_none_or(|devices| devices.is_healthy(id));
+                node.usable() && !node.overdrawn() && placement.devices.iter().all(healthy)
+            })
+    }
+
+    /// Gives back every place that is held for the gang.
+    pub(crate) fn give_up(&mut self, key: &GangKey) {
+        for placement in self.held_places(key) {
+            self.restand(&placement.pod, Standing::pending());
+        }
+        self.settle(key);
+    }
+
+    /// Takes another place for the whole gang if it is free now.
+    fn try_elsewhere(&mut self, key: &GangKey, now: Timestamp, plan: &mut Plan) {
+        let mut txn = self.begin();
+        for placement in self.held_places(key) {
+            txn.restand(self, &placement.pod, Standing::pending());
+        }
+        let placed = txn.attempt(self, key, now);
+        let bound = placed.filter(|placed| placed.iter().all(|p| self.is_bound(&p.pod)));
+        match bound {
+            Some(placed) => {
+                self.keep(txn);
+                self.write_binds(key, placed, &mut plan.binds);
+            }
+            None => self.undo(txn),
+        }
+    }
+
+    pub(crate) fn is_bound(&self, pod: &PodKey) -> bool {
+        self.pods
+            .get(pod)
+            .is_some_and(|pod| pod.stage == Stage::Bound)
+    }
+
+    /// Who is served first among gangs of any queue: priority, then age, then name.
+    pub(crate) fn precedence(&self, key: &GangKey) -> (i64, Timestamp, GangKey) {
+        let gang = self.gangs.get(key);
+        let priority = gang.map_or(0, |gang| i64::from(self.priority_of(gang)));
+        let since = gang.and_then(|gang| self.since(gang));
+        (
+            -priority,
+            since.unwrap_or(Timestamp::UNIX_EPOCH),
+            key.clone(),
+        )
+    }
+
+    /// Every place that is held, for the plan's readers.
+    pub(crate) fn nominations(&self) -> Vec<Reservation> {
+        let of = |key: &GangKey| {
+            let pods = self.held_places(key).into_iter().filter_map(|placement| {
+                let uid = self.pods.get(&placement.pod)?.uid.clone();
+                let pod = PodRef {
+                    namespace: placement.pod.namespace.to_string(),
+                    name: placement.pod.name.to_string(),
+                    uid,
+                };
+                Some((pod, self.nodes[placement.node].name.to_string()))
+            });
+            Reservation {
+                group: GroupRef::of(key),
+                pods: pods.collect(),
+                kind: ReservationKind::Nominated,
+            }
+        };
+        self.nominated.iter().map(of).collect()
+    }
+}

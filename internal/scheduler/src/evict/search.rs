@@ -1,0 +1,361 @@
+//! The smallest set of evictions after which a gang starts. Candidates are taken in their order
+//! until the gang fits; then whoever is not needed is given back, the last taken first, until
+//! nobody can be. All of it happens on the state itself, and is undone if it comes to nothing.
+//!
+//! It is cheap because most questions are answered by numbers: how many members of a class all
+//! nodes together hold is kept up to date as nodes change, so that a gang is only tried in
+//! earnest where it may fit; tries that fail grow apart by doubling.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use super::candidates::Bite;
+use super::txn::{Standing, Txn};
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::place::Placement;
+use crate::queue::Payer;
+use crate::resource::GPU;
+use crate::state::Scheduler;
+
+/// What a gang needs at least, by class.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ask {
+    pub(crate) payer: Option<Payer>,
+    /// Members that its tasks require.
+    required: BTreeMap<ClassIx, usize>,
+    /// Other members, and how many of them are needed.
+    others: BTreeMap<ClassIx, usize>,
+    needed: usize,
+}
+
+impl Ask {
+    /// Classes and numbers that are certain to be part of what is placed.
+    pub(crate) fn certain(&self) -> BTreeMap<ClassIx, usize> {
+        let mut all = self.required.clone();
+        if let [(class, _)] = self.others.iter().collect::<Vec<_>>()[..] {
+            *all.entry(*class).or_default() += self.needed;
+        }
+        all.retain(|_, members| *members > 0);
+        all
+    }
+
+    /// All classes, for telling one ask from another.
+    pub(crate) fn classes(&self) -> Vec<(ClassIx, usize, bool)> {
+        let required = self.required.iter().map(|(class, n)| (*class, *n, true));
+        let others = self
+            .others
+            .keys()
+            .map(|class| (*class, self.needed, false))
+            .filter(|_| self.needed > 0);
+        required.chain(others).collect()
+    }
+}
+
+/// A set of evictions, and what they make room for.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) bites: Vec<Bite>,
+    pub(crate) placed: Vec<Placement>,
+    pub(crate) txn: Txn,
+}
+
+/// Who may be taken next, given what was taken so far.
+pub(crate) trait Candidates {
+    fn next(&mut self, state: &mut Scheduler) -> Option<Bite>;
+    /// Does what is decided hold with these taken and the gang placed?
+    fn holds(&self, state: &mut Scheduler) -> bool;
+}
+
+impl Scheduler {
+    /// What a gang needs so that it starts; one member where it is whole.
+    pub(crate) fn ask(&self, key: &GangKey) -> Ask {
+        let Some(gang) = self.gangs.get(key) else {
+            return Ask::default();
+        };
+        let mut ask = Ask {
+            payer: gang.payer,
+            ..Ask::default()
+        };
+        let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
+        let mut short: BTreeMap<&str, usize> = tasks
+            .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
+            .collect();
+        ask.needed = gang.minimum(key).saturating_sub(gang.total.have());
+        for (_, name) in &gang.pending {
+            let Some(pod) = self.pods.get(name) else {
+                continue;
+            };
+            match short.get_mut(&*pod.task) {
+                Some(left) if *left > 0 => {
+                    *left -= 1;
+                    ask.needed = ask.needed.saturating_sub(1);
+                    *ask.required.entry(pod.class).or_default() += 1;
+                }
+                _ => *ask.others.entry(pod.class).or_default() += 1,
+            }
+        }
+        if ask.required.is_empty() && ask.needed == 0 {
+            ask.needed = 1;
+        }
+        ask
+    }
+
+    /// Could the gang fit, by what all nodes hold together, and within its queue's bounds? No
+    /// means no.
+    fn might_fit(&mut self, ask: &Ask) -> bool {
+        self.counts_suffice(ask, |view| view.room) && self.within_quota(ask)
+    }
+
+    /// Could it fit if the nodes were empty? No means that no eviction helps.
+    pub(crate) fn fits_when_empty(&mut self, ask: &Ask) -> bool {
+        self.counts_suffice(ask, |view| view.empty)
+    }
+
+    fn counts_suffice(&mut self, ask: &Ask, room: fn(&crate::fit::View) -> u64) -> bool {
+        let mut of = |class: ClassIx| {
+            self.refresh(class);
+            let room = self.views.get(&class).map_or(0, room);
+            usize::try_from(room).unwrap_or(usize::MAX)
+        };
+        for (class, members) in &ask.required {
+            if of(*class) < *members {
+                return false;
+            }
+        }
+        let mut rest = 0usize;
+        for (class, members) in &ask.others {
+            rest = rest.saturating_add(of(*class).min(*members));
+        }
+        rest >= ask.needed
+    }
+
+    /// May the queue take what is certain to be placed?
+    pub(crate) fn within_quota(&mut self, ask: &Ask) -> bool {
+        let Some(payer) = ask.payer else {
+            return false;
+        };
+        let mut charged = Vec::new();
+        let mut within = true;
+        for (class, members) in ask.certain() {
+            let demand = self.classes.get(class).demand().clone();
+            let (allowed, _) = self.queues.allows(payer, &demand, |ix| self.idle(ix));
+            if (allowed as usize) < members {
+                within = false;
+                break;
+            }
+            let times = members as i64;
+            self.queues.charge(payer, &demand, times);
+            self.used.add(&demand, times);
+            charged.push((demand, times));
+        }
+        for (demand, times) in charged {
+            self.queues.charge(payer, &demand, -times);
+            self.used.add(&demand, -times);
+        }
+        within
+    }
+
+    /// Takes candidates until the gang fits, and no more than it needs. None if it does not fit
+    /// with all of them gone; then nothing has changed.
+    pub(crate) fn search(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        candidates: &mut dyn Candidates,
+        now: Timestamp,
+    ) -> Option<Found> {
+        let mut txn = self.begin();
+        let mut bites: Vec<Bite> = Vec::new();
+        let mut marks = Vec::new();
+        // The gang does not fit with so many gone.
+        let mut failed = 0;
+        let (mut next_try, mut step) = (0, 1);
+        let mut placed = None;
+        loop {
+            let next = candidates.next(self);
+            let done = next.is_none();
+            if let Some(mut bite) = next {
+                marks.push(txn.len());
+                self.take(&mut txn, &mut bite);
+                bites.push(bite);
+            }
+            if bites.len() == failed || !self.might_fit(ask) {
+                failed = bites.len();
+            } else if bites.len() >= next_try || done {
+                let mark = txn.len();
+                placed = txn.attempt(self, key, now);
+                if placed.is_some() {
+                    break;
+                }
+                self.undo_to(&mut txn, mark);
+                failed = bites.len();
+                next_try = bites.len() + step;
+                step *= 2;
+            }
+            if done {
+                break;
+            }
+        }
+        let Some(mut placed) = placed else {
+            self.undo(txn);
+            return None;
+        };
+        let mut enough = bites.len();
+        while enough > failed + 1 {
+            let middle = failed + (enough - failed) / 2;
+            self.undo_to(&mut txn, marks[middle]);
+            let mark = txn.len();
+            match txn.attempt(self, key, now) {
+                Some(found) => {
+                    enough = middle;
+                    placed = found;
+                }
+                None => {
+                    self.undo_to(&mut txn, mark);
+                    failed = middle;
+                    for at in middle..enough {
+                        let mut bite = bites[at].clone();
+                        marks[at] = txn.len();
+                        self.take(&mut txn, &mut bite);
+                        bites[at] = bite;
+                    }
+                    // With as many gone as sufficed before.
+                    match txn.attempt(self, key, now) {
+                        Some(found) => placed = found,
+                        None => {
+                            self.undo(txn);
+                            return None;
+                        }
+                    }
+                }
+            }
+        }
+        bites.truncate(enough);
+        let found = self.give_back_unneeded(key, ask, bites, placed, txn, now)?;
+        if candidates.holds(self) {
+            return Some(found);
+        }
+        self.undo(found.txn);
+        None
+    }
+
+    fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
+        bite.before.clear();
+        for pod in &bite.pods {
+            if let Some(known) = self.pods.get(pod) {
+                bite.before.push(Standing::of(known));
+            }
+            txn.evict(self, pod);
+        }
+    }
+
+    fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
+        for (pod, standing) in bite.pods.iter().zip(&bite.before) {
+            txn.restand(self, pod, standing.clone());
+        }
+    }
+
+    /// Gives back, the last taken first, whoever need not go. First those who fit beside the gang
+    /// as it was placed, then those without whom it can be placed in another way.
+    fn give_back_unneeded(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        bites: Vec<Bite>,
+        mut placed: Vec<Placement>,
+        mut txn: Txn,
+        now: Timestamp,
+    ) -> Option<Found> {
+        let mut kept = vec![true; bites.len()];
+        for at in (0..bites.len()).rev() {
+            if self.is_bound_up(&bites, &kept, at) {
+                continue;
+            }
+            self.put_back(&mut txn, &bites[at]);
+            if self.all_fit_beside(&bites[at]) && self.quota_holds(ask, &placed) {
+                kept[at] = false;
+            } else {
+                let mut bite = bites[at].clone();
+                self.take(&mut txn, &mut bite);
+            }
+        }
+        self.unplace(&mut txn, key, &placed);
+        for at in (0..bites.len()).rev() {
+            if !kept[at] || self.is_bound_up(&bites, &kept, at) {
+                continue;
+            }
+            self.put_back(&mut txn, &bites[at]);
+            if self.might_fit(ask) {
+                let mark = txn.len();
+                if let Some(found) = txn.attempt(self, key, now) {
+                    self.unplace(&mut txn, key, &found);
+                    kept[at] = false;
+                    continue;
+                }
+                self.undo_to(&mut txn, mark);
+            }
+            let mut bite = bites[at].clone();
+            self.take(&mut txn, &mut bite);
+        }
+        match txn.attempt(self, key, now) {
+            Some(found) => placed = found,
+            None => {
+                self.undo(txn);
+                return None;
+            }
+        }
+        let bites = bites.into_iter().zip(kept);
+        Some(Found {
+            bites: bites.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
+            placed,
+            txn,
+        })
+    }
+
+    /// Is it part of a gang that is lost as a whole?
+    fn is_bound_up(&self, bites: &[Bite], kept: &[bool], at: usize) -> bool {
+        bites[at].shrinks
+            && bites
+                .iter()
+                .zip(kept)
+                .any(|(bite, kept)| *kept && !bite.shrinks && bite.gang == bites[at].gang)
+    }
+
+    fn all_fit_beside(&self, bite: &Bite) -> bool {
+        let nodes: BTreeSet<usize> = bite.before.iter().filter_map(|at| at.node).collect();
+        nodes.into_iter().all(|at| {
+            let node = &self.nodes[at];
+            !node.overdrawn() && node.free(GPU) >= 0
+        })
+    }
+
+    /// Is the queue within its bounds with these placed?
+    fn quota_holds(&mut self, ask: &Ask, placed: &[Placement]) -> bool {
+        let mut by_class: BTreeMap<ClassIx, i64> = BTreeMap::new();
+        for placement in placed {
+            *by_class.entry(placement.class).or_default() += 1;
+        }
+        self.charge_all(ask, &by_class, -1);
+        let within = self.within_quota(ask);
+        self.charge_all(ask, &by_class, 1);
+        within
+    }
+
+    fn charge_all(&mut self, ask: &Ask, by_class: &BTreeMap<ClassIx, i64>, times: i64) {
+        let Some(payer) = ask.payer else { return };
+        for (class, members) in by_class {
+            let demand = self.classes.get(*class).demand();
+            self.queues.charge(payer, demand, members * times);
+            self.used.add(demand, members * times);
+        }
+    }
+
+    fn unplace(&mut self, txn: &mut Txn, key: &GangKey, placed: &[Placement]) {
+        for placement in placed {
+            txn.restand(self, &placement.pod, Standing::pending());
+        }
+        self.settle(key);
+    }
+}

@@ -1,0 +1,200 @@
+//! What-ifs on the state itself: pods change where they stand, gangs are tried, and all of it is
+//! either kept or undone exactly. Cheaper than a copy of the cluster by its whole size.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+use crate::place::{Attempt, Placement};
+use crate::pod::{Pod, PodKey, Stage};
+use crate::state::Scheduler;
+
+/// Where a pod stands and what it holds there.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Standing {
+    pub(crate) stage: Stage,
+    pub(crate) node: Option<NodeIx>,
+    pub(crate) devices: Vec<Arc<str>>,
+    pub(crate) assumed: bool,
+    pub(crate) evicting: Option<Stage>,
+}
+
+impl Standing {
+    pub(crate) fn of(pod: &Pod) -> Standing {
+        Standing {
+            stage: pod.stage,
+            node: pod.node,
+            devices: pod.devices.clone(),
+            assumed: pod.assumed,
+            evicting: pod.evicting,
+        }
+    }
+
+    pub(crate) fn pending() -> Standing {
+        Standing {
+            stage: Stage::Pending,
+            node: None,
+            devices: Vec::new(),
+            assumed: false,
+            evicting: None,
+        }
+    }
+}
+
+/// What a try changes in a gang apart from its members' standing.
+#[derive(Clone, Debug)]
+struct Past {
+    admitted: bool,
+    held_until: Option<Timestamp>,
+    overtaken: usize,
+    told: String,
+}
+
+#[derive(Clone, Debug)]
+enum Undo {
+    Pod(PodKey, Standing),
+    Gang(GangKey, Past),
+}
+
+/// Changes that are not decided yet. Must end in `keep` or `undo`.
+#[derive(Debug)]
+pub(crate) struct Txn {
+    log: Vec<Undo>,
+    changed: bool,
+    wake: Option<Timestamp>,
+    stirred: BTreeSet<GangKey>,
+}
+
+impl Scheduler {
+    pub(crate) fn begin(&mut self) -> Txn {
+        Txn {
+            log: Vec::new(),
+            changed: self.changed,
+            wake: self.wake,
+            stirred: std::mem::take(&mut self.stirred),
+        }
+    }
+
+    /// Makes what happened since `begin` last.
+    pub(crate) fn keep(&mut self, txn: Txn) {
+        let touched: BTreeSet<GangKey> = txn
+            .log
+            .iter()
+            .filter_map(|undo| match undo {
+                Undo::Pod(pod, _) => self.pods.get(pod).map(|pod| pod.gang.clone()),
+                Undo::Gang(..) => None,
+            })
+            .collect();
+        self.stirred.extend(txn.stirred);
+        for gang in touched {
+            self.settle(&gang);
+        }
+    }
+
+    /// Leaves the state as it was at `begin`.
+    pub(crate) fn undo(&mut self, mut txn: Txn) {
+        self.undo_to(&mut txn, 0);
+        self.changed = txn.changed;
+        self.wake = txn.wake;
+        self.stirred = txn.stirred;
+    }
+
+    /// Undoes what happened since the log was so long.
+    pub(crate) fn undo_to(&mut self, txn: &mut Txn, length: usize) {
+        while txn.log.len() > length {
+            match txn.log.pop() {
+                Some(Undo::Pod(pod, standing)) => {
+                    self.restand(&pod, standing);
+                }
+                Some(Undo::Gang(key, past)) => {
+                    self.settle(&key);
+                    if let Some(gang) = self.gangs.get_mut(&key) {
+                        gang.admitted = past.admitted;
+                        gang.held_until = past.held_until;
+                        gang.overtaken = past.overtaken;
+                        gang.told = past.told;
+                    }
+                    // What it was let in for counts again, or no more.
+                    self.settle(&key);
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// Moves one pod to another standing; the one it had. Its gang is settled by the caller.
+    pub(crate) fn restand(&mut self, key: &PodKey, new: Standing) -> Option<Standing> {
+        let mut pod = self.pods.remove(key)?;
+        self.account(key, &pod, false);
+        let old = Standing {
+            stage: std::mem::replace(&mut pod.stage, new.stage),
+            node: std::mem::replace(&mut pod.node, new.node),
+            devices: std::mem::replace(&mut pod.devices, new.devices),
+            assumed: std::mem::replace(&mut pod.assumed, new.assumed),
+            evicting: std::mem::replace(&mut pod.evicting, new.evicting),
+        };
+        self.account(key, &pod, true);
+        self.pods.insert(key.clone(), pod);
+        Some(old)
+    }
+}
+
+impl Txn {
+    pub(crate) fn len(&self) -> usize {
+        self.log.len()
+    }
+
+    /// Moves one pod to another standing.
+    pub(crate) fn restand(&mut self, state: &mut Scheduler, pod: &PodKey, new: Standing) {
+        if let Some(old) = state.restand(pod, new) {
+            self.log.push(Undo::Pod(pod.clone(), old));
+        }
+    }
+
+    /// Takes a pod off its node: one that is there leaves, one that is only meant for it waits.
+    pub(crate) fn evict(&mut self, state: &mut Scheduler, pod: &PodKey) {
+        let Some(known) = state.pods.get(pod) else {
+            return;
+        };
+        let new = match known.stage {
+            Stage::Pipelined => Standing::pending(),
+            stage => Standing {
+                stage: Stage::Leaving,
+                node: known.node,
+                devices: known.devices.clone(),
+                assumed: false,
+                evicting: Some(stage),
+            },
+        };
+        self.restand(state, pod, new);
+    }
+
+    /// Tries a gang's minimum, or one member more where it is whole; what it places is undone with the rest.
+    pub(crate) fn attempt(
+        &mut self,
+        state: &mut Scheduler,
+        key: &GangKey,
+        now: Timestamp,
+    ) -> Option<Vec<Placement>> {
+        let gang = state.gangs.get(key)?;
+        let beyond = usize::from(gang.whole(key));
+        let past = Past {
+            admitted: gang.admitted,
+            held_until: gang.held_until,
+            overtaken: gang.overtaken,
+            told: gang.told.clone(),
+        };
+        self.log.push(Undo::Gang(key.clone(), past));
+        let Attempt::Placed(placed, _) = state.attempt_most(key, now, beyond) else {
+            return None;
+        };
+        for placement in &placed {
+            self.log
+                .push(Undo::Pod(placement.pod.clone(), Standing::pending()));
+        }
+        Some(placed)
+    }
+}

@@ -1,0 +1,204 @@
+//! Bounds: how much more may be put on a queue's account, and what allows no more than that, for
+//! the queue itself and everything above it.
+
+use crate::queue::rules::said;
+use crate::queue::{Payer, QueueIx, Queues, ROOT, UserIx};
+use crate::resource::{Demand, Ix};
+
+/// What keeps a queue from taking more. Each names the queue that binds, which may be one above.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Bound {
+    /// A capability. Part of it is kept for queues inside it.
+    Capability {
+        queue: QueueIx,
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+        kept: i64,
+    },
+    /// A borrowing limit above what the queue deserves.
+    Borrowing {
+        queue: QueueIx,
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+        kept: i64,
+    },
+    /// What the queue deserves: work that must not be evicted stays within it.
+    Deserved {
+        queue: QueueIx,
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+    },
+    /// The most that one user may hold.
+    User {
+        queue: QueueIx,
+        user: UserIx,
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+    },
+    /// What is kept for other queues.
+    Guarantees { resource: Ix, idle: i64, kept: i64 },
+}
+
+impl Bound {
+    /// The resource that it is about.
+    pub(crate) fn resource(&self) -> Ix {
+        match self {
+            Bound::Capability { resource, .. }
+            | Bound::Borrowing { resource, .. }
+            | Bound::Deserved { resource, .. }
+            | Bound::User { resource, .. }
+            | Bound::Guarantees { resource, .. } => *resource,
+        }
+    }
+
+    /// How much more it allows.
+    pub(crate) fn leaves(&self) -> i64 {
+        match self {
+            Bound::Capability {
+                allowed,
+                held,
+                kept,
+                ..
+            }
+            | Bound::Borrowing {
+                allowed,
+                held,
+                kept,
+                ..
+            } => allowed - held - kept,
+            Bound::Deserved { allowed, held, .. } | Bound::User { allowed, held, .. } => {
+                allowed - held
+            }
+            Bound::Guarantees { idle, kept, .. } => idle - kept,
+        }
+    }
+}
+
+impl Queues {
+    /// How many times the payer may take a demand more, and what allows no more than that. Costs
+    /// the depth of the tree.
+    pub(crate) fn allows(
+        &self,
+        payer: Payer,
+        demand: &Demand,
+        idle: impl Fn(Ix) -> i64,
+    ) -> (u32, Option<Bound>) {
+        let mut least = (i64::from(u32::MAX), None);
+        for (ix, asked) in &demand.0 {
+            self.bounds(payer, *ix, idle(*ix), |bound| {
+                let times = bound.leaves().max(0) / (*asked).max(1);
+                if times < least.0 {
+                    least = (times, Some(bound));
+                }
+            });
+        }
+        (least.0 as u32, least.1)
+    }
+
+    /// Every bound on a payer's use of a resource, from its queue upwards.
+    fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(Bound)) {
+        // What is kept for others, as far up as we are: what its children keep, to begin with.
+        let mut kept = self.table[payer.queue].kept_below.get(ix);
+        let mut at = payer.queue;
+        loop {
+            let queue = &self.table[at];
+            if let Some(rules) = self.rules(at) {
+                self.own_bounds(payer, at, ix, kept, rules, &mut tell);
+            }
+            if at == ROOT {
+                break;
+            }
+            let parent = &self.table[queue.parent];
+            kept += parent.kept_below.get(ix) - queue.kept.get(ix);
+            at = queue.parent;
+        }
+        if kept > 0 {
+            tell(Bound::Guarantees {
+                resource: ix,
+                idle,
+                kept,
+            });
+        }
+    }
+
+    fn own_bounds(
+        &self,
+        payer: Payer,
+        at: QueueIx,
+        ix: Ix,
+        kept: i64,
+        rules: &crate::queue::Rules,
+        tell: &mut impl FnMut(Bound),
+    ) {
+        let held = self.allocated(at, ix);
+        if let Some(allowed) = said(&rules.capability, ix) {
+            tell(Bound::Capability {
+                queue: at,
+                resource: ix,
+                allowed,
+                held,
+                kept,
+            });
+        }
+        if let Some(allowed) = rules.borrowing_ceiling(ix) {
+            tell(Bound::Borrowing {
+                queue: at,
+                resource: ix,
+                allowed,
+                held,
+                kept,
+            });
+        }
+        if payer.fixed
+            && let Some(allowed) = said(&rules.deserved, ix)
+        {
+            tell(Bound::Deserved {
+                queue: at,
+                resource: ix,
+                allowed,
+                held: self.fixed(at, ix),
+            });
+        }
+        if let Some(allowed) = said(&rules.user_limit, ix) {
+            let held = self.table[at].limited.get(&payer.user);
+            tell(Bound::User {
+                queue: at,
+                user: payer.user,
+                resource: ix,
+                allowed,
+                held: held.map_or(0, |room| room.get(ix)),
+            });
+        }
+    }
+
+    /// May a gang that says what it needs be let in beside what is held and what those let in
+    /// before expect? Only the capabilities on the path count: a full cluster is no reason.
+    pub(crate) fn admits(&self, payer: Payer, needs: &Demand) -> Option<Bound> {
+        for at in self.path(payer.queue) {
+            let Some(rules) = self.rules(at) else {
+                continue;
+            };
+            for (ix, asked) in &needs.0 {
+                let Some(allowed) = said(&rules.capability, *ix) else {
+                    continue;
+                };
+                let sum = &self.table[at].sum;
+                let held = sum.allocated.get(*ix) + sum.expected.get(*ix);
+                if held.saturating_add(*asked) > allowed {
+                    return Some(Bound::Capability {
+                        queue: at,
+                        resource: *ix,
+                        allowed,
+                        held,
+                        kept: 0,
+                    });
+                }
+            }
+        }
+        None
+    }
+}

@@ -1,0 +1,333 @@
+//! Shares: how a queue stands to what it is entitled to and deserves, on any level, as it is or
+//! with something more on its account. This is what reclaim and preemption are decided by.
+//!
+//! All questions are about the accounts as they are. Whoever tries out an eviction takes the
+//! victims off the account (`charge` with a negative number), asks, and puts them back.
+//!
+//! | rule | how to ask |
+//! |---|---|
+//! | reclaimer within its fair share (victims taken off) | [`Queues::within_share`] |
+//! | non-preemptible reclaimer within quota | [`Queues::fixed_within_deserved`] |
+//! | first level where two branches differ | [`Queues::lowest_common_level`] |
+//! | victim's branch above its allocatable share | [`Queues::above_share`] of [`Fork::right`] |
+//! | victim's branch above quota while the reclaimer's stays within | [`Queues::above_deserved`] of `right`, [`Queues::within_deserved`] of `left` |
+//! | a queue or cohort borrows | [`Queues::borrows`] |
+//! | does a request fit in the quota of a subtree | [`Queues::quota_left`] along [`Queues::path`] |
+//! | fair sharing: weighted share of what is borrowed, with or without the incoming gang | [`Queues::borrowed_share`], [`Queues::borrowed_share_with`] |
+//! | whose turn: dominant share of the entitlement | [`Queues::dominant_share`], [`Queues::dominant_share_with`] |
+
+use crate::queue::{QueueIx, Queues, ROOT};
+use crate::resource::{Demand, Ix, Room};
+
+/// Shares are counted in these parts, so that comparing is exact.
+pub(crate) const PARTS: i128 = 1_000_000_000_000;
+/// A share of nothing counts as much as so many shares of the whole.
+const WITHOUT_SHARE: i128 = 1000;
+
+/// A share, in [`PARTS`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Share(pub(crate) i128);
+
+impl Share {
+    /// Nothing.
+    pub(crate) const NONE: Share = Share(0);
+    /// More than any other: the share of a queue of weight 0 that takes what is not its own.
+    pub(crate) const INFINITE: Share = Share(i128::MAX);
+
+    /// As a number, for people.
+    pub(crate) fn as_f64(self) -> f64 {
+        self.0 as f64 / PARTS as f64
+    }
+}
+
+/// Where the ways from two queues to the root meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fork {
+    /// The lowest queue that is above both, or is one of them.
+    pub(crate) above: QueueIx,
+    /// The first queue below it on the first one's way; the same as `above` if that is where the
+    /// first one's gangs are.
+    pub(crate) left: QueueIx,
+    /// The same on the second one's way.
+    pub(crate) right: QueueIx,
+}
+
+impl Queues {
+    /// Would the queue, and every queue above it, be within its share with the demand so many
+    /// times on its account? Victims must have been taken off before. The root has no share.
+    pub(crate) fn within_share(&self, queue: QueueIx, demand: &Demand, times: i64) -> bool {
+        self.path_below_root(queue).all(|at| {
+            demand
+                .0
+                .iter()
+                .filter(|(ix, _)| self.counts(*ix))
+                .all(|(ix, each)| {
+                    let with = self
+                        .allocated(at, *ix)
+                        .saturating_add(each.saturating_mul(times));
+                    with <= self.allocatable(at, *ix)
+                })
+        })
+    }
+
+    /// A resource of which the queue holds more than its share; none if it is within.
+    pub(crate) fn above_share(&self, queue: QueueIx) -> Option<Ix> {
+        self.above(queue, |ix| self.allocatable(queue, ix))
+    }
+
+    /// A resource of which the queue holds more than it deserves; none if it is within.
+    pub(crate) fn above_deserved(&self, queue: QueueIx) -> Option<Ix> {
+        self.above(queue, |ix| self.deserved(queue, ix))
+    }
+
+    /// Like [`Queues::above_share`], for the resources of a demand only.
+    pub(crate) fn above_share_of(&self, queue: QueueIx, demand: &Demand) -> Option<Ix> {
+        let above = |ix: &Ix| self.allocated(queue, *ix) > self.allocatable(queue, *ix);
+        let resources = demand.0.iter().map(|(ix, _)| *ix);
+        resources.filter(|ix| self.counts(*ix)).find(above)
+    }
+
+    fn above(&self, queue: QueueIx, bound: impl Fn(Ix) -> i64) -> Option<Ix> {
+        let held = self.table[queue].sum.allocated.iter();
+        let mut held = held.filter(|(ix, _)| self.counts(*ix));
+        held.find(|(ix, amount)| *amount > bound(*ix))
+            .map(|(ix, _)| ix)
+    }
+
+    /// Would this one queue (not those above it) hold at most what it deserves, with the demand
+    /// so many times on its account?
+    pub(crate) fn within_deserved(&self, queue: QueueIx, demand: &Demand, times: i64) -> bool {
+        let mut resources = demand.0.iter().filter(|(ix, _)| self.counts(*ix));
+        resources.all(|(ix, each)| {
+            let with = self
+                .allocated(queue, *ix)
+                .saturating_add(each.saturating_mul(times));
+            with <= self.deserved(queue, *ix)
+        })
+    }
+
+    /// Would non-preemptible work stay within what every queue on the path deserves, where that
+    /// is said?
+    pub(crate) fn fixed_within_deserved(
+        &self,
+        queue: QueueIx,
+        demand: &Demand,
+        times: i64,
+    ) -> bool {
+        self.path(queue).all(|at| {
+            let Some(rules) = self.rules(at) else {
+                return true;
+            };
+            demand.0.iter().all(|(ix, each)| {
+                let with = self
+                    .fixed(at, *ix)
+                    .saturating_add(each.saturating_mul(times));
+                super::rules::said(&rules.deserved, *ix).is_none_or(|allowed| with <= allowed)
+            })
+        })
+    }
+
+    /// What the queue deserves: its `deserved` amount, or its guarantee where that is more. The
+    /// root deserves everything.
+    pub(crate) fn deserved(&self, queue: QueueIx, ix: Ix) -> i64 {
+        if queue == ROOT {
+            return self.pool.get(ix);
+        }
+        self.rules(queue).map_or(0, |rules| rules.entitled_first(ix))
+    }
+
+    /// Where the ways of two queues part: the pair of queues right below the lowest common one
+    /// is what KAI and Kueue compare.
+    pub(crate) fn lowest_common_level(&self, a: QueueIx, b: QueueIx) -> Fork {
+        let down = |from: QueueIx| {
+            let mut path: Vec<QueueIx> = self.path(from).collect();
+            path.reverse();
+            path
+        };
+        let (left, right) = (down(a), down(b));
+        let common = left.iter().zip(&right).take_while(|(a, b)| a == b).count();
+        let above = left[common - 1];
+        let below = |path: &[QueueIx]| path.get(common).copied().unwrap_or(above);
+        Fork {
+            above,
+            left: below(&left),
+            right: below(&right),
+        }
+    }
+
+    /// Is `inner` the queue itself or below it?
+    pub(crate) fn holds(&self, queue: QueueIx, inner: QueueIx) -> bool {
+        self.path(inner).any(|at| at == queue)
+    }
+
+    /// The dominant share: over all resources, the largest part of what the queue may hold as its
+    /// share that it holds.
+    pub(crate) fn dominant_share(&self, queue: QueueIx) -> Share {
+        self.dominant_share_with(queue, &Room::default())
+    }
+
+    /// The same with something more on the queue's account.
+    pub(crate) fn dominant_share_with(&self, queue: QueueIx, more: &Room) -> Share {
+        let held = &self.table[queue].sum.allocated;
+        self.dominant(held, more, |ix| self.allocatable(queue, ix)).0
+    }
+
+    /// The largest part of its share among what is held and comes, and whether some of it is of
+    /// something the queue has no share in at all.
+    pub(super) fn dominant(
+        &self,
+        held: &Room,
+        more: &Room,
+        share: impl Fn(Ix) -> i64,
+    ) -> (Share, bool) {
+        let (mut most, mut beyond) = (0, false);
+        let resources = held.len().max(more.len());
+        for ix in (0..resources).map(|ix| ix as Ix) {
+            let all = self.pool.get(ix);
+            let with = held.get(ix).saturating_add(more.get(ix));
+            if with <= 0 || !self.counts(ix) {
+                continue;
+            }
+            let own = share(ix).min(all);
+            let part = if own > 0 {
+                ratio(with, own)
+            } else {
+                beyond = true;
+                ratio(with, all).saturating_mul(WITHOUT_SHARE)
+            };
+            most = most.max(part);
+        }
+        (Share(most), beyond)
+    }
+
+    /// The largest part of all there is that the queue holds, and of which resource.
+    pub(crate) fn cluster_share(&self, queue: QueueIx) -> (Share, Option<Ix>) {
+        let held = self.table[queue].sum.allocated.iter();
+        let parts = held
+            .filter(|(ix, amount)| self.counts(*ix) && *amount > 0)
+            .map(|(ix, amount)| (Share(ratio(amount, self.pool.get(ix))), Some(ix)));
+        parts
+            .max_by_key(|(share, _)| *share)
+            .unwrap_or((Share::NONE, None))
+    }
+
+    // ---- Kueue's view: quota, borrowing, lending ----
+
+    /// What the queue takes out of its parent's hands: what it and all below it hold, and what is
+    /// kept below it unused because it is not lent.
+    pub(crate) fn held(&self, queue: QueueIx, ix: Ix) -> i64 {
+        self.held_with(queue, ix, queue, 0)
+    }
+
+    /// The same with something more on the account of a queue below it (or its own). What fills a
+    /// reserve that was kept anyway takes nothing more from anybody above.
+    pub(crate) fn held_with(&self, queue: QueueIx, ix: Ix, payer: QueueIx, more: i64) -> i64 {
+        let mut at = payer;
+        let mut filled = 0;
+        while at != queue && at != ROOT {
+            let node = &self.table[at];
+            let reserved = node.rules.as_ref().map_or(0, |rules| rules.reserved(ix));
+            let unmet = reserved - node.sum.allocated.get(ix) - more;
+            let kept = unmet.max(node.kept_below.get(ix) + filled).max(0);
+            filled = kept - node.kept.get(ix);
+            at = node.parent;
+        }
+        let node = &self.table[queue];
+        node.sum.allocated.get(ix) + node.kept_below.get(ix) + more + filled
+    }
+
+    /// A resource of which the queue holds more than it deserves, so that it borrows; none if it
+    /// does not. Counts what is not lent below it as held.
+    pub(crate) fn borrows(&self, queue: QueueIx) -> Option<Ix> {
+        let node = &self.table[queue];
+        let resources = node.sum.allocated.len().max(node.kept_below.len());
+        (0..resources)
+            .map(|ix| ix as Ix)
+            .filter(|ix| self.counts(*ix))
+            .find(|ix| self.held(queue, *ix) > self.deserved(queue, *ix))
+    }
+
+    /// How much more of what the queue deserves is left, for use by the payer in or below it;
+    /// negative where the queue borrows.
+    pub(crate) fn quota_left(&self, queue: QueueIx, ix: Ix, payer: QueueIx, more: i64) -> i64 {
+        self.deserved(queue, ix)
+            .saturating_sub(self.held_with(queue, ix, payer, more))
+    }
+
+    /// The most the queue could ever hold: its own reserve and all that its parent can lend it,
+    /// within its ceiling.
+    pub(crate) fn potential(&self, queue: QueueIx, ix: Ix) -> i64 {
+        let ceiling = self.rules(queue).and_then(|rules| rules.ceiling(ix));
+        let all = if queue == ROOT {
+            self.pool.get(ix)
+        } else {
+            let lent = self.lendable(self.table[queue].parent, ix);
+            lent.saturating_add(self.reserve(queue, ix))
+        };
+        all.min(ceiling.unwrap_or(i64::MAX))
+    }
+
+    /// What can be lent among the queues right below one: all it could hold but what those never
+    /// lend.
+    pub(crate) fn lendable(&self, queue: QueueIx, ix: Ix) -> i64 {
+        let children = self.table[queue].children.iter();
+        let never: i64 = children
+            .map(|child| self.reserve(*child, ix))
+            .fold(0, i64::saturating_add);
+        self.potential(queue, ix).saturating_sub(never)
+    }
+
+    /// What a queue never lends: its own reserve, or those below it together where that is more.
+    fn reserve(&self, queue: QueueIx, ix: Ix) -> i64 {
+        let own = self.rules(queue).map_or(0, |rules| rules.reserved(ix));
+        let children = self.table[queue].children.iter();
+        let below = children.map(|child| self.reserve(*child, ix));
+        own.max(below.fold(0, i64::saturating_add))
+    }
+
+    /// Fair sharing's measure: the largest part of what could be lent beside the queue that it
+    /// borrows, over its weight. Nothing for a queue within what it deserves and for the root;
+    /// infinite for one of weight 0 that borrows.
+    pub(crate) fn borrowed_share(&self, queue: QueueIx) -> Share {
+        self.borrowed_share_with(queue, queue, &Demand::default())
+    }
+
+    /// The same with a demand more on the account of a queue below it (or its own).
+    pub(crate) fn borrowed_share_with(
+        &self,
+        queue: QueueIx,
+        payer: QueueIx,
+        more: &Demand,
+    ) -> Share {
+        if queue == ROOT {
+            return Share::NONE;
+        }
+        let node = &self.table[queue];
+        let asked = more.0.iter().map(|(ix, _)| usize::from(*ix) + 1).max();
+        let resources = node.sum.allocated.len().max(asked.unwrap_or(0));
+        let mut most = 0;
+        for ix in (0..resources).map(|ix| ix as Ix) {
+            if !self.counts(ix) {
+                continue;
+            }
+            let borrowed = -self.quota_left(queue, ix, payer, more.get(ix));
+            let lendable = self.lendable(node.parent, ix);
+            if borrowed > 0 && lendable > 0 {
+                most = most.max(ratio(borrowed, lendable));
+            }
+        }
+        match self.rules(queue).map_or(0, super::Rules::share_weight) {
+            _ if most == 0 => Share::NONE,
+            ..=0 => Share::INFINITE,
+            weight => Share(most * i128::from(super::rules::WEIGHT_UNIT) / i128::from(weight)),
+        }
+    }
+
+    fn path_below_root(&self, from: QueueIx) -> impl Iterator<Item = QueueIx> + '_ {
+        self.path(from).filter(|at| *at != ROOT)
+    }
+}
+
+fn ratio(part: i64, whole: i64) -> i128 {
+    i128::from(part) * PARTS / i128::from(whole)
+}

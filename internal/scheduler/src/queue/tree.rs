@@ -1,0 +1,154 @@
+//! The tree, made again after queues or their rules changed: who is below whom, and all sums from
+//! what the queues' own gangs hold. The result depends on the objects, not on the order of events.
+
+use std::collections::BTreeSet;
+
+use crate::queue::{QueueIx, Queues, ROOT, ROOT_NAME, Sums};
+use crate::resource::{Ix, Room};
+
+/// How far a search for a queue's ancestors has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mark {
+    New,
+    Open,
+    Done,
+}
+
+impl Queues {
+    /// Makes the tree again if anything about it changed.
+    pub(crate) fn relink_now(&mut self) {
+        if !std::mem::take(&mut self.stale) {
+            return;
+        }
+        self.restless = true;
+        self.hang();
+        self.age();
+        self.line_up();
+        self.sum_up();
+    }
+
+    /// Hangs every queue below its parent; queues of a circle all go below the root.
+    fn hang(&mut self) {
+        let wanted: Vec<QueueIx> = (0..self.table.len()).map(|at| self.wanted(at)).collect();
+        let mut parents = wanted.clone();
+        let mut marks = vec![Mark::New; wanted.len()];
+        marks[ROOT] = Mark::Done;
+        for start in 0..wanted.len() {
+            let mut trail = Vec::new();
+            let mut at = start;
+            while marks[at] == Mark::New {
+                marks[at] = Mark::Open;
+                trail.push(at);
+                at = wanted[at];
+            }
+            if marks[at] == Mark::Open {
+                let circle = trail.iter().skip_while(|step| **step != at);
+                circle.for_each(|step| parents[*step] = ROOT);
+            }
+            trail.into_iter().for_each(|step| marks[step] = Mark::Done);
+        }
+        for (queue, parent) in self.table.iter_mut().zip(parents) {
+            queue.parent = parent;
+            queue.children.clear();
+        }
+    }
+
+    fn wanted(&self, at: QueueIx) -> QueueIx {
+        let rules = self.table[at].rules.as_ref();
+        let named = rules.and_then(|rules| rules.parent.as_deref());
+        let named = named.filter(|name| *name != ROOT_NAME);
+        let parent = named.and_then(|name| self.index.get(name)).copied();
+        // A parent that only gangs name is none.
+        parent
+            .filter(|parent| at != ROOT && self.table[*parent].rules.is_some())
+            .unwrap_or(ROOT)
+    }
+
+    /// Numbers the queues by age, then name.
+    fn age(&mut self) {
+        let mut all: Vec<QueueIx> = self.index.values().copied().collect();
+        all.sort_by_cached_key(|at| {
+            let created = self.rules(*at).map(|rules| rules.created);
+            (created, self.table[*at].name.clone())
+        });
+        for (rank, at) in all.into_iter().enumerate() {
+            self.table[at].rank = rank;
+            let parent = self.table[at].parent;
+            if at != ROOT {
+                self.table[parent].children.push(at);
+            }
+        }
+    }
+
+    fn line_up(&mut self) {
+        self.order.clear();
+        self.order.push(ROOT);
+        let mut next = 0;
+        while let Some(at) = self.order.get(next).copied() {
+            self.order.extend_from_slice(&self.table[at].children);
+            next += 1;
+        }
+    }
+
+    fn sum_up(&mut self) {
+        for queue in &mut self.table {
+            queue.sum = queue.own.clone();
+            queue.limited.clear();
+            queue.kept = Room::default();
+            queue.kept_below = Room::default();
+        }
+        for step in (0..self.order.len()).rev() {
+            let at = self.order[step];
+            self.keep_all(at);
+            let queue = &self.table[at];
+            let (sum, kept, parent) = (queue.sum.clone(), queue.kept.clone(), queue.parent);
+            self.limit_users(at);
+            if at != ROOT {
+                self.table[parent].sum.add(&sum);
+                self.table[parent].kept_below.add_room(&kept, 1);
+            }
+        }
+    }
+
+    fn keep_all(&mut self, at: QueueIx) {
+        let queue = &self.table[at];
+        let own = queue.rules.iter().flat_map(|rules| rules.reserving());
+        let below = queue.kept_below.iter().map(|(ix, _)| ix);
+        let resources: BTreeSet<Ix> = own.chain(below).collect();
+        for ix in resources {
+            let queue = &mut self.table[at];
+            let reserved = queue.rules.as_ref().map_or(0, |rules| rules.reserved(ix));
+            let unmet = reserved - queue.sum.allocated.get(ix);
+            let kept = unmet.max(queue.kept_below.get(ix)).max(0);
+            queue.kept.set(ix, kept);
+        }
+    }
+
+    /// Adds what its users hold to every queue on the path that limits users.
+    fn limit_users(&mut self, from: QueueIx) {
+        if self.table[from].users.is_empty() {
+            return;
+        }
+        let path: Vec<QueueIx> = self.path(from).collect();
+        for at in path {
+            let rules = self.table[at].rules.as_ref();
+            if rules.is_none_or(|rules| rules.user_limit.is_empty()) {
+                continue;
+            }
+            let held = self.table[from].users.clone();
+            for (user, room) in held {
+                let limited = self.table[at].limited.entry(user).or_default();
+                limited.add_room(&room, 1);
+            }
+        }
+    }
+}
+
+impl Sums {
+    fn add(&mut self, other: &Sums) {
+        self.allocated.add_room(&other.allocated, 1);
+        self.fixed.add_room(&other.fixed, 1);
+        self.requested.add_room(&other.requested, 1);
+        self.expected.add_room(&other.expected, 1);
+    }
+}

@@ -1,0 +1,66 @@
+//! Queues as plain data, for those who show or check them.
+
+use std::collections::BTreeMap;
+
+use resources::amounts::Amounts;
+
+use crate::queue::{QueueIx, Queues, ROOT, Rules};
+use crate::resource::{Ix, Names};
+use crate::view::QueueView;
+
+impl Queues {
+    /// All queues by name. Shares are as of the last plan.
+    pub(crate) fn views(&self, names: &Names) -> BTreeMap<String, QueueView> {
+        let fresh;
+        let queues = if self.stale {
+            let mut made = self.clone();
+            made.relink_now();
+            fresh = made;
+            &fresh
+        } else {
+            self
+        };
+        let all = queues.iter();
+        all.map(|(name, at, _)| (name.clone(), queues.view(at, names)))
+            .collect()
+    }
+
+    fn view(&self, at: QueueIx, names: &Names) -> QueueView {
+        let queue = &self.table[at];
+        let rules = self.rules(at);
+        let resources = || (0..self.pool.len().max(queue.sum.requested.len())).map(|ix| ix as Ix);
+        let list = |amount: &dyn Fn(Ix) -> Option<i64>| -> Amounts {
+            let said = |ix: Ix| amount(ix).map(|n| (names.name(ix).to_owned(), n));
+            resources().filter_map(said).collect()
+        };
+        let deserved = |rules: &Rules, ix: Ix| {
+            let said = super::rules::said(&rules.deserved, ix);
+            said.or_else(|| super::rules::said(&rules.guarantee, ix))
+                .map(|_| rules.entitled_first(ix))
+        };
+        let (share, dominant) = self.cluster_share(at);
+        let line = queue.line.iter().map(|place| {
+            let gang = &place.gang;
+            (gang.namespace.to_string(), gang.name.to_string())
+        });
+        QueueView {
+            parent: (at != ROOT && queue.parent != ROOT)
+                .then(|| self.table[queue.parent].name.to_string()),
+            allocated: names.amounts(&queue.sum.allocated),
+            fixed: names.amounts(&queue.sum.fixed),
+            requested: names.amounts(&queue.sum.requested),
+            entitled: names.amounts(&queue.entitled),
+            deserved: list(&|ix| rules.and_then(|rules| deserved(rules, ix))),
+            ceiling: list(&|ix| rules.and_then(|rules| rules.ceiling(ix))),
+            kept: names.amounts(&queue.kept),
+            share: share.as_f64(),
+            dominant: dominant.map(|ix| names.name(ix).to_owned()),
+            share_of_entitled: self.dominant_share(at).as_f64(),
+            above: self.above_share(at).map(|ix| names.name(ix).to_owned()),
+            usage: names.amounts(&queue.usage),
+            faults: rules.map(|rules| rules.faults.clone()).unwrap_or_default(),
+            line: line.collect(),
+            phases: BTreeMap::new(),
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What a PodGroup or pod says beyond its resources: whose it is, whether it may be evicted, how
+//! long it runs. From annotations, or labels where those are customary.
+
+use std::sync::Arc;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::names::{MIN_RUNTIME, PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
+
+/// What is said; none where nothing is, or nothing that can be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Terms {
+    /// The user it runs for.
+    pub(crate) user: Option<Arc<str>>,
+    /// May it be evicted for others?
+    pub(crate) preemptible: Option<bool>,
+    /// How long it says it runs, in seconds.
+    pub(crate) walltime: Option<i64>,
+    /// How long after its start it may not be lost to others, in seconds.
+    pub(crate) min_runtime: Option<i64>,
+}
+
+impl Terms {
+    pub(crate) fn read(meta: &ObjectMeta) -> Terms {
+        let said = |name: &str| {
+            let maps = [meta.annotations.as_ref(), meta.labels.as_ref()];
+            let words = maps.into_iter().flatten().filter_map(|map| map.get(name));
+            words.map(|word| word.trim()).find(|word| !word.is_empty())
+        };
+        let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
+        Terms {
+            user: said(USER).map(Arc::from),
+            preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
+            walltime: said(WALLTIME).and_then(seconds),
+            min_runtime: said(MIN_RUNTIME).and_then(seconds),
+        }
+    }
+
+    /// What is said here, or else there.
+    pub(crate) fn or(&self, other: &Terms) -> Terms {
+        Terms {
+            user: self.user.clone().or_else(|| other.user.clone()),
+            preemptible: self.preemptible.or(other.preemptible),
+            walltime: self.walltime.or(other.walltime),
+            min_runtime: self.min_runtime.or(other.min_runtime),
+        }
+    }
+}
+
+/// Reads a length of time: seconds, or numbers with d, h, m, s after them, like `1h30m`.
+pub(crate) fn seconds(word: &str) -> Option<i64> {
+    if let Ok(seconds) = word.parse::<i64>() {
+        return (seconds >= 0).then_some(seconds);
+    }
+    let mut total = 0i64;
+    let mut number = String::new();
+    for letter in word.chars() {
+        let unit = match letter {
+            '0'..='9' => {
+                number.push(letter);
+                continue;
+            }
+            'd' => 86_400,
+            'h' => 3_600,
+            'm' => 60,
+            's' => 1,
+            _ => return None,
+        };
+        let count: i64 = std::mem::take(&mut number).parse().ok()?;
+        total = total.checked_add(count.checked_mul(unit)?)?;
+    }
+    number.is_empty().then_some(total)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lengths_of_time_are_seconds_or_numbers_with_units() {
+        let table = [
+            ("90", Some(90)),
+            ("1h30m", Some(5400)),
+            ("2d", Some(172_800)),
+            ("10s", Some(10)),
+            ("-5", None),
+            ("h", None),
+            ("1h30", None),
+            ("1w", None),
+        ];
+        for (word, want) in table {
+            assert_eq!(seconds(word), want, "{word}");
+        }
+    }
+}
