@@ -9,8 +9,8 @@
 mod apply;
 mod class;
 mod devices;
-mod evict;
 mod event;
+mod evict;
 mod filter;
 mod fit;
 mod gang;
@@ -30,11 +30,11 @@ mod trial;
 mod view;
 
 pub use event::Event;
-pub use queue::Decay;
 pub use plan::{
     Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
     Reservation, ReservationKind, Unscheduled,
 };
+pub use queue::Decay;
 pub use state::{Actions, Config, Scheduler};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

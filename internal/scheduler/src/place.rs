@@ -73,12 +73,7 @@ impl Scheduler {
     }
 
     /// Tries to place a gang: its minimum, or so many members beyond it where it is whole.
-    pub(crate) fn attempt_most(
-        &mut self,
-        key: &GangKey,
-        now: Timestamp,
-        beyond: usize,
-    ) -> Attempt {
+    pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
         }

@@ -10,6 +10,7 @@ use resources::kinds::PodGroupPhase;
 use resources::report::PlacementReport;
 
 use crate::devices;
+use crate::evict::txn::Standing;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::queue::{Next, Picker, QueueIx, Turns};
@@ -168,7 +169,9 @@ impl EvictionReason {
     pub(crate) fn sentence(self, by: Option<&GroupRef>, queue: &str) -> String {
         let by = by.map_or_else(String::new, |by| format!("{}/{}", by.namespace, by.name));
         match self {
-            EvictionReason::Preempted => format!("makes room for {by}, which goes before it in queue {queue}"),
+            EvictionReason::Preempted => {
+                format!("makes room for {by}, which goes before it in queue {queue}")
+            }
             EvictionReason::Reclaimed => {
                 format!("makes room for {by}: queue {queue} holds more than its share")
             }
@@ -343,6 +346,9 @@ impl Scheduler {
                     blocked.push(key.clone());
                     obstacles.insert(key.clone(), obstacle);
                 }
+                Attempt::Placed(placed, _) if !self.config.actions.allocate => {
+                    self.take_back(&key, &placed);
+                }
                 Attempt::Placed(mut placed, rest) => {
                     any = true;
                     placed.retain(|placement| self.is_bound(&placement.pod));
@@ -374,6 +380,14 @@ impl Scheduler {
             self.count_overtaken(turn);
         }
         any
+    }
+
+    /// Undoes what was placed, where plans are not to place.
+    fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
+        for placement in placed {
+            self.restand(&placement.pod, Standing::pending());
+        }
+        self.settle(key);
     }
 
     /// Looks who is next in a queue, and seats the queue by it.

@@ -14,7 +14,7 @@ use crate::gang::{Gang, GangKey};
 use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
-use crate::queue::{Decay, Payer, Policy, Queues, ROOT};
+use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Demand, Ix, Names, Room};
 use crate::terms::Terms;
 
@@ -189,7 +189,10 @@ impl Scheduler {
     /// Gives a node's place back once nobody knows of the node.
     pub(crate) fn tidy_node(&mut self, at: NodeIx) {
         let node = &self.nodes[at];
-        if node.offer.is_some() || node.pods + node.leavers > 0 || self.node_index.get(&node.name) != Some(&at) {
+        if node.offer.is_some()
+            || node.pods + node.leavers > 0
+            || self.node_index.get(&node.name) != Some(&at)
+        {
             return;
         }
         self.node_index.remove(&node.name);
@@ -381,7 +384,9 @@ impl Scheduler {
             return;
         };
         let Some(payer) = gang.payer else { return };
-        let place = gang.waits(key).then(|| self.place_in_line(key, gang, payer));
+        let place = gang
+            .waits(key)
+            .then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
             let line = &mut self.queues.at_mut(payer.queue).line;
@@ -403,8 +408,7 @@ impl Scheduler {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
             if let Some(spec) = &gang.spec {
-                self.queues
-                    .expect(payer.queue, &spec.min_resources, times);
+                self.queues.expect(payer.queue, &spec.min_resources, times);
             }
         }
     }
@@ -449,15 +453,8 @@ impl Scheduler {
     }
 
     /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
-    /// What others' pods use is not the queues' to share.
     pub(crate) fn reckon_queues(&mut self) {
-        self.queues.relink_now();
-        let mut pool = Room::default();
-        for (ix, all) in self.total.iter() {
-            let foreign = self.used.get(ix) - self.queues.allocated(ROOT, ix);
-            pool.set(ix, (all - foreign.max(0)).max(0));
-        }
-        self.queues.reckon(pool);
+        self.queues.reckon(&self.total, &self.used);
     }
 
     /// Moves a gang and what it holds and asks for from one account to another.

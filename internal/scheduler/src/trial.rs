@@ -76,7 +76,6 @@ impl Scheduler {
         for event in gone {
             self.apply(event);
         }
-        self.reckon_queues();
         (self.changed, self.stirred, self.wake) = before;
         trial
     }

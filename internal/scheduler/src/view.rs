@@ -131,7 +131,8 @@ impl Scheduler {
     /// What each queue holds and who waits in it: costs the number of gangs.
     #[must_use]
     pub fn queue_views(&self) -> BTreeMap<String, QueueView> {
-        let mut views: BTreeMap<String, QueueView> = self.queues.views(&self.names);
+        let mut views: BTreeMap<String, QueueView> =
+            self.queues.views(&self.names, &self.total, &self.used);
         for (key, gang) in self.gangs.iter().filter(|(_, gang)| gang.spec.is_some()) {
             let phase = crate::phase::phase(key, gang).as_str();
             if let Some(view) = views.get_mut(&gang.queue) {

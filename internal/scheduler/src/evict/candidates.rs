@@ -11,6 +11,7 @@ use jiff::{SignedDuration, Timestamp};
 
 use super::txn::Standing;
 use crate::gang::{Gang, GangKey};
+use crate::plan::EvictionReason;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
 
@@ -23,13 +24,51 @@ pub(crate) struct VictimKey {
     pub(crate) gang: Reverse<GangKey>,
 }
 
-impl VictimKey {
-    /// Becomes the least place of a priority: all before it are of a lower one.
-    pub(crate) fn to_first_of(&mut self, priority: i32) {
-        self.priority = priority;
-        self.started = Reverse(Timestamp::MAX);
-        self.created = Reverse(Timestamp::MAX);
-        // No name is as great: the others decide.
+/// Which of a queue's gangs are candidates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limit {
+    /// All.
+    None,
+    /// Those of a lower priority.
+    Below(i32),
+    /// Those, and of the same priority those made later.
+    Younger(i32, Timestamp),
+    /// Nobody.
+    Nobody,
+}
+
+impl Limit {
+    /// Is everybody from here on too high?
+    fn ends(self, next: &VictimKey) -> bool {
+        match self {
+            Limit::None => false,
+            Limit::Below(priority) => next.priority >= priority,
+            Limit::Younger(priority, _) => next.priority > priority,
+            Limit::Nobody => true,
+        }
+    }
+
+    fn leaves_out(self, next: &VictimKey) -> bool {
+        match self {
+            Limit::Younger(priority, created) => {
+                next.priority == priority && next.created.0 <= created
+            }
+            _ => false,
+        }
+    }
+}
+
+/// When a candidate's turn comes, beside those of other queues.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Turn {
+    priority: i32,
+    losing: bool,
+    key: VictimKey,
+}
+
+impl Turn {
+    pub(crate) fn priority(&self) -> i32 {
+        self.priority
     }
 }
 
@@ -42,6 +81,8 @@ pub(crate) struct Bite {
     pub(crate) shrinks: bool,
     /// Where the pods stood, once they are taken.
     pub(crate) before: Vec<Standing>,
+    /// On what grounds.
+    pub(crate) why: EvictionReason,
 }
 
 /// Why a gang may not be touched now.
@@ -57,8 +98,7 @@ pub(crate) enum Spared {
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
     queue: String,
-    /// Only gangs before this one.
-    end: Option<VictimKey>,
+    limit: Limit,
     at: Option<VictimKey>,
     /// The last gang of a lower priority than those gone through now.
     from: Option<VictimKey>,
@@ -70,11 +110,10 @@ pub(crate) struct Cursor {
 }
 
 impl Cursor {
-    /// All candidates of a queue, or those before a place.
-    pub(crate) fn new(queue: &str, end: Option<VictimKey>) -> Cursor {
+    pub(crate) fn new(queue: &str, limit: Limit) -> Cursor {
         Cursor {
             queue: queue.to_owned(),
-            end,
+            limit,
             at: None,
             from: None,
             priority: None,
@@ -82,6 +121,39 @@ impl Cursor {
             ready: Vec::new(),
             spared_until: None,
         }
+    }
+
+    /// Begins again.
+    pub(crate) fn rewind(&mut self) {
+        *self = Cursor::new(&self.queue, self.limit);
+    }
+
+    /// When the next one's turn is.
+    pub(crate) fn peek(&mut self, state: &Scheduler, now: Timestamp) -> Option<Turn> {
+        let bite = self.next(state, now)?;
+        self.ready.push(bite);
+        let key = self.at.clone()?;
+        Some(Turn {
+            priority: key.priority,
+            losing: self.losing,
+            key,
+        })
+    }
+
+    /// Leaves out all before the next that is wanted; is there any?
+    pub(crate) fn skip_to(
+        &mut self,
+        state: &Scheduler,
+        now: Timestamp,
+        wanted: impl Fn(&Bite) -> bool,
+    ) -> bool {
+        while let Some(bite) = self.next(state, now) {
+            if wanted(&bite) {
+                self.ready.push(bite);
+                return true;
+            }
+        }
+        false
     }
 
     /// The next to go, if the one before is gone.
@@ -92,14 +164,16 @@ impl Cursor {
             }
             let gangs = state.victims.get(&self.queue)?;
             let after = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-            let before = self.end.as_ref();
             let next = gangs
                 .range((after, Bound::Unbounded))
                 .next()
-                .filter(|next| before.is_none_or(|end| *next < end));
+                .filter(|next| !self.limit.ends(next));
             match next {
                 Some(next) if *self.priority.get_or_insert(next.priority) == next.priority => {
                     self.at = Some(next.clone());
+                    if self.limit.leaves_out(next) {
+                        continue;
+                    }
                     self.chew(state, &next.gang.0.clone(), now);
                 }
                 // All of this priority were asked to shrink: now they lose their gangs.
@@ -149,8 +223,7 @@ impl Scheduler {
         let there = gang.total.pipelined + gang.total.occupying() > 0;
         let ours = there && gang.allocated.iter().any(|(_, held)| held > 0);
         let fixed = gang.payer.is_none_or(|payer| payer.fixed);
-        let place = (ours && !fixed && !gang.forgotten())
-            .then(|| self.victim_key(key, gang));
+        let place = (ours && !fixed && !gang.forgotten()).then(|| self.victim_key(key, gang));
         let same = match (&gang.victim, &place) {
             (Some((queue, old)), Some(new)) => *queue == gang.queue && old == new,
             (None, None) => true,
@@ -255,6 +328,7 @@ impl Scheduler {
                 pods: vec![name],
                 shrinks: true,
                 before: Vec::new(),
+                why: EvictionReason::Preempted,
             });
         }
         bites.reverse();
@@ -273,6 +347,7 @@ impl Scheduler {
             pods,
             shrinks: false,
             before: Vec::new(),
+            why: EvictionReason::Preempted,
         })
     }
 }

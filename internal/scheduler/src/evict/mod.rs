@@ -21,11 +21,14 @@
 //! each eviction is for one that does: the number of gangs that have not yet strictly falls with
 //! every plan that evicts. There are finitely many, so plans come to rest.
 
+mod across;
 mod candidates;
+mod fair;
 mod nominate;
+mod quota;
 mod search;
 mod stale;
-mod txn;
+pub(crate) mod txn;
 mod within;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -56,6 +59,8 @@ pub(crate) enum Sought {
     Made,
     /// Nobody may be evicted, or it would not help; why.
     Nobody(String),
+    /// The same, until time has passed.
+    NotYet(String),
 }
 
 impl Scheduler {
@@ -100,6 +105,11 @@ impl Scheduler {
                         obstacles.remove(key);
                     }
                 }
+                Sought::NotYet(why) => {
+                    if let Some(obstacle) = obstacles.get_mut(key) {
+                        obstacle.no_evictions(&why);
+                    }
+                }
                 Sought::Nobody(why) => {
                     if let Some(obstacle) = obstacles.get_mut(key) {
                         obstacle.no_evictions(&why);
@@ -124,24 +134,76 @@ impl Scheduler {
         if !self.fits_when_empty(&ask) {
             return nobody("it would not fit even if every node were empty");
         }
-        let mut reasons = Vec::new();
-        let mut cost = false;
-        if self.config.actions.preempt {
-            match self.preempt(key, &ask, now) {
+        let mut reasons: Vec<String> = Vec::new();
+        let (mut cost, mut again) = (false, None);
+        for way in self.ways(&ask) {
+            let refusal = match self.go(way, key, &ask, now) {
                 Ok(found) => {
-                    self.decide(key, found, EvictionReason::Preempted, plan);
+                    self.decide(key, found, plan);
                     return (Sought::Made, true);
                 }
-                Err(refusal) => {
-                    cost |= refusal.searched;
-                    reasons.push(refusal.why);
-                }
+                Err(refusal) => refusal,
+            };
+            cost |= refusal.searched;
+            again = [again, refusal.again].into_iter().flatten().min();
+            if !refusal.why.is_empty() {
+                reasons.push(refusal.why);
             }
+        }
+        if let Some(then) = again {
+            self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
         }
         if reasons.is_empty() {
             reasons.push("evictions are switched off".into());
         }
-        (Sought::Nobody(reasons.join("; ")), cost)
+        let why = reasons.join("; ");
+        if again.is_some() {
+            return (Sought::NotYet(why), cost);
+        }
+        (Sought::Nobody(why), cost)
+    }
+
+    /// The ways in which a gang may come to room, in order: by the rules of its queue.
+    fn ways(&self, ask: &search::Ask) -> Vec<Way> {
+        let actions = self.config.actions;
+        let rules = ask.payer.and_then(|payer| self.queues.rules(payer.queue));
+        let fair = rules.is_some_and(|rules| rules.preemption.fair.is_some());
+        let quota = rules.is_some_and(|rules| rules.preemption.borrow.is_some());
+        if actions.reclaim && fair {
+            return vec![Way::Fairness];
+        }
+        if actions.reclaim && quota {
+            return vec![Way::Quota];
+        }
+        let mut ways = Vec::new();
+        if actions.reclaim {
+            ways.push(Way::Reclaim);
+        }
+        if actions.preempt {
+            ways.push(Way::Preempt);
+        }
+        if actions.reclaim && actions.preempt {
+            ways.push(Way::Both);
+        }
+        ways
+    }
+
+    fn go(
+        &mut self,
+        way: Way,
+        key: &GangKey,
+        ask: &search::Ask,
+        now: Timestamp,
+    ) -> Result<Found, Refusal> {
+        match way {
+            Way::Fairness => self.take_by_fairness(key, ask, now),
+            Way::Quota => self.take_by_quota(key, ask, now),
+            Way::Reclaim => self.reclaim(key, ask, now),
+            Way::Preempt => self.preempt(key, ask, now),
+            Way::Both => self
+                .reclaim_and_preempt(key, ask, now)
+                .ok_or(Refusal::at_once("")),
+        }
     }
 
     /// Does the gang wait rather than evict others?
@@ -168,14 +230,13 @@ impl Scheduler {
     }
 
     /// Makes a set of evictions and what they make room for part of the plan.
-    fn decide(&mut self, key: &GangKey, found: Found, why: EvictionReason, plan: &mut Plan) {
+    fn decide(&mut self, key: &GangKey, found: Found, plan: &mut Plan) {
         let Found { bites, placed, txn } = found;
         self.keep(txn);
         let by = GroupRef::of(key);
         let mut losers: BTreeSet<GangKey> = BTreeSet::new();
         for bite in &bites {
-            let shrinks = bite.shrinks && why != EvictionReason::Consolidated;
-            let why = if shrinks { EvictionReason::Shrunk } else { why };
+            let why = bite.why;
             for pod in &bite.pods {
                 plan.evictions.extend(self.eviction(pod, why, Some(&by)));
             }
@@ -184,9 +245,19 @@ impl Scheduler {
         for loser in losers {
             self.settle(&loser);
         }
+        let leavers: BTreeSet<PodKey> = bites
+            .iter()
+            .flat_map(|bite| &bite.pods)
+            .filter(|pod| self.is_leaving(pod))
+            .cloned()
+            .collect();
+        if !leavers.is_empty() {
+            self.hold_back(key, &placed);
+        }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.won = Some(age);
+            gang.awaits.extend(leavers);
         }
         let bound = placed
             .into_iter()
@@ -223,12 +294,29 @@ impl Scheduler {
     }
 }
 
+/// A way in which a gang may come to room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// By fair sharing of what is borrowed.
+    Fairness,
+    /// By quota.
+    Quota,
+    /// From other queues, by shares.
+    Reclaim,
+    /// From its own queue.
+    Preempt,
+    /// From other queues by shares, and from its own.
+    Both,
+}
+
 /// Why no evictions were found.
 #[derive(Clone, Debug)]
 pub(crate) struct Refusal {
     pub(crate) why: String,
     /// Candidates were tried.
     pub(crate) searched: bool,
+    /// When the answer may be another.
+    pub(crate) again: Option<Timestamp>,
 }
 
 impl Refusal {
@@ -236,6 +324,7 @@ impl Refusal {
         Refusal {
             why: why.into(),
             searched: false,
+            again: None,
         }
     }
 }

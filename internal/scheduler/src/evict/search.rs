@@ -16,7 +16,7 @@ use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::place::Placement;
 use crate::queue::Payer;
-use crate::resource::GPU;
+use crate::resource::{Demand, GPU, Room};
 use crate::state::Scheduler;
 
 /// What a gang needs at least, by class.
@@ -28,6 +28,8 @@ pub(crate) struct Ask {
     /// Other members, and how many of them are needed.
     others: BTreeMap<ClassIx, usize>,
     needed: usize,
+    /// What they ask for together; of classes that may be chosen among, the first.
+    pub(crate) demand: Demand,
 }
 
 impl Ask {
@@ -64,8 +66,10 @@ pub(crate) struct Found {
 /// Who may be taken next, given what was taken so far.
 pub(crate) trait Candidates {
     fn next(&mut self, state: &mut Scheduler) -> Option<Bite>;
-    /// Does what is decided hold with these taken and the gang placed?
-    fn holds(&self, state: &mut Scheduler) -> bool;
+
+    /// With those gone who are, and the gang not counted: may it come in, as far as the grounds
+    /// go on which others are evicted for it?
+    fn admits(&self, state: &Scheduler) -> bool;
 }
 
 impl Scheduler {
@@ -99,7 +103,22 @@ impl Scheduler {
         if ask.required.is_empty() && ask.needed == 0 {
             ask.needed = 1;
         }
+        ask.demand = self.sum(&ask);
         ask
+    }
+
+    fn sum(&self, ask: &Ask) -> Demand {
+        let mut sum = Room::default();
+        for (class, members) in &ask.required {
+            sum.add(self.classes.get(*class).demand(), *members as i64);
+        }
+        let mut needed = ask.needed;
+        for (class, members) in &ask.others {
+            let some = needed.min(*members);
+            sum.add(self.classes.get(*class).demand(), some as i64);
+            needed -= some;
+        }
+        Demand(sum.iter().filter(|(_, amount)| *amount > 0).collect())
     }
 
     /// Could the gang fit, by what all nodes hold together, and within its queue's bounds? No
@@ -181,7 +200,7 @@ impl Scheduler {
                 self.take(&mut txn, &mut bite);
                 bites.push(bite);
             }
-            if bites.len() == failed || !self.might_fit(ask) {
+            if bites.len() == failed || !candidates.admits(self) || !self.might_fit(ask) {
                 failed = bites.len();
             } else if bites.len() >= next_try || done {
                 let mark = txn.len();
@@ -207,7 +226,12 @@ impl Scheduler {
             let middle = failed + (enough - failed) / 2;
             self.undo_to(&mut txn, marks[middle]);
             let mark = txn.len();
-            match txn.attempt(self, key, now) {
+            let found = if candidates.admits(self) {
+                txn.attempt(self, key, now)
+            } else {
+                None
+            };
+            match found {
                 Some(found) => {
                     enough = middle;
                     placed = found;
@@ -233,12 +257,7 @@ impl Scheduler {
             }
         }
         bites.truncate(enough);
-        let found = self.give_back_unneeded(key, ask, bites, placed, txn, now)?;
-        if candidates.holds(self) {
-            return Some(found);
-        }
-        self.undo(found.txn);
-        None
+        self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now)
     }
 
     fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
@@ -259,10 +278,15 @@ impl Scheduler {
 
     /// Gives back, the last taken first, whoever need not go. First those who fit beside the gang
     /// as it was placed, then those without whom it can be placed in another way.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "the state of a search, handed on once"
+    )]
     fn give_back_unneeded(
         &mut self,
         key: &GangKey,
         ask: &Ask,
+        candidates: &dyn Candidates,
         bites: Vec<Bite>,
         mut placed: Vec<Placement>,
         mut txn: Txn,
@@ -274,7 +298,7 @@ impl Scheduler {
                 continue;
             }
             self.put_back(&mut txn, &bites[at]);
-            if self.all_fit_beside(&bites[at]) && self.quota_holds(ask, &placed) {
+            if self.all_fit_beside(&bites[at]) && self.quota_holds(ask, candidates, &placed) {
                 kept[at] = false;
             } else {
                 let mut bite = bites[at].clone();
@@ -287,7 +311,7 @@ impl Scheduler {
                 continue;
             }
             self.put_back(&mut txn, &bites[at]);
-            if self.might_fit(ask) {
+            if candidates.admits(self) && self.might_fit(ask) {
                 let mark = txn.len();
                 if let Some(found) = txn.attempt(self, key, now) {
                     self.unplace(&mut txn, key, &found);
@@ -332,13 +356,18 @@ impl Scheduler {
     }
 
     /// Is the queue within its bounds with these placed?
-    fn quota_holds(&mut self, ask: &Ask, placed: &[Placement]) -> bool {
+    fn quota_holds(
+        &mut self,
+        ask: &Ask,
+        candidates: &dyn Candidates,
+        placed: &[Placement],
+    ) -> bool {
         let mut by_class: BTreeMap<ClassIx, i64> = BTreeMap::new();
         for placement in placed {
             *by_class.entry(placement.class).or_default() += 1;
         }
         self.charge_all(ask, &by_class, -1);
-        let within = self.within_quota(ask);
+        let within = candidates.admits(self) && self.within_quota(ask);
         self.charge_all(ask, &by_class, 1);
         within
     }

@@ -4,7 +4,8 @@
 use jiff::Timestamp;
 
 use super::Refusal;
-use super::candidates::{Bite, Cursor};
+use super::across::Lenders;
+use super::candidates::{Bite, Cursor, Limit};
 use super::search::{Ask, Candidates, Found};
 use crate::gang::GangKey;
 use crate::state::Scheduler;
@@ -20,8 +21,25 @@ impl Candidates for Juniors {
         self.cursor.next(state, self.now)
     }
 
-    fn holds(&self, _: &mut Scheduler) -> bool {
+    fn admits(&self, _: &Scheduler) -> bool {
         true
+    }
+}
+
+/// First what other queues owe, then the own queue's juniors.
+struct Both {
+    lenders: Lenders,
+    juniors: Juniors,
+}
+
+impl Candidates for Both {
+    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+        let bite = self.lenders.next(state);
+        bite.or_else(|| self.juniors.next(state))
+    }
+
+    fn admits(&self, state: &Scheduler) -> bool {
+        self.lenders.admits(state)
     }
 }
 
@@ -33,35 +51,59 @@ impl Scheduler {
         ask: &Ask,
         now: Timestamp,
     ) -> Result<Found, Refusal> {
-        let Some(gang) = self.gangs.get(key) else {
-            return Err(Refusal::at_once("it is gone"));
-        };
-        let priority = self.priority_of(gang);
-        let queue = gang.queue.clone();
-        let mut end = self.victim_key(key, gang);
-        end.to_first_of(priority);
-        let mut juniors = Juniors {
-            cursor: Cursor::new(&queue, Some(end)),
-            now,
-        };
-        let some = self
-            .victims
-            .get(&queue)
-            .and_then(|gangs| gangs.first())
-            .is_some_and(|first| first.priority < priority);
-        if !some {
-            return Err(Refusal::at_once(format!(
-                "nothing in queue {queue} has a lower priority than {priority} and may be evicted"
-            )));
-        }
+        let (mut juniors, queue) = self.own_juniors(key, now)?;
         match self.search(key, ask, &mut juniors, now) {
             Some(found) => Ok(found),
             None => Err(self.no_use(
                 juniors.cursor.spared_until,
                 now,
-                &format!("evicting all of lower priority in queue {queue} would not make room"),
+                &format!("evicting all that it goes before in queue {queue} would not make room"),
             )),
         }
+    }
+
+    /// Seeks room in other queues and its own together.
+    pub(super) fn reclaim_and_preempt(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Option<Found> {
+        let (juniors, _) = self.own_juniors(key, now).ok()?;
+        let priority = self.priority_of(self.gangs.get(key)?);
+        let lenders = Lenders::new(self, ask.payer?.queue, ask, priority, now);
+        self.search(key, ask, &mut Both { lenders, juniors }, now)
+    }
+
+    fn own_juniors(&self, key: &GangKey, now: Timestamp) -> Result<(Juniors, String), Refusal> {
+        let Some(gang) = self.gangs.get(key) else {
+            return Err(Refusal::at_once("it is gone"));
+        };
+        let queue = gang.queue.clone();
+        let limit = self.juniors(key, gang);
+        let mut juniors = Juniors {
+            cursor: Cursor::new(&queue, limit),
+            now,
+        };
+        if limit == Limit::Nobody {
+            return Err(Refusal::at_once(format!(
+                "gangs of queue {queue} do not evict each other"
+            )));
+        }
+        if juniors.cursor.next(self, now).is_none() {
+            let until = juniors.cursor.spared_until;
+            let why = format!("it goes before nobody in queue {queue} who may be evicted");
+            return Err(match until {
+                Some(then) => Refusal {
+                    why: format!("{why} before {then}"),
+                    searched: true,
+                    again: until,
+                },
+                None => Refusal::at_once(why),
+            });
+        }
+        juniors.cursor.rewind();
+        Ok((juniors, queue))
     }
 
     /// A search that came to nothing; looked at again when somebody's minimum runtime is over.
@@ -72,14 +114,16 @@ impl Scheduler {
         why: &str,
     ) -> Refusal {
         let mut why = why.to_owned();
-        if let Some(then) = spared_until.filter(|then| *then > now) {
-            self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
-            self.version += 1;
-            why.push_str(&format!(", before the minimum runtime of others is over at {then}"));
+        let again = spared_until.filter(|then| *then > now);
+        if let Some(then) = again {
+            why.push_str(&format!(
+                ", before the minimum runtime of others is over at {then}"
+            ));
         }
         Refusal {
             why,
             searched: true,
+            again,
         }
     }
 }

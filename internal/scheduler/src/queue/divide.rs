@@ -38,11 +38,12 @@ pub(super) struct Memory {
 }
 
 impl Queues {
-    /// Brings the tree, and the entitlements where something moved, up to date. `pool` is what
-    /// there is for queues to share.
-    pub(crate) fn reckon(&mut self, pool: Room) {
-        self.relink_now();
-        if pool == self.pool && !std::mem::take(&mut self.restless) {
+    /// Brings the tree, and the entitlements where something moved, up to date. What there is to
+    /// share is all there is but what others' pods use.
+    pub(crate) fn reckon(&mut self, total: &Room, used: &Room) {
+        self.relink();
+        let pool = self.to_share(total, used);
+        if pool == self.pool && !self.restless {
             return;
         }
         self.restless = false;
@@ -59,6 +60,20 @@ impl Queues {
         for ix in resources {
             self.divide(ix);
         }
+    }
+
+    /// Would reckoning change nothing?
+    pub(super) fn settled(&self, total: &Room, used: &Room) -> bool {
+        !self.stale && !self.restless && self.pool == self.to_share(total, used)
+    }
+
+    fn to_share(&self, total: &Room, used: &Room) -> Room {
+        let mut pool = Room::default();
+        for (ix, all) in total.iter() {
+            let foreign = used.get(ix) - self.allocated(ROOT, ix);
+            pool.set(ix, (all - foreign.max(0)).max(0));
+        }
+        pool
     }
 
     fn divide(&mut self, ix: Ix) {
@@ -240,7 +255,9 @@ fn surplus(left: &mut i64, claims: &mut [Claim], priority: i32, memory: Memory) 
 fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec<(usize, i128)> {
     let asking: Vec<usize> = (0..claims.len()).filter(|at| asks(&claims[*at])).collect();
     if memory.strength == 0 || memory.total <= 0 {
-        let weights = asking.iter().map(|at| (*at, i128::from(claims[*at].weight)));
+        let weights = asking
+            .iter()
+            .map(|at| (*at, i128::from(claims[*at].weight)));
         return weights.collect();
     }
     let all: i128 = asking.iter().map(|at| i128::from(claims[*at].weight)).sum();

@@ -142,13 +142,6 @@ pub(crate) struct Queue {
     served: Option<Arc<str>>,
 }
 
-impl Queue {
-    /// What it holds, with all below it.
-    pub(crate) fn allocated(&self) -> &Room {
-        &self.sum.allocated
-    }
-}
-
 /// All queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
@@ -312,8 +305,14 @@ impl Queues {
     }
 
     /// The queues right below it, oldest first.
+    #[allow(dead_code, reason = "asked by preemption and reclaim")]
     pub(crate) fn children(&self, at: QueueIx) -> &[QueueIx] {
         &self.table[at].children
+    }
+
+    /// Its place by age and name among all queues.
+    pub(crate) fn rank(&self, at: QueueIx) -> usize {
+        self.table[at].rank
     }
 
     /// What the queue and all below it hold.
@@ -327,6 +326,7 @@ impl Queues {
     }
 
     /// What the queue and all below it hold or wait for.
+    #[allow(dead_code, reason = "asked by preemption and reclaim")]
     pub(crate) fn requested(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].sum.requested.get(ix)
     }

@@ -94,9 +94,19 @@ pub(crate) enum FairStrategy {
 pub(crate) struct Preemption {
     pub(crate) within_queue: WithinQueue,
     pub(crate) reclaim: Reclaim,
-    pub(crate) borrow: Option<Borrow>,
+    /// Whether to evict while borrowing. Where it is said, even as null, evictions go by quota
+    /// rather than by shares.
+    #[serde(deserialize_with = "said_or_null")]
+    pub(crate) borrow: Option<Option<Borrow>>,
     /// Strategies of fair sharing, tried in this order; none: classic preemption.
     pub(crate) fair: Option<Vec<FairStrategy>>,
+}
+
+/// Tells a null from what is not there.
+fn said_or_null<'de, D: serde::Deserializer<'de>>(
+    reader: D,
+) -> Result<Option<Option<Borrow>>, D::Error> {
+    Option::<Borrow>::deserialize(reader).map(Some)
 }
 
 /// A weight for every resource, or one for all.

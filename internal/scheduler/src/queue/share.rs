@@ -133,7 +133,8 @@ impl Queues {
         if queue == ROOT {
             return self.pool.get(ix);
         }
-        self.rules(queue).map_or(0, |rules| rules.entitled_first(ix))
+        self.rules(queue)
+            .map_or(0, |rules| rules.entitled_first(ix))
     }
 
     /// Where the ways of two queues part: the pair of queues right below the lowest common one
@@ -169,7 +170,8 @@ impl Queues {
     /// The same with something more on the queue's account.
     pub(crate) fn dominant_share_with(&self, queue: QueueIx, more: &Room) -> Share {
         let held = &self.table[queue].sum.allocated;
-        self.dominant(held, more, |ix| self.allocatable(queue, ix)).0
+        self.dominant(held, more, |ix| self.allocatable(queue, ix))
+            .0
     }
 
     /// The largest part of its share among what is held and comes, and whether some of it is of

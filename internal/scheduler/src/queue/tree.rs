@@ -16,7 +16,7 @@ enum Mark {
 
 impl Queues {
     /// Makes the tree again if anything about it changed.
-    pub(crate) fn relink_now(&mut self) {
+    pub(super) fn relink(&mut self) {
         if !std::mem::take(&mut self.stale) {
             return;
         }

@@ -137,9 +137,8 @@ impl Key {
         let (with, beyond) = queues.dominant(held, need, share);
         let asked = need.iter().filter(|(_, amount)| *amount > 0);
         let mut asked = asked.filter(|(ix, _)| queues.counts(*ix));
-        let over = asked.any(|(ix, amount)| {
-            held.get(ix).saturating_add(amount) > queues.deserved(at, ix)
-        });
+        let over =
+            asked.any(|(ix, amount)| held.get(ix).saturating_add(amount) > queues.deserved(at, ix));
         let priority = queues.rules(at).map_or(0, |rules| rules.priority);
         Key {
             priority: Reverse(priority),

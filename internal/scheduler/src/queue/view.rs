@@ -5,20 +5,25 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::queue::{QueueIx, Queues, ROOT, Rules};
-use crate::resource::{Ix, Names};
+use crate::resource::{Ix, Names, Room};
 use crate::view::QueueView;
 
 impl Queues {
-    /// All queues by name. Shares are as of the last plan.
-    pub(crate) fn views(&self, names: &Names) -> BTreeMap<String, QueueView> {
+    /// All queues by name, given what there is and what is used of it.
+    pub(crate) fn views(
+        &self,
+        names: &Names,
+        total: &Room,
+        used: &Room,
+    ) -> BTreeMap<String, QueueView> {
         let fresh;
-        let queues = if self.stale {
+        let queues = if self.settled(total, used) {
+            self
+        } else {
             let mut made = self.clone();
-            made.relink_now();
+            made.reckon(total, used);
             fresh = made;
             &fresh
-        } else {
-            self
         };
         let all = queues.iter();
         all.map(|(name, at, _)| (name.clone(), queues.view(at, names)))

@@ -1,0 +1,247 @@
+//! Reclaim across queues, by shares: a gang takes back what its queue is entitled to from queues
+//! that hold more than theirs. Its own queue must be within its share with it; the other one must
+//! be above its own, or above what it deserves while the taker's stays within what it deserves,
+//! where the two branches of the tree part. Whoever is furthest beyond its share loses first.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::Refusal;
+use super::candidates::{Bite, Cursor, Limit};
+use super::search::{Ask, Candidates, Found};
+use crate::gang::GangKey;
+use crate::plan::EvictionReason;
+use crate::queue::rules::Reclaim;
+use crate::queue::{QueueIx, Queues, Share};
+use crate::resource::{Demand, PODS, Room};
+use crate::state::Scheduler;
+
+/// Which of the queues on a level loses first. Lesser goes first: the reverse of whose turn it is.
+type Place = (i32, Reverse<bool>, Reverse<Share>, Reverse<usize>);
+
+struct Lender {
+    /// From the root down to it.
+    path: Vec<QueueIx>,
+    /// The first queues on the taker's and on this one's way that are not the same.
+    left: QueueIx,
+    right: QueueIx,
+    cursor: Cursor,
+    bitten: bool,
+    done: bool,
+}
+
+/// The queues that something may be taken back from.
+pub(super) struct Lenders {
+    demand: Demand,
+    lenders: Vec<Lender>,
+    places: BTreeMap<QueueIx, Place>,
+    last: Option<usize>,
+    now: Timestamp,
+}
+
+impl Lenders {
+    pub(super) fn new(
+        state: &Scheduler,
+        own: QueueIx,
+        ask: &Ask,
+        priority: i32,
+        now: Timestamp,
+    ) -> Lenders {
+        let mut all = Lenders {
+            demand: ask.demand.clone(),
+            lenders: Vec::new(),
+            places: BTreeMap::new(),
+            last: None,
+            now,
+        };
+        let queues = &state.queues;
+        let limit = match queues.rules(own).map(|rules| rules.preemption.reclaim) {
+            Some(Reclaim::Any) => Limit::None,
+            Some(Reclaim::LowerPriority) => Limit::Below(priority),
+            Some(Reclaim::Never) | None => return all,
+        };
+        for name in state.victims.keys() {
+            let Some(queue) = queues.find(name).filter(|queue| *queue != own) else {
+                continue;
+            };
+            let fork = queues.lowest_common_level(own, queue);
+            if fork.left == fork.above || fork.right == fork.above {
+                continue;
+            }
+            let mut path: Vec<QueueIx> = queues.path(queue).collect();
+            path.reverse();
+            let below = path.iter().skip_while(|at| **at != fork.right);
+            let kept = |at: &QueueIx| queues.rules(*at).is_some_and(|rules| !rules.reclaimable);
+            if below.into_iter().any(kept) {
+                continue;
+            }
+            for at in &path {
+                all.places.insert(*at, place(queues, *at));
+            }
+            all.lenders.push(Lender {
+                path,
+                left: fork.left,
+                right: fork.right,
+                cursor: Cursor::new(name, limit),
+                bitten: false,
+                done: false,
+            });
+        }
+        all
+    }
+
+    fn eligible(&self, queues: &Queues, lender: &Lender) -> bool {
+        queues.above_share_of(lender.right, &self.demand).is_some()
+            || (queues.within_deserved(lender.left, &self.demand, 1)
+                && above_deserved(queues, lender.right, &self.demand))
+    }
+
+    fn goes_before(&self, a: &Lender, b: &Lender) -> bool {
+        let apart = a.path.iter().zip(&b.path).find(|(a, b)| a != b);
+        match apart {
+            Some((a, b)) => self.places.get(a) < self.places.get(b),
+            None => a.path.len() < b.path.len(),
+        }
+    }
+
+    /// The lender to take from next.
+    fn first(&self, queues: &Queues) -> Option<usize> {
+        let mut best: Option<usize> = None;
+        for (at, lender) in self.lenders.iter().enumerate() {
+            if lender.done {
+                continue;
+            }
+            let better = best.is_none_or(|best| self.goes_before(lender, &self.lenders[best]));
+            if better && self.eligible(queues, lender) {
+                best = Some(at);
+            }
+        }
+        best
+    }
+
+    pub(super) fn spared_until(&self) -> Option<Timestamp> {
+        let all = self.lenders.iter();
+        all.filter_map(|lender| lender.cursor.spared_until).min()
+    }
+
+    pub(super) fn any(&self, queues: &Queues) -> bool {
+        self.first(queues).is_some()
+    }
+}
+
+/// Would this one queue be within its share with the demand?
+fn within(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
+    let mut asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
+    asked.all(|(ix, amount)| {
+        queues.allocated(at, *ix).saturating_add(*amount) <= queues.allocatable(at, *ix)
+    })
+}
+
+fn above_deserved(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
+    let asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
+    asked
+        .into_iter()
+        .any(|(ix, _)| queues.allocated(at, *ix) > queues.deserved(at, *ix))
+}
+
+fn place(queues: &Queues, at: QueueIx) -> Place {
+    (
+        queues.rules(at).map_or(0, |rules| rules.priority),
+        Reverse(queues.above_share(at).is_some()),
+        Reverse(queues.dominant_share(at)),
+        Reverse(queues.rank(at)),
+    )
+}
+
+impl Candidates for Lenders {
+    fn next(&mut self, state: &mut Scheduler) -> Option<Bite> {
+        let queues = &state.queues;
+        if let Some(last) = self.last.take() {
+            for at in &self.lenders[last].path {
+                self.places.insert(*at, place(queues, *at));
+            }
+        }
+        loop {
+            let at = self.first(queues)?;
+            let lender = &mut self.lenders[at];
+            match lender.cursor.next(state, self.now) {
+                Some(mut bite) => {
+                    bite.why = EvictionReason::Reclaimed;
+                    lender.bitten = true;
+                    self.last = Some(at);
+                    return Some(bite);
+                }
+                None => lender.done = true,
+            }
+        }
+    }
+
+    /// Where branches part above the taker's queue, its branch is within its share, or nearer to it
+    /// than those that lose.
+    fn admits(&self, state: &Scheduler) -> bool {
+        let queues = &state.queues;
+        let mut more = Room::default();
+        more.add(&self.demand, 1);
+        let bitten = self.lenders.iter().filter(|lender| lender.bitten);
+        bitten.into_iter().all(|lender| {
+            let nearer = || {
+                let taker = queues.dominant_share_with(lender.left, &more);
+                taker <= queues.dominant_share(lender.right)
+            };
+            within(queues, lender.left, &self.demand) || nearer()
+        })
+    }
+}
+
+impl Scheduler {
+    /// Seeks room for a gang in queues that hold more than their share.
+    pub(super) fn reclaim(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Result<Found, Refusal> {
+        let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
+            return Err(Refusal::at_once("it is gone"));
+        };
+        let (own, priority) = (payer.queue, self.priority_of(gang));
+        let name = self.queues.name(own).to_owned();
+        let rules = self.queues.rules(own);
+        if rules.is_some_and(|rules| rules.preemption.reclaim == Reclaim::Never) {
+            return Err(Refusal::at_once(format!("queue {name} reclaims nothing")));
+        }
+        if let Some(ix) = self.beyond_share(own, &ask.demand) {
+            return Err(Refusal::at_once(format!(
+                "with it queue {name} would hold more {} than its share",
+                self.names.name(ix)
+            )));
+        }
+        let mut lenders = Lenders::new(self, own, ask, priority, now);
+        if !lenders.any(&self.queues) {
+            return Err(Refusal::at_once(
+                "no other queue holds more than its share of what it needs, and may lose it",
+            ));
+        }
+        match self.search(key, ask, &mut lenders, now) {
+            Some(found) => Ok(found),
+            None => Err(self.no_use(
+                lenders.spared_until(),
+                now,
+                "evicting all that other queues hold beyond their share would not make room",
+            )),
+        }
+    }
+
+    /// A resource of which the queue by itself would hold more than its share.
+    pub(super) fn beyond_share(&self, queue: QueueIx, demand: &Demand) -> Option<u8> {
+        let mut asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
+        asked
+            .find(|(ix, amount)| {
+                let with = self.queues.allocated(queue, *ix).saturating_add(*amount);
+                with > self.queues.allocatable(queue, *ix)
+            })
+            .map(|(ix, _)| *ix)
+    }
+}

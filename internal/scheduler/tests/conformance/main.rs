@@ -1,0 +1,109 @@
+//! Scheduling cases taken from other schedulers' own suites, run against this one: each case
+//! becomes ordinary objects, a mock cluster carries the plans out, and the outcome is compared
+//! as the suites' notes say. The cases themselves are not part of this repository.
+//!
+//! `MUSTER_CONFORMANCE` names their directory (else `../shared/conformance` beside the
+//! workspace). `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it, and says more.
+//! `MUSTER_CONFORMANCE_REPORT` names a file for the list of failures. With
+//! `MUSTER_CONFORMANCE_UPDATE=1` the list of expected failures is written anew.
+#![allow(clippy::unwrap_used)]
+
+mod book;
+mod cluster;
+mod engine;
+mod kai;
+mod objects;
+mod preemption;
+mod tas;
+mod volcano;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+/// How a case went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Pass,
+    /// Another answer, which the suite's notes call as good or better.
+    Noted(String),
+    /// Neither.
+    Fail(String),
+}
+
+/// One case of a suite, and how it went.
+pub struct Done {
+    /// Its suite.
+    pub suite: &'static str,
+    /// Its name within all suites.
+    pub id: String,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+type Run = fn(&Value) -> Outcome;
+
+/// The suites: file, and what runs one of its cases.
+const SUITES: [(&str, Run); 4] = [
+    ("kai", kai::run),
+    ("kueue-tas", tas::run),
+    ("kueue-preemption", preemption::run),
+    ("volcano-allocate", volcano::run),
+];
+
+#[test]
+fn every_case_ends_as_its_suite_asks_or_is_listed_with_a_reason() {
+    let given = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
+    let directory = given.clone().unwrap_or_else(|| {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance")
+    });
+    if !directory.is_dir() {
+        println!(
+            "skipped: no cases at {} (set MUSTER_CONFORMANCE)",
+            directory.display()
+        );
+        return;
+    }
+    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
+    let quiet = only.is_none();
+    if quiet {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let mut all = Vec::new();
+    for (suite, run) in SUITES {
+        let path = directory.join(format!("{suite}.jsonl"));
+        let Ok(text) = std::fs::read_to_string(&path) else {
+            println!("skipped: cannot read {}", path.display());
+            continue;
+        };
+        for (id, case) in book::cases(suite, &text) {
+            if only.as_ref().is_some_and(|only| !id.contains(only)) {
+                continue;
+            }
+            let outcome = catch_unwind(AssertUnwindSafe(|| run(&case)))
+                .unwrap_or_else(|panic| Outcome::Fail(format!("panic: {}", words(&panic))));
+            all.push(Done { suite, id, outcome });
+        }
+    }
+    if quiet {
+        let _ = std::panic::take_hook();
+    }
+    let whole = only.is_none() && given.is_none();
+    let wrong = book::settle(&all, whole);
+    assert!(
+        wrong.is_empty(),
+        "{} cases are not as listed:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}
+
+fn words(panic: &Box<dyn std::any::Any + Send>) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "without words".to_owned())
+}
