@@ -69,10 +69,13 @@ impl Quotas {
         let Some(kind) = registry::by_kind("", "v1", "Pod") else {
             return Ok(());
         };
-        let values: Vec<serde_json::Value> = pods
-            .iter()
-            .filter_map(|pod| serde_json::to_value(pod).ok())
-            .collect();
+        // Requests that only limits imply count too: the API writes them in.
+        let values = pods.iter().filter_map(|pod| {
+            let mut value = serde_json::to_value(pod).ok()?;
+            (kind.default)(&mut value);
+            Some(value)
+        });
+        let values: Vec<serde_json::Value> = values.collect();
         let mut changed = Vec::new();
         for held in all.iter() {
             let mut used = held.used.clone();
