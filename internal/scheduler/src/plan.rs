@@ -2,7 +2,7 @@
 //! that none gets ahead of its weight; within a queue the line decides. A gang that does not fit
 //! holds up nobody; how many started past it is in its report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -272,6 +272,7 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
+        let mut served = BTreeSet::new();
         for _ in 0..PASSES_MAX {
             let mut waiting = Vec::new();
             for _ in 0..PASSES_MAX {
@@ -284,7 +285,7 @@ impl Scheduler {
                 }
             }
             // Evictions may leave more room than they were for.
-            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles) {
+            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles, &mut served) {
                 break;
             }
         }

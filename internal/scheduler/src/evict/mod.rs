@@ -65,13 +65,14 @@ pub(crate) enum Sought {
 
 impl Scheduler {
     /// Seeks evictions for the gangs that wait, in the order of their turns. True if somebody was
-    /// placed.
+    /// placed. Nobody is `served` twice in one plan.
     pub(crate) fn evict_for(
         &mut self,
         waiting: &[GangKey],
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
+        served: &mut BTreeSet<GangKey>,
     ) -> bool {
         let mut made = false;
         let mut searches = 0;
@@ -80,6 +81,11 @@ impl Scheduler {
                 continue;
             };
             if !obstacle.is_of_room() {
+                continue;
+            }
+            if served.contains(key) {
+                // Two sets may be more than one needs for both: its next member waits its turn.
+                self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 continue;
             }
             let likeness = self.likeness(key);
@@ -101,6 +107,7 @@ impl Scheduler {
             match sought {
                 Sought::Made => {
                     made = true;
+                    served.insert(key.clone());
                     if self.gangs.get(key).is_none_or(|gang| gang.line.is_none()) {
                         obstacles.remove(key);
                     }
