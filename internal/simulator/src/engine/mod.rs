@@ -4,6 +4,7 @@
 pub(crate) mod account;
 mod eviction;
 pub(crate) mod gang;
+mod interrupt;
 mod make;
 mod muster;
 mod owners;

@@ -3,6 +3,9 @@
 
 pub mod duration;
 mod objects;
+mod openb;
+mod slurm;
+mod swf;
 mod table;
 mod trace;
 
@@ -127,7 +130,7 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
     {
         scenario
             .nodes
-            .extend(trace::openb_nodes(source.file, source.text)?);
+            .extend(openb::openb_nodes(source.file, source.text)?);
     }
     let mut starts: Vec<Timestamp> = start.into_iter().collect();
     for source in traces {
@@ -136,10 +139,10 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
         };
         let Source { file, text } = *source;
         let trace = match format(source) {
-            Format::Openb => trace::openb(file, text, &options.columns)?,
+            Format::Openb => openb::openb(file, text, &options.columns)?,
             Format::Philly => trace::philly(file, text, &options.columns, packing)?,
-            Format::Sacct => trace::sacct(file, text, &options.columns, packing)?,
-            Format::Swf => trace::swf(file, text, packing)?,
+            Format::Sacct => slurm::sacct(file, text, &options.columns, packing)?,
+            Format::Swf => swf::swf(file, text, packing)?,
             Format::OpenbNodes | Format::Objects => continue,
         };
         if scenario.nodes.is_empty()
