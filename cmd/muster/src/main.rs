@@ -5,6 +5,7 @@ mod arguments;
 mod client;
 mod manual;
 mod serve;
+mod simulate;
 
 use std::process::ExitCode;
 
@@ -63,6 +64,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
         Command::Agent(agent) => serve::agent(arguments.global, agent).await,
         Command::Restore { file } => serve::restore(arguments.global, file).await,
         Command::Doctor(doctor) => serve::doctor(doctor).await,
+        Command::Simulate(arguments) => simulate::simulate(&arguments),
         command => client::run(arguments.global, command).await,
     }
 }

@@ -126,3 +126,9 @@ pub const KUEUE_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-req
 pub const KUEUE_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 /// Pod annotation of Kueue: tasks of the same name are placed in one domain together.
 pub const KUEUE_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
+/// Annotation on a pod: the part of one GPU that it asks for, as `0.5`.
+pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
+/// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.
+pub const ARRIVAL: &str = "muster.io/arrival";
+/// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.
+pub const DURATION: &str = "muster.io/duration";
