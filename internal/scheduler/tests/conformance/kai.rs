@@ -235,7 +235,7 @@ fn topology(asked: &Value) -> Option<Value> {
             found.insert(key.into(), json!(level));
         }
     }
-    (!found.is_empty()).then(|| Value::Object(found))
+    (!found.is_empty()).then_some(Value::Object(found))
 }
 
 fn group_object(workload: &Value) -> Value {

@@ -196,7 +196,7 @@ fn request(set: &Value, levels: &[String]) -> Option<Value> {
         Some("balanced") => topology.insert("balanced".into(), json!(true)),
         _ => None,
     };
-    (!topology.is_empty()).then(|| Value::Object(topology))
+    (!topology.is_empty()).then_some(Value::Object(topology))
 }
 
 fn add_workload(scene: &mut Scene, case: &Value) {

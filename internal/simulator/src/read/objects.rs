@@ -20,6 +20,9 @@ use super::trace;
 use crate::error::{Place, SimulatorError};
 use crate::scenario::{Job, Scenario, Seconds, Work};
 
+/// A gang's pods, when they come and go, and the job that owns them.
+type Members = (Vec<Pod>, Times, Option<(String, Key)>);
+
 type Key = (String, String);
 
 /// Everything that the documents hold, by kind.
@@ -313,7 +316,7 @@ fn assemble(
     }
     let mut latest: Option<Timestamp> = None;
     let mut made: BTreeSet<(String, Key)> = BTreeSet::new();
-    let mut gangs: BTreeMap<Key, (Vec<Pod>, Times, Option<(String, Key)>)> = BTreeMap::new();
+    let mut gangs: BTreeMap<Key, Members> = BTreeMap::new();
     let mut drafts: Vec<Draft> = Vec::new();
     let mut over = 0;
     for (pod, place) in found.pods {
