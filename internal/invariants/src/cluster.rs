@@ -11,6 +11,7 @@ use resources::kinds::{PodGroup, Queue};
 use resources::names;
 
 use crate::Placement;
+use crate::constraints::Demands;
 
 /// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,7 +43,7 @@ pub(crate) struct NodeFacts {
 
 pub(crate) struct PodFacts {
     pub(crate) uid: String,
-    pub(crate) spec: k8s::PodSpec,
+    pub(crate) demands: Demands,
     pub(crate) requests: Amounts,
     pub(crate) group: Option<GroupId>,
     own_queue: Option<String>,
@@ -121,7 +122,7 @@ impl Cluster {
 
     /// A pod as it is. One that was assumed stays where it was assumed until it says otherwise.
     pub fn put_pod(&mut self, pod: &k8s::Pod) {
-        let Some(spec) = pod.spec.clone() else { return };
+        let Some(spec) = &pod.spec else { return };
         let meta = &pod.metadata;
         let id = PodId {
             namespace: meta
@@ -149,10 +150,10 @@ impl Cluster {
             .node_name
             .clone()
             .filter(|node| !node.is_empty() && !ended);
-        let scheduler = spec.scheduler_name.clone().unwrap_or_default();
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
-            requests: pod_requests(&spec),
+            requests: pod_requests(spec),
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
             own_queue: said(names::QUEUE_NAME).or(label),
             task: said(names::TASK_SPEC).unwrap_or_default(),
@@ -160,9 +161,9 @@ impl Cluster {
             leaving: meta.deletion_timestamp.is_some(),
             succeeded: phase == "Succeeded",
             ended,
-            ours: self.scheduler_names.contains(&scheduler),
+            ours: self.scheduler_names.iter().any(|name| name == scheduler),
             assumed: false,
-            spec,
+            demands: Demands::of(spec),
         };
         if let Some(old) = self.pods.get(&id)
             && old.assumed
