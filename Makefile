@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench parts
+.PHONY: up down build test lint fast slow bench bench-frontier parts
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -38,6 +38,9 @@ fast: ## the pure crates and the shells in process
 slow: ## whole flows with real parts
 	cargo build --locked -p muster
 	$(NEXTEST) -p e2e --profile slow
+
+bench-frontier: ## utilisation against the wait of large gangs, under every policy
+	@cargo bench -q --locked -p simulator --bench frontier
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench

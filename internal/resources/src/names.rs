@@ -95,6 +95,8 @@ pub const SURPLUS_WEIGHT: &str = "muster.io/surplus-weight";
 pub const PREEMPTION: &str = "muster.io/preemption";
 /// Annotation on a Queue: how its gangs follow each other: `priority`, `fifo`, `sjf`, `round-robin` or `fair`.
 pub const QUEUE_POLICY: &str = "muster.io/policy";
+/// Annotation on a Queue: how long its gangs wait for room before room is reserved for them; seconds, or a time such as `1h30m`.
+pub const RESERVE_AFTER: &str = "muster.io/reserve-after";
 /// Annotation on a Queue, JSON of resource to quantity: the most that one user may hold in it.
 pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.

@@ -74,6 +74,29 @@ pub struct TaskReport {
     pub each: BTreeMap<String, i64>,
 }
 
+/// When something may start, as far as can be told from when others are expected to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Estimate {
+    /// One of ten such answers turns out to be earlier than this.
+    pub earliest: Timestamp,
+    /// As it looks now.
+    pub likely: Timestamp,
+    /// One of ten turns out to be later than this.
+    pub latest: Timestamp,
+}
+
+impl Estimate {
+    /// In words, as the CLI, the API and the UI show it.
+    #[must_use]
+    pub fn words(&self) -> String {
+        format!(
+            "about {}, most likely between {} and {}",
+            self.likely, self.earliest, self.latest
+        )
+    }
+}
+
 /// Why one gang is not running, and what would change that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -105,7 +128,7 @@ pub struct PlacementReport {
     /// Its tasks.
     pub tasks: Vec<TaskReport>,
     /// When it may start, where that can be told.
-    pub estimate: Option<Timestamp>,
+    pub estimate: Option<Estimate>,
     /// Why nobody is evicted for it, in a sentence; empty where that was not asked.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub evictions: String,

@@ -373,7 +373,7 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
 }
 
 /// How many times a demand fits, and the resources that allow no more.
-fn headroom(demand: &Demand, free: impl Fn(Ix) -> i64) -> (u32, Set) {
+pub(crate) fn headroom(demand: &Demand, free: impl Fn(Ix) -> i64) -> (u32, Set) {
     let (mut least, mut limits) = (i64::from(u32::MAX), 0);
     for (ix, amount) in &demand.0 {
         let times = free(*ix).max(0) / amount;

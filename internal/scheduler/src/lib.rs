@@ -27,6 +27,7 @@ mod resource;
 mod score;
 mod state;
 mod terms;
+mod timeline;
 mod topology;
 mod trial;
 mod view;

@@ -273,12 +273,13 @@ impl Scheduler {
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
         let mut plan = Plan::default();
+        self.tend_timeline(now);
         self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         let mut served = BTreeSet::new();
         let mut order = BTreeMap::new();
+        let mut waiting = Vec::new();
         for _ in 0..PASSES_MAX {
-            let mut waiting = Vec::new();
             for _ in 0..PASSES_MAX {
                 obstacles.clear();
                 waiting.clear();
@@ -296,8 +297,10 @@ impl Scheduler {
         }
         self.evict_stale(now, &mut plan);
         plan.reservations = self.nominations();
+        plan.reservations.extend(self.planned(now));
         self.kept_places(&mut plan);
         self.queues.note_held();
+        self.foretell(&waiting, now);
         self.say(&obstacles, &order, &mut plan);
         self.changed = false;
         self.trim_views();
@@ -316,7 +319,7 @@ impl Scheduler {
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
         blocked: &mut Vec<GangKey>,
     ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
-        let mut any = false;
+        let mut any = self.look_ahead(now, plan);
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
@@ -424,7 +427,7 @@ impl Scheduler {
         turns.seat(&self.queues, at, next);
     }
 
-    fn serve(&mut self, key: &GangKey) {
+    pub(crate) fn serve(&mut self, key: &GangKey) {
         let payer = self.gangs.get(key).and_then(|gang| gang.payer);
         if let Some(payer) = payer {
             self.queues.serve(payer.queue, payer.user);

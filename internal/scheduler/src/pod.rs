@@ -182,7 +182,7 @@ impl<'a> Told<'a> {
             queue: annotation(QUEUE_NAME)
                 .or_else(|| word(meta.labels.as_ref(), QUEUE_NAME))
                 .map(str::to_owned),
-            terms: Terms::read(meta),
+            terms: Terms::read(meta).within(spec.active_deadline_seconds),
         })
     }
 }

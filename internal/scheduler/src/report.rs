@@ -88,6 +88,22 @@ impl Obstacle {
         )
     }
 
+    /// There is room now, and taking it would delay the first in line.
+    pub(crate) fn behind(head: &GangKey, have: usize) -> Obstacle {
+        let (namespace, name) = (&head.namespace, &head.name);
+        let mut obstacle = Obstacle::new(
+            Verdict::Waiting,
+            format!(
+                "there is room now, but {namespace}/{name}, which is first in line, would start later for it"
+            ),
+            format!(
+                "room that {namespace}/{name} will not need, or a walltime that ends before it starts"
+            ),
+        );
+        obstacle.possible = have;
+        obstacle
+    }
+
     pub(crate) fn no_group(key: &GangKey) -> Obstacle {
         let (namespace, name) = (&key.namespace, &key.name);
         Obstacle::new(
@@ -488,6 +504,7 @@ impl Scheduler {
         if let Some(report) = self.same_report(key, ahead) {
             return report;
         }
+        let estimate = self.estimate_of(key);
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };
@@ -515,7 +532,7 @@ impl Scheduler {
             per_reason: obstacle.per_reason.clone(),
             ahead,
             tasks: Vec::new(),
-            estimate: None,
+            estimate,
             evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);

@@ -17,6 +17,7 @@ use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Demand, Ix, Names, Room};
 use crate::terms::Terms;
+use crate::timeline::Timeline;
 use crate::topology::Tree;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
@@ -38,6 +39,9 @@ pub struct Config {
     pub topology: Vec<String>,
     /// Which nodes are taken first.
     pub placement: Strategy,
+    /// How long a gang waits for room before room is reserved for it, where its queue does not say
+    /// (`muster.io/reserve-after`).
+    pub reserve_after: SignedDuration,
 }
 
 /// What plans may do. Actions come in this order.
@@ -70,6 +74,9 @@ impl Default for Actions {
 /// How long a gang below its minimum is left running unless configured otherwise.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
+/// How long a gang waits for room before room is reserved for it, unless configured otherwise.
+const RESERVE_AFTER: SignedDuration = SignedDuration::from_mins(5);
+
 /// Which nodes are taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -99,6 +106,7 @@ impl Default for Config {
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: Strategy::Pack,
+            reserve_after: RESERVE_AFTER,
         }
     }
 }
@@ -156,6 +164,8 @@ pub struct Scheduler {
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
     pub(crate) topology: Tree,
+    /// Expected ends, who is first in line, and from when on it has room.
+    pub(crate) timeline: Timeline,
     /// How often something was given back or allowed: what may help whoever waits for no room.
     pub(crate) eased: u64,
     /// Answers given anew in this plan for their wording's sake.
@@ -168,6 +178,7 @@ impl Scheduler {
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
             topology: Tree::new(&config.topology),
+            timeline: Timeline::default(),
             eased: 0,
             reworded: 0,
             config,
@@ -409,6 +420,8 @@ impl Scheduler {
             return;
         };
         let forgotten = gang.forgotten();
+        let ended = gang.total.succeeded > 0 && gang.completed(key);
+        self.timeline.note(key, ended);
         if gang.moved || gang.payer.is_none() {
             self.rehome(key, forgotten);
         }
@@ -465,7 +478,10 @@ impl Scheduler {
         let standing = Standing {
             priority: self.priority_of(gang),
             whole: gang.whole(key),
-            seconds: self.terms_of(gang).walltime,
+            seconds: match policy {
+                Policy::Sjf => self.expected_length(gang),
+                _ => None,
+            },
             created: self.since(gang),
         };
         LineKey::new(policy, standing, key.clone())

@@ -35,6 +35,12 @@ impl Terms {
         }
     }
 
+    /// With a time after which it is stopped, unless it says itself how long it runs.
+    pub(crate) fn within(mut self, deadline: Option<i64>) -> Terms {
+        self.walltime = self.walltime.or(deadline);
+        self
+    }
+
     /// What is said here, or else there.
     pub(crate) fn or(&self, other: &Terms) -> Terms {
         Terms {

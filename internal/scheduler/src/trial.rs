@@ -76,6 +76,7 @@ impl Scheduler {
         for event in gone {
             self.apply(event);
         }
+        self.drop_shadow();
         (self.changed, self.stirred, self.wake) = before;
         trial
     }

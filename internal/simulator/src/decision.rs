@@ -63,6 +63,13 @@ pub enum What<'a> {
         /// Why, and what would make it fit.
         report: &'a PlacementReport,
     },
+    /// Room is reserved for a gang from a time on; said when either changes.
+    Reserved {
+        /// From when on the room is expected to be there.
+        from: Timestamp,
+        /// Pod and node.
+        places: &'a [(String, String)],
+    },
     /// A gang became whole and runs.
     Started {
         /// Its queue.

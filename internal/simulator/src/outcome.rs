@@ -37,6 +37,8 @@ pub struct GangOutcome {
     pub lost_gpu_seconds: i64,
     /// What kept it when it last said so.
     pub verdict: Option<Verdict>,
+    /// What was first said of when it would start: seconds, from the earliest to the latest.
+    pub foretold: Option<[Seconds; 3]>,
 }
 
 /// What a simulation leaves behind.

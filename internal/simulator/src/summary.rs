@@ -135,6 +135,12 @@ pub struct Summary {
     pub wait_seconds: Distribution,
     /// The same for gangs of more than 64 GPUs.
     pub large_wait_seconds: Distribution,
+    /// Gangs that were told when they would start, and did.
+    pub foretold: usize,
+    /// How far off that was, in seconds either way.
+    pub estimate_error_seconds: Distribution,
+    /// Part of them that started within the range they were told.
+    pub within_estimate: Option<f64>,
     /// Seconds from arrival to end.
     pub completion_seconds: Distribution,
     /// Bounded slowdown.
@@ -248,6 +254,14 @@ impl Summary {
         let running = gangs.iter().filter(|gang| {
             gang.ended.is_none() && gang.started.is_some() && gang.verdict.is_none()
         });
+        let foretold: Vec<([Seconds; 3], Seconds)> = gangs
+            .iter()
+            .filter_map(|gang| Some((gang.foretold?, gang.started?)))
+            .collect();
+        let within = foretold
+            .iter()
+            .filter(|(told, started)| (told[0]..=told[2]).contains(started))
+            .count();
         let (ended_count, running_count) = (ended.clone().count(), running.count());
         Summary {
             policy: outcome.policy.clone(),
@@ -276,6 +290,14 @@ impl Summary {
             },
             wait_seconds: waits(gangs.iter()),
             large_wait_seconds: waits(gangs.iter().filter(|gang| gang.gpu_milli > LARGE_MILLI)),
+            foretold: foretold.len(),
+            within_estimate: (!foretold.is_empty()).then(|| within as f64 / foretold.len() as f64),
+            estimate_error_seconds: Distribution::of(
+                foretold
+                    .iter()
+                    .map(|(told, started)| (started - told[1]).abs() as f64)
+                    .collect(),
+            ),
             completion_seconds: completions(gangs.iter()),
             bounded_slowdown: slowdowns(gangs.iter()),
             fairness_of_shares: outcome.fairness,

@@ -23,6 +23,8 @@ pub struct Synthetic {
     pub load: f64,
     /// Queues.
     pub queues: usize,
+    /// Do people say how long their jobs may run?
+    pub walltimes: bool,
 }
 
 impl Default for Synthetic {
@@ -34,6 +36,7 @@ impl Default for Synthetic {
             gpus: 1024,
             load: 0.85,
             queues: 4,
+            walltimes: true,
         }
     }
 }
@@ -65,7 +68,7 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
             SimulatorError::Option {
             option: "--synthetic".to_owned(),
             value: part.to_owned(),
-            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0".to_owned(),
+            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0, walltimes 0 or 1".to_owned(),
         }
         };
         let (name, value) = part.split_once('=').ok_or_else(refuse)?;
@@ -81,6 +84,7 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
             "days" if number > 0.0 && number <= 36_500.0 => made.days = number,
             "gpus" if (8..=1_000_000).contains(&whole) => made.gpus = whole,
             "load" if number > 0.0 && number <= 10.0 => made.load = number,
+            "walltimes" if whole <= 1 => made.walltimes = whole == 1,
             "queues" if (1..=1000).contains(&whole) => made.queues = whole,
             _ => return Err(refuse()),
         }
@@ -132,7 +136,7 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
                 priority: if dice.unit() < 0.1 { 10 } else { 0 },
                 arrival: arrival as Seconds,
                 duration: Some(duration),
-                walltime: Some(walltime),
+                walltime: what.walltimes.then_some(walltime),
                 elapsed: 0,
                 work: Work::Shaped(vec![(
                     shapes[shape].clone(),
@@ -142,8 +146,13 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
         });
     let mut scenario = Scenario {
         name: format!(
-            "synthetic: seed {}, {} jobs in {} days on {} GPUs, load {}",
-            what.seed, what.jobs, what.days, what.gpus, what.load
+            "synthetic: seed {}, {} jobs in {} days on {} GPUs, load {}{}",
+            what.seed,
+            what.jobs,
+            what.days,
+            what.gpus,
+            what.load,
+            if what.walltimes { "" } else { ", no walltimes" }
         ),
         start: default_start(),
         nodes,

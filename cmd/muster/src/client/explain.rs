@@ -131,6 +131,7 @@ fn words(name: &str, answer: &Value) -> String {
     for (label, field) in [
         ("binds", "binding"),
         ("would fit", "would_fit"),
+        ("may start", "may_start"),
         ("image", "image"),
     ] {
         if !text(field).is_empty() {
@@ -161,9 +162,6 @@ fn words(name: &str, answer: &Value) -> String {
     if let Some(since) = report["since"].as_str() {
         line("since", since.to_string());
     }
-    if let Some(estimate) = report["estimate"].as_str() {
-        line("may start", estimate.to_string());
-    }
     out
 }
 
@@ -175,7 +173,8 @@ mod tests {
     fn an_explanation_says_what_binds_and_what_would_make_it_fit() {
         let answer = serde_json::json!({
             "state": "Created", "sentence": "no room.", "binding": "GPUs", "would_fit": "4 more",
-            "report": {"queue": "q", "ahead": 2, "estimate": null,
+            "may_start": "about noon",
+            "report": {"queue": "q", "ahead": 2,
                 "perReason": [{"reason": "Insufficient nvidia.com/gpu", "nodes": 3}],
                 "tasks": [{"name": "worker", "wanted": 5, "placeable": 3}]},
         });
@@ -187,6 +186,7 @@ mod tests {
             "3 node(s): Insufficient nvidia.com/gpu",
             "worker: 3 of 5 would find room",
             "2 ahead in queue q",
+            "about noon",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");
         }

@@ -33,6 +33,7 @@ pub async fn explain(
             "sentence": report.sentence(),
             "binding": report.binding,
             "would_fit": report.would_fit,
+            "may_start": report.estimate.map(|estimate| estimate.words()),
             "report": report,
         }),
         None => json!({

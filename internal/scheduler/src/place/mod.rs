@@ -49,16 +49,30 @@ pub(crate) enum Attempt {
 impl Scheduler {
     /// Tries to place a gang with all its members, and takes what it places.
     pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
-        self.attempt_turn(key, now, usize::MAX)
+        self.attempt_once(key, now, usize::MAX)
     }
 
     /// Tries a gang whose turn it is: its minimum, and so many members beyond it. One that was
     /// blocked before and that nothing could help since is told the same again.
     pub(crate) fn attempt_turn(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        let attempt = self.attempt_once(key, now, beyond);
+        if matches!(attempt, Attempt::Blocked(_)) {
+            self.lead_now(key, now);
+        }
+        attempt
+    }
+
+    fn attempt_once(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         if let Some(obstacle) = self.same_answer(key) {
             return Attempt::Blocked(obstacle);
         }
-        let attempt = self.attempt_most(key, now, beyond);
+        let attempt = match self.held_back(key, now) {
+            Some(obstacle) => Attempt::Blocked(obstacle),
+            None => {
+                let attempt = self.attempt_most(key, now, beyond);
+                self.beside_head(key, attempt, now)
+            }
+        };
         self.park(key, &attempt);
         attempt
     }

@@ -27,6 +27,18 @@ pub(crate) struct Parked {
     report: Option<Box<(usize, usize, resources::report::PlacementReport)>>,
 }
 
+impl Parked {
+    /// Was room all that was lacking?
+    pub(crate) fn lacks_room(&self) -> bool {
+        self.obstacle.is_room()
+    }
+
+    /// The classes that room is lacking for.
+    pub(crate) fn classes(&self) -> &[ClassIx] {
+        &self.classes
+    }
+}
+
 impl Scheduler {
     /// The last answer to a gang, if it must be the same now.
     pub(super) fn same_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
@@ -70,6 +82,15 @@ impl Scheduler {
         let gang = self.gangs.get(key)?;
         let (at, overtaken, report) = gang.parked.as_ref()?.report.as_deref()?;
         (*at == ahead && *overtaken == gang.overtaken).then(|| report.clone())
+    }
+
+    /// Forgets a report, so that it is made anew.
+    pub(crate) fn forget_report(&mut self, key: &GangKey) {
+        if let Some(gang) = self.gangs.get_mut(key)
+            && let Some(parked) = gang.parked.as_mut()
+        {
+            parked.report = None;
+        }
     }
 
     /// Keeps a report for as long as the answer stays the same.

@@ -306,6 +306,10 @@ impl Queues {
         self.users.get(user).map_or("", |name| name)
     }
 
+    pub(crate) fn user_id(&self, user: UserIx) -> Arc<str> {
+        self.users.get(user).cloned().unwrap_or_default()
+    }
+
     /// The queue and those above it, the root last.
     pub(crate) fn path(&self, from: QueueIx) -> impl Iterator<Item = QueueIx> + '_ {
         let up = |at: &QueueIx| (*at != ROOT).then(|| self.table[*at].parent);

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use resources::amounts::Amounts;
 use resources::kinds::{Queue as Object, QueueState};
@@ -152,6 +152,8 @@ pub(crate) struct Rules {
     pub(crate) reclaimable: bool,
     pub(crate) door: Door,
     pub(crate) policy: Policy,
+    /// How long its gangs wait for room before room is reserved for them.
+    pub(crate) reserve_after: Option<SignedDuration>,
     pub(crate) preemption: Preemption,
     pub(crate) created: Timestamp,
     /// What could not be read, in words.
@@ -174,6 +176,7 @@ impl Default for Rules {
             reclaimable: true,
             door: Door::Open,
             policy: Policy::Priority,
+            reserve_after: None,
             preemption: Preemption::default(),
             created: Timestamp::UNIX_EPOCH,
             faults: Vec::new(),
@@ -217,6 +220,7 @@ impl Rules {
                 _ => Door::Open,
             },
             policy: reader.policy(),
+            reserve_after: reader.reserve_after(),
             preemption: reader.preemption(),
             created: queue
                 .metadata
@@ -306,6 +310,18 @@ impl Reader<'_> {
     fn fault(&mut self, name: &str, what: &str) {
         self.faults
             .push(format!("annotation {name} is ignored: {what}"));
+    }
+
+    fn reserve_after(&mut self) -> Option<SignedDuration> {
+        let text = self.note(names::RESERVE_AFTER)?;
+        let seconds = crate::terms::seconds(&text);
+        if seconds.is_none() {
+            self.fault(
+                names::RESERVE_AFTER,
+                "write seconds, or a time such as 90s or 1h30m",
+            );
+        }
+        seconds.map(SignedDuration::from_secs)
     }
 
     fn note_list(&mut self, name: &str) -> Bounds {

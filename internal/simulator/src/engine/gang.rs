@@ -211,6 +211,8 @@ pub(crate) struct Gang {
     pub(crate) ended: bool,
     /// The controller that made it, if one did.
     pub(crate) owner: Option<usize>,
+    /// From when on room was last said to be reserved for it.
+    pub(crate) reserved: Option<jiff::Timestamp>,
     /// The last reason said for waiting.
     pub(crate) said: Option<resources::report::Verdict>,
     /// Its place in the results.

@@ -7,7 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::names::DEVICES;
-use scheduler::{Bind, Config, Event, GroupRef, PodRef, Scheduler};
+use resources::report::PlacementReport;
+use scheduler::{Bind, Config, Event, GroupRef, Plan, PodRef, ReservationKind, Scheduler};
 
 use crate::engine::eviction;
 use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage};
@@ -159,6 +160,35 @@ impl Muster {
         said
     }
 
+    /// What is new of those who wait.
+    fn read_reports(&self, plan: &Plan, decided: &mut Decided) {
+        if plan.unscheduled.is_empty() {
+            return;
+        }
+        let news: BTreeSet<(&str, &str)> = plan
+            .unscheduled
+            .iter()
+            .map(|told| (told.group.namespace.as_str(), told.group.name.as_str()))
+            .collect();
+        let new = |report: &&PlacementReport| {
+            news.contains(&(report.namespace.as_str(), report.group.as_str()))
+        };
+        for report in plan.reports.iter().filter(new) {
+            let gang = self
+                .gang_of(&report.namespace, &report.group, false)
+                .or_else(|| self.gang_of(&report.namespace, &report.group, true));
+            let Some(gang) = gang else { continue };
+            if let Some(told) = report.estimate {
+                let second = |time: Timestamp| time.as_second() - self.start.as_second();
+                let told = [told.earliest, told.likely, told.latest].map(second);
+                decided.estimates.push((gang, told));
+            }
+            if self.reports {
+                decided.reports.push((gang, report.clone()));
+            }
+        }
+    }
+
     /// The gang that a report is about.
     fn gang_of(&self, namespace: &str, name: &str, lone: bool) -> Option<GangIx> {
         let key = (namespace.to_owned(), name.to_owned(), lone);
@@ -255,23 +285,20 @@ impl Planner for Muster {
             });
         }
         decided.evictions = plan.evictions.iter().filter_map(eviction::read).collect();
+        self.read_reports(&plan, &mut decided);
         if self.reports {
-            let news: BTreeSet<(&str, &str)> = plan
-                .unscheduled
-                .iter()
-                .map(|told| (told.group.namespace.as_str(), told.group.name.as_str()))
-                .collect();
-            for report in plan
-                .reports
-                .iter()
-                .filter(|report| news.contains(&(report.namespace.as_str(), report.group.as_str())))
-            {
-                let gang = self
-                    .gang_of(&report.namespace, &report.group, false)
-                    .or_else(|| self.gang_of(&report.namespace, &report.group, true));
+            let planned = plan.reservations.iter().filter_map(|held| match held.kind {
+                ReservationKind::Planned { at } => Some((held, at)),
+                ReservationKind::Nominated => None,
+            });
+            for (held, at) in planned {
+                let group = &held.group;
+                let gang = self.gang_of(&group.namespace, &group.name, group.lone);
+                let places = held.pods.iter();
+                let places = places.map(|(pod, node)| (pod.name.clone(), node.clone()));
                 decided
-                    .reports
-                    .extend(gang.map(|gang| (gang, report.clone())));
+                    .reserved
+                    .extend(gang.map(|gang| (gang, at, places.collect())));
             }
         }
         decided

@@ -34,6 +34,10 @@ pub(crate) struct Decided {
     pub(crate) evictions: Vec<Evict>,
     /// Gangs that wait and have something new to say.
     pub(crate) reports: Vec<(GangIx, PlacementReport)>,
+    /// What was first said of when gangs would start: the earliest, likely and latest second.
+    pub(crate) estimates: Vec<(GangIx, [Seconds; 3])>,
+    /// Room reserved for later: for whom, from when on, and each member with its node.
+    pub(crate) reserved: Vec<(GangIx, jiff::Timestamp, Vec<(String, String)>)>,
     /// What was left out because it would have broken an invariant.
     pub(crate) violations: Vec<String>,
     /// When to plan again even if nothing changes.

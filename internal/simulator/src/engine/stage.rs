@@ -268,6 +268,7 @@ impl<'a> Stage<'a> {
             run: 0,
             ended: false,
             owner,
+            reserved: None,
             said: None,
             result,
         };
@@ -494,6 +495,19 @@ impl<'a> Stage<'a> {
             }
             self.planner
                 .running(at, &self.gangs[at], &members, self.now);
+        }
+        for (at, told) in decided.estimates {
+            let gang = &self.gangs[at];
+            let result = &mut self.outcome.gangs[gang.result];
+            if gang.whole_since.is_none() && result.started.is_none() && result.foretold.is_none() {
+                result.foretold = Some(told);
+            }
+        }
+        for (at, from, places) in decided.reserved {
+            if self.gangs[at].reserved.replace(from) != Some(from) {
+                let places = &places;
+                self.say_of(at, What::Reserved { from, places });
+            }
         }
         for (at, report) in decided.reports {
             if self.gangs[at].whole_since.is_some() || self.gangs[at].said == Some(report.verdict) {

@@ -5,7 +5,7 @@ mod html;
 mod text;
 
 pub use html::html;
-pub use text::text;
+pub use text::{frontier, text};
 
 use crate::scenario::Seconds;
 

@@ -68,6 +68,16 @@ pub(super) fn figures(summary: &Summary) -> Vec<(&'static str, String)> {
         ("wait: mean / median / p95", spread(&summary.wait_seconds)),
         ("wait above 64 GPUs", spread(&summary.large_wait_seconds)),
         (
+            "estimated start off by: mean / median / p95",
+            spread(&summary.estimate_error_seconds),
+        ),
+        (
+            "started within the estimated range",
+            summary.within_estimate.map_or("-".to_owned(), |part| {
+                format!("{} of {}", percent(part), summary.foretold)
+            }),
+        ),
+        (
             "completion: mean / median / p95",
             spread(&summary.completion_seconds),
         ),
@@ -186,8 +196,20 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     out
 }
 
+/// Is the one beyond the other: no less utilisation, no longer a wait of large gangs, and one of
+/// both strictly better?
+fn beats(one: &Summary, other: &Summary) -> bool {
+    let waits = |summary: &Summary| summary.large_wait_seconds.p95;
+    let (used, waited) = (
+        one.utilisation - other.utilisation,
+        waits(other) - waits(one),
+    );
+    used >= 0.0 && waited >= 0.0 && used + waited > 0.0
+}
+
 /// Utilisation beside what it costs those who wait, one line a policy.
-fn frontier(summaries: &[Summary]) -> String {
+#[must_use]
+pub fn frontier(summaries: &[Summary]) -> String {
     let header = [
         "policy",
         "utilisation",
@@ -196,8 +218,18 @@ fn frontier(summaries: &[Summary]) -> String {
         "JCT p95",
         "p95 wait above 64 GPUs",
         "fairness",
+        "beaten by",
     ]
     .map(str::to_owned);
+    let beaten = |summary: &Summary| {
+        let by = summaries.iter().filter(|other| beats(other, summary));
+        let by: Vec<&str> = by.map(|other| other.policy.as_str()).collect();
+        if by.is_empty() {
+            "nobody".to_owned()
+        } else {
+            by.join(", ")
+        }
+    };
     let rows: Vec<Vec<String>> = summaries
         .iter()
         .map(|summary| {
@@ -213,6 +245,7 @@ fn frontier(summaries: &[Summary]) -> String {
                 summary
                     .fairness_of_shares
                     .map_or("-".to_owned(), |value| format!("{value:.3}")),
+                beaten(summary),
             ]
         })
         .collect();

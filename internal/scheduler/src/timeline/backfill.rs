@@ -1,0 +1,167 @@
+//! Who may start although somebody before it waits: whoever leaves the head, at the time of its
+//! shadow, what it needs.
+
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+
+use super::head::Head;
+use super::shadow::Shadow;
+use crate::class::ClassIx;
+use crate::evict::txn::Standing;
+use crate::gang::{Gang, GangKey};
+use crate::place::{Attempt, Placement};
+use crate::report::Obstacle;
+use crate::resource::Ix;
+use crate::state::Scheduler;
+
+/// What makes two gangs the same to the question whether they delay the head: the class of the
+/// first member that waits, how many wait and must, and what they ask for together.
+pub(super) type Likeness = (ClassIx, usize, usize, Vec<(Ix, i64)>);
+
+impl Scheduler {
+    /// Forgets the shadow: what it was cast from changed.
+    pub(crate) fn drop_shadow(&mut self) {
+        self.timeline.shadow = None;
+        if !std::mem::take(&mut self.timeline.denied).is_empty() {
+            // Whoever was held back for it may ask again.
+            self.eased += 1;
+        }
+    }
+
+    /// Sees that the head's shadow is cast and up to date.
+    pub(super) fn see_shadow(&mut self, now: Timestamp) {
+        let clock = self.clock;
+        let current = |shadow: &Shadow| shadow.clock == clock;
+        if self.timeline.shadow.as_ref().is_some_and(current) {
+            return;
+        }
+        self.drop_shadow();
+        let Some(ask) = self.timeline.head.as_ref().map(|head| head.ask.clone()) else {
+            return;
+        };
+        self.timeline.shadow = self.cast(&ask, now);
+    }
+
+    /// Before a gang is tried: why it is held back for the head, if its like was.
+    pub(crate) fn held_back(&mut self, key: &GangKey, now: Timestamp) -> Option<Obstacle> {
+        let head = self.timeline.head.as_ref()?;
+        if head.key == *key {
+            return None;
+        }
+        self.see_shadow(now);
+        if self.timeline.denied.is_empty() || self.ends_before(key, now) {
+            return None;
+        }
+        let gang = self.gangs.get(key)?;
+        let head = self.timeline.head.as_ref()?;
+        let likeness = self.likeness_to_head(gang)?;
+        let denied = self.timeline.denied.contains(&likeness)
+            && !self.goes_before(gang, head, likeness.0, likeness.1);
+        denied.then(|| Obstacle::behind(&head.key, gang.total.have()))
+    }
+
+    /// After a gang was tried: takes back what would delay the head.
+    pub(crate) fn beside_head(
+        &mut self,
+        key: &GangKey,
+        attempt: Attempt,
+        now: Timestamp,
+    ) -> Attempt {
+        let Some(mut shadow) = self.timeline.shadow.take() else {
+            return attempt;
+        };
+        // What was tried and given back changed nothing.
+        shadow.clock = self.clock;
+        let Attempt::Placed(placed, rest) = attempt else {
+            self.timeline.shadow = Some(shadow);
+            return attempt;
+        };
+        let (gang, head) = (self.gangs.get(key), self.timeline.head.as_ref());
+        let (Some(gang), Some(head)) = (gang, head.filter(|head| head.key != *key)) else {
+            // It is the head that started.
+            return Attempt::Placed(placed, rest);
+        };
+        if self.ends_before_shadow(gang, &shadow, now) {
+            self.pass_before(&mut shadow, &placed);
+        } else if !self.stay_beside(&mut shadow, &placed) {
+            let class = placed.first().map_or(0, |placement| placement.class);
+            if !self.goes_before(gang, head, class, 0) {
+                let have = gang.total.have().saturating_sub(placed.len());
+                let obstacle = Obstacle::behind(&head.key, have);
+                self.withdraw(key, &placed);
+                shadow.clock = self.clock;
+                self.timeline.shadow = Some(shadow);
+                let likeness = self
+                    .gangs
+                    .get(key)
+                    .and_then(|gang| self.likeness_to_head(gang));
+                self.timeline.denied.extend(likeness);
+                return Attempt::Blocked(obstacle);
+            }
+            // The head waits longer for it.
+            shadow.clock = u64::MAX;
+        }
+        self.timeline.shadow = Some(shadow);
+        Attempt::Placed(placed, rest)
+    }
+
+    /// Will the gang have ended by the time of the shadow, as far as one can know?
+    fn ends_before_shadow(&self, gang: &Gang, shadow: &Shadow, now: Timestamp) -> bool {
+        let runs = self.timeline.at_most(&self.facts_of(gang));
+        runs.is_some_and(|runs| now.as_second().saturating_add(runs) <= shadow.at)
+    }
+
+    fn ends_before(&self, key: &GangKey, now: Timestamp) -> bool {
+        match (self.gangs.get(key), &self.timeline.shadow) {
+            (Some(gang), Some(shadow)) => self.ends_before_shadow(gang, shadow, now),
+            _ => true,
+        }
+    }
+
+    /// Has the gang, with so many members more, a claim that the head's reservation does not hold
+    /// against: a higher priority, or what its queue deserves, where the head's queue has more?
+    fn goes_before(&self, gang: &Gang, head: &Head, class: ClassIx, more: usize) -> bool {
+        let Some(payer) = gang.payer else {
+            return false;
+        };
+        let rank = (self.queue_priority(payer.queue), self.priority_of(gang));
+        let demand = self.classes.get(class).demand();
+        let right = |queue| self.queues.within_deserved(queue, demand, more as i64);
+        rank > head.rank || !head.by_right && right(payer.queue)
+    }
+
+    /// Takes placements back as if they had not been tried.
+    fn withdraw(&mut self, key: &GangKey, placed: &[Placement]) {
+        let eased = self.eased;
+        let classes: BTreeSet<ClassIx> = placed.iter().map(|placement| placement.class).collect();
+        let gained: Vec<(ClassIx, u64)> = classes
+            .into_iter()
+            .filter_map(|class| Some((class, self.views.get(&class)?.gained)))
+            .collect();
+        for placement in placed {
+            self.restand(&placement.pod, Standing::pending());
+        }
+        self.settle(key);
+        for (class, gained) in gained {
+            self.refresh(class);
+            if let Some(view) = self.views.get_mut(&class) {
+                view.gained = gained;
+            }
+        }
+        self.eased = eased;
+    }
+
+    fn likeness_to_head(&self, gang: &Gang) -> Option<Likeness> {
+        let (_, first) = gang.pending.first()?;
+        Some((
+            self.pods.get(first)?.class,
+            gang.total.pending,
+            gang.total.have(),
+            gang.waiting
+                .iter()
+                .filter(|(_, amount)| *amount != 0)
+                .collect(),
+        ))
+    }
+}

@@ -1,0 +1,196 @@
+//! Who is first in line for room that is not there: chosen, kept until it starts, served first.
+
+use std::cmp::Reverse;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::shadow::{Ask, Shadow};
+use crate::gang::{Gang, GangKey};
+use crate::place::Attempt;
+use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
+use crate::queue::{QueueIx, Share};
+use crate::state::Scheduler;
+
+/// How many gangs of one line are looked at for one that room is lacking for.
+const LOOKED_AT_MAX: usize = 16;
+/// How many heads may start in one pass, one after the other.
+const HEADS_MAX: usize = 8;
+
+/// The first in line.
+#[derive(Clone, Debug)]
+pub(super) struct Head {
+    pub(super) key: GangKey,
+    pub(super) ask: Ask,
+    /// Its queue's priority, and its own.
+    pub(super) rank: (i32, i32),
+    /// Its queue would hold no more than it deserves, with it.
+    pub(super) by_right: bool,
+}
+
+/// What settles which of several gangs is the first in line. Lesser comes first.
+type Precedence = (Reverse<(i32, i32)>, bool, Share, Timestamp, GangKey);
+
+impl Scheduler {
+    /// Starts the head if its time has come, and sees who is the head now. Before anybody else has
+    /// a turn. True if somebody was placed.
+    pub(crate) fn look_ahead(&mut self, now: Timestamp, plan: &mut Plan) -> bool {
+        if !self.config.actions.backfill || !self.config.actions.allocate {
+            return false;
+        }
+        let mut any = false;
+        for _ in 0..HEADS_MAX {
+            let Some(head) = self.timeline.head.as_ref().map(|head| head.key.clone()) else {
+                break;
+            };
+            if !self.may_lead(&head, now) {
+                self.set_head(None);
+                break;
+            }
+            let attempt = self.attempt_turn(&head, now, 0);
+            let Attempt::Placed(mut placed, _) = attempt else {
+                break;
+            };
+            any = true;
+            placed.retain(|placement| self.is_bound(&placement.pod));
+            self.write_binds(&head, placed, &mut plan.binds);
+            self.serve(&head);
+            self.set_head(None);
+            let next = self.choose_head(now);
+            self.set_head(next);
+        }
+        let best = self.choose_head(now);
+        match (&self.timeline.head, best) {
+            (Some(head), Some(best)) if head.key == best.key && head.ask == best.ask => {}
+            (Some(head), Some(best)) if head.key != best.key && head.rank >= best.rank => {
+                // Its ask may be another: members may have come or gone.
+                let fresh = self.head_of(&head.key.clone());
+                if fresh.as_ref().map(|fresh| &fresh.ask) != Some(&head.ask) {
+                    self.set_head(fresh);
+                }
+            }
+            (_, best) => self.set_head(best),
+        }
+        any
+    }
+
+    /// Makes a gang that was just refused the head, where there is none.
+    pub(crate) fn lead_now(&mut self, key: &GangKey, now: Timestamp) {
+        let actions = self.config.actions;
+        let looks = actions.backfill && actions.allocate && self.timeline.head.is_none();
+        if looks && self.may_lead(key, now) {
+            let head = self.head_of(key);
+            if head.is_some() {
+                self.set_head(head);
+            }
+        }
+    }
+
+    fn set_head(&mut self, head: Option<Head>) {
+        self.timeline.head = head;
+        self.drop_shadow();
+    }
+
+    /// May the gang be first in line: was it refused for want of room alone, for long enough?
+    fn may_lead(&self, key: &GangKey, now: Timestamp) -> bool {
+        let Some(gang) = self.gangs.get(key) else {
+            return false;
+        };
+        let refused = gang.parked.as_ref();
+        let after = self.reserve_after(gang);
+        gang.line.is_some()
+            && !gang.whole(key)
+            && gang.held_until.is_none()
+            && refused.is_none_or(|parked| parked.lacks_room())
+            && self
+                .since(gang)
+                .is_some_and(|since| since.checked_add(after).is_ok_and(|ripe| ripe <= now))
+    }
+
+    fn reserve_after(&self, gang: &Gang) -> SignedDuration {
+        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+        rules
+            .and_then(|rules| rules.reserve_after)
+            .unwrap_or(self.config.reserve_after)
+    }
+
+    /// The gang as a head, if room is what it lacks and it could ever have it.
+    fn head_of(&self, key: &GangKey) -> Option<Head> {
+        let gang = self.gangs.get(key)?;
+        let payer = gang.payer?;
+        gang.parked.as_ref().filter(|parked| parked.lacks_room())?;
+        let ask = self.ask_of(key, gang)?;
+        if !self.could_ever_hold(&ask) {
+            return None;
+        }
+        let demand = self.classes.get(ask.class).demand();
+        let by_right = self
+            .queues
+            .within_deserved(payer.queue, demand, ask.need as i64);
+        Some(Head {
+            key: key.clone(),
+            rank: (self.queue_priority(payer.queue), self.priority_of(gang)),
+            by_right,
+            ask,
+        })
+    }
+
+    pub(super) fn queue_priority(&self, at: QueueIx) -> i32 {
+        self.queues.rules(at).map_or(0, |rules| rules.priority)
+    }
+
+    /// Of every queue the first gang that room is lacking for, and of those the one whose queue's
+    /// turn it is by what the queues hold, whatever the gangs ask for.
+    fn choose_head(&self, now: Timestamp) -> Option<Head> {
+        let mut first: Option<(Precedence, Head)> = None;
+        for (_, at, queue) in self.queues.iter() {
+            let line = queue.line.iter().take(LOOKED_AT_MAX);
+            let ripe = line.map(|place| &place.gang).find_map(|key| {
+                let refused = self
+                    .gangs
+                    .get(key)
+                    .is_some_and(|gang| gang.parked.is_some());
+                (refused && self.may_lead(key, now)).then(|| self.head_of(key))?
+            });
+            let Some(head) = ripe else { continue };
+            let since = self.gangs.get(&head.key).and_then(|gang| self.since(gang));
+            let precedence = (
+                Reverse(head.rank),
+                self.queues.above_share(at).is_some(),
+                self.queues.dominant_share(at),
+                since.unwrap_or(Timestamp::UNIX_EPOCH),
+                head.key.clone(),
+            );
+            if first.as_ref().is_none_or(|(best, _)| precedence < *best) {
+                first = Some((precedence, head));
+            }
+        }
+        first.map(|(_, head)| head)
+    }
+
+    /// The room reserved for the head, and when it will be there.
+    pub(crate) fn planned(&mut self, now: Timestamp) -> Option<Reservation> {
+        self.see_shadow(now);
+        let head = self.timeline.head.as_ref()?;
+        let shadow: &Shadow = self.timeline.shadow.as_ref()?;
+        let at = Timestamp::from_second(shadow.at).ok()?;
+        let gang = self.gangs.get(&head.key)?;
+        let mut pods = gang.pending.iter().map(|(_, name)| name);
+        let mut places = Vec::new();
+        for (node, held) in self.nodes_then(shadow) {
+            for name in pods.by_ref().take(held as usize) {
+                let uid = self.pods.get(name).map(|pod| pod.uid.clone());
+                let pod = PodRef {
+                    namespace: name.namespace.to_string(),
+                    name: name.name.to_string(),
+                    uid: uid.unwrap_or_default(),
+                };
+                places.push((pod, self.nodes[node].name.to_string()));
+            }
+        }
+        Some(Reservation {
+            group: GroupRef::of(&head.key),
+            pods: places,
+            kind: ReservationKind::Planned { at },
+        })
+    }
+}

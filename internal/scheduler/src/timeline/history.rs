@@ -1,0 +1,254 @@
+//! What gangs that ended took: how long, by user, queue and size, and which part of what they had
+//! said. Counted in bins that grow with the time, so that it is small and the order in which ends
+//! are told matters to nothing but which of too many users is forgotten.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bins for each doubling: neighbours differ by at most an eighth.
+const BINS_A_DOUBLING: i64 = 8;
+/// Enough for every length of time that fits in 40 bits.
+const BINS: usize = 40 * BINS_A_DOUBLING as usize;
+/// Fewer ends than this say nothing.
+const ENDS_MIN: u64 = 8;
+/// How many users, queues and sizes are told apart; the one that was heard of longest ago is
+/// forgotten first.
+const KEYS_MAX: usize = 2048;
+
+/// Who a gang is, as far as its length can be told from others.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Facts {
+    /// How long it said that it runs, in seconds.
+    pub(super) declared: Option<i64>,
+    pub(super) queue: Arc<str>,
+    pub(super) user: Arc<str>,
+    /// The number of binary digits of the GPUs that it asks for.
+    pub(super) size: u32,
+}
+
+/// What is counted apart, from the narrowest to the widest.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Key {
+    User(Arc<str>, Arc<str>, u32),
+    Queue(Arc<str>, u32),
+    Size(u32),
+    /// Thousandths of what was said, by user and in all.
+    SaidBy(Arc<str>),
+    Said,
+}
+
+/// How often which length was.
+#[derive(Clone, Debug, Default)]
+struct Bins {
+    counts: Vec<u32>,
+    total: u64,
+    /// When it was last added to.
+    heard: u64,
+}
+
+/// How values of one kind are spread.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Spread(Bins);
+
+impl Spread {
+    pub(super) fn learn(&mut self, value: i64) {
+        self.0.add(value);
+    }
+
+    /// The values that so many in a thousand do not exceed; none where too few are known.
+    pub(super) fn range(&self, (low, high): (u64, u64)) -> Option<(i64, i64)> {
+        Some((self.0.quantile(0, low)?, self.0.quantile(0, high)?))
+    }
+}
+
+/// All that was learnt.
+#[derive(Clone, Debug, Default)]
+pub(super) struct History {
+    bins: BTreeMap<Key, Bins>,
+    heard: u64,
+}
+
+impl History {
+    /// Takes in that a gang took so many seconds.
+    pub(super) fn learn(&mut self, facts: &Facts, seconds: i64) {
+        let seconds = seconds.max(1);
+        for key in lengths_of(facts) {
+            self.add(key, seconds);
+        }
+        if let Some(declared) = facts.declared.filter(|said| *said > 0) {
+            let part = seconds.saturating_mul(1000) / declared;
+            self.add(Key::SaidBy(facts.user.clone()), part);
+            self.add(Key::Said, part);
+        }
+    }
+
+    fn add(&mut self, key: Key, value: i64) {
+        self.heard += 1;
+        if !self.bins.contains_key(&key) && self.bins.len() >= KEYS_MAX {
+            let oldest = self.bins.iter().min_by_key(|(_, bins)| bins.heard);
+            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
+                self.bins.remove(&oldest);
+            }
+        }
+        let heard = self.heard;
+        let bins = self.bins.entry(key).or_default();
+        bins.heard = heard;
+        bins.add(value);
+    }
+
+    /// How long gangs like this one took that took longer than `beyond`: so many in a thousand of
+    /// them took no longer than the answer. None where too few are known.
+    pub(super) fn length(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
+        lengths_of(facts)
+            .into_iter()
+            .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
+    }
+
+    /// The same as thousandths of what they had said.
+    pub(super) fn part(&self, facts: &Facts, beyond: i64, per_mille: u64) -> Option<i64> {
+        [Key::SaidBy(facts.user.clone()), Key::Said]
+            .into_iter()
+            .find_map(|key| self.bins.get(&key)?.quantile(beyond, per_mille))
+    }
+}
+
+fn lengths_of(facts: &Facts) -> [Key; 3] {
+    [
+        Key::User(facts.queue.clone(), facts.user.clone(), facts.size),
+        Key::Queue(facts.queue.clone(), facts.size),
+        Key::Size(facts.size),
+    ]
+}
+
+impl Bins {
+    fn add(&mut self, value: i64) {
+        let at = bin(value);
+        if self.counts.len() <= at {
+            self.counts.resize(at + 1, 0);
+        }
+        self.counts[at] = self.counts[at].saturating_add(1);
+        self.total += 1;
+    }
+
+    fn quantile(&self, beyond: i64, per_mille: u64) -> Option<i64> {
+        if self.total < ENDS_MIN {
+            return None;
+        }
+        let from = if beyond <= 0 { 0 } else { bin(beyond) + 1 };
+        let rest = self.counts.get(from..)?;
+        let all: u64 = rest.iter().map(|n| u64::from(*n)).sum();
+        if all == 0 {
+            return None;
+        }
+        let mut seen = 0;
+        for (at, n) in rest.iter().enumerate() {
+            seen += u64::from(*n);
+            if seen * 1000 >= all * per_mille {
+                return Some(most(from + at));
+            }
+        }
+        None
+    }
+}
+
+/// The bin of a length.
+fn bin(value: i64) -> usize {
+    let value = value.max(1);
+    let doublings = i64::from(63 - value.leading_zeros());
+    let within = ((i128::from(value) * i128::from(BINS_A_DOUBLING)) >> doublings) as i64;
+    let at = doublings * BINS_A_DOUBLING + within - BINS_A_DOUBLING;
+    (at as usize).min(BINS - 1)
+}
+
+/// The longest length of a bin.
+fn most(bin: usize) -> i64 {
+    let (doublings, within) = (bin / BINS_A_DOUBLING as usize, bin as i64 % BINS_A_DOUBLING);
+    let parts = i128::from(BINS_A_DOUBLING);
+    let end = ((parts + i128::from(within) + 1) << doublings) + parts - 1;
+    (end / parts) as i64 - 1
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn facts(user: &str, size: u32, declared: Option<i64>) -> Facts {
+        Facts {
+            declared,
+            queue: "q".into(),
+            user: user.into(),
+            size,
+        }
+    }
+
+    #[test]
+    fn too_few_ends_say_nothing() {
+        let mut history = History::default();
+        for _ in 0..7 {
+            history.learn(&facts("a", 1, None), 100);
+        }
+        assert_eq!(history.length(&facts("a", 1, None), 0, 500), None);
+        history.learn(&facts("a", 1, None), 100);
+        assert_eq!(history.length(&facts("a", 1, None), 0, 500), Some(103));
+    }
+
+    #[test]
+    fn a_user_who_is_new_is_told_from_the_queue_and_then_from_the_size() {
+        let mut history = History::default();
+        for _ in 0..8 {
+            history.learn(&facts("a", 1, None), 100);
+            history.learn(&facts("b", 1, None), 1000);
+        }
+        assert!(history.length(&facts("a", 1, None), 0, 900) < Some(110));
+        assert!(history.length(&facts("c", 1, None), 0, 900) > Some(900));
+        assert_eq!(history.length(&facts("c", 2, None), 0, 900), None);
+        let elsewhere = Facts {
+            queue: "other".into(),
+            ..facts("c", 1, None)
+        };
+        assert!(history.length(&elsewhere, 0, 900) > Some(900));
+    }
+
+    #[test]
+    fn what_has_run_for_long_is_compared_with_those_that_did() {
+        let mut history = History::default();
+        for seconds in [10, 10, 10, 10, 10, 10, 1000, 2000] {
+            history.learn(&facts("a", 1, None), seconds);
+        }
+        assert!(history.length(&facts("a", 1, None), 0, 500) < Some(12));
+        assert!(history.length(&facts("a", 1, None), 500, 500) > Some(900));
+        assert_eq!(history.length(&facts("a", 1, None), 5000, 500), None);
+    }
+
+    #[test]
+    fn who_asks_for_twice_as_long_is_known_to() {
+        let mut history = History::default();
+        for _ in 0..8 {
+            history.learn(&facts("a", 1, Some(200)), 100);
+        }
+        let part = history.part(&facts("a", 5, Some(9)), 0, 500).unwrap();
+        assert!((500..560).contains(&part), "{part}");
+    }
+
+    #[test]
+    fn however_many_users_there_are_only_so_many_are_kept() {
+        let mut history = History::default();
+        for user in 0..3 * KEYS_MAX {
+            history.learn(&facts(&format!("u{user}"), 1, None), 100);
+        }
+        assert!(history.bins.len() <= KEYS_MAX);
+        assert!(history.length(&facts("new", 1, None), 0, 500).is_some());
+    }
+
+    proptest! {
+        #[test]
+        fn a_length_lies_in_its_bin_and_bins_are_narrow(value in 1..(1_i64 << 39)) {
+            let at = bin(value);
+            prop_assert!(value <= most(at), "{value} {at} {}", most(at));
+            prop_assert!(at == 0 || most(at - 1) < value || bin(most(at - 1)) < at);
+            prop_assert!(most(at) - value <= value / 8 + 1);
+        }
+    }
+}

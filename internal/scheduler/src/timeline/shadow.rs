@@ -1,0 +1,290 @@
+//! The shadow of the first in line: from when on there is room for it, as the expected ends give
+//! room back, and how much more than it needs there is then. Counted in members of its own class:
+//! so many each node holds at that time.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+
+use crate::class::ClassIx;
+use crate::fit::headroom;
+use crate::gang::{Gang, GangKey};
+use crate::node::NodeIx;
+use crate::place::Placement;
+use crate::resource::{Demand, GPU, Room};
+use crate::state::Scheduler;
+use crate::topology::{DomainIx, Level};
+
+/// What the first in line needs, as far as its shadow is concerned.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Ask {
+    /// The class that most of its need is of.
+    pub(super) class: ClassIx,
+    /// Members of it that must start together.
+    pub(super) need: u64,
+    /// The level of which one domain must hold them.
+    pub(super) level: Option<Level>,
+}
+
+/// Where the head will be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scope {
+    All,
+    Domain(DomainIx),
+    Host(NodeIx),
+}
+
+/// From when on there is room for a gang, and how much.
+#[derive(Clone, Debug)]
+pub(super) struct Shadow {
+    /// When, in seconds.
+    pub(super) at: i64,
+    pub(super) ask: Ask,
+    scope: Scope,
+    /// How many members each node holds then.
+    holds: Vec<u32>,
+    /// How many all of them hold within the scope.
+    total: u64,
+    /// What those that end by then give back.
+    given: BTreeMap<NodeIx, Room>,
+    /// The number of the last change that it knows of.
+    pub(super) clock: u64,
+}
+
+impl Shadow {
+    /// Members for which there is room beside the head then.
+    pub(super) fn beside(&self) -> u64 {
+        self.total.saturating_sub(self.ask.need)
+    }
+}
+
+/// Room for members as it grows, by where they may be together.
+struct Sums {
+    level: Option<Level>,
+    host: Level,
+    all: u64,
+    domains: Vec<u64>,
+}
+
+impl Scheduler {
+    /// What a gang that waits for room asks for. Exact where its members are of one class.
+    pub(super) fn ask_of(&self, key: &GangKey, gang: &Gang) -> Option<Ask> {
+        let lacking = gang.minimum(key).saturating_sub(gang.total.have());
+        let mut counts: BTreeMap<ClassIx, usize> = BTreeMap::new();
+        for class in gang.parked.as_ref()?.classes() {
+            counts.insert(*class, 0);
+        }
+        if counts.len() > 1 {
+            for (_, pod) in &gang.pending {
+                if let Some(pod) = self.pods.get(pod) {
+                    *counts.entry(pod.class).or_default() += 1;
+                }
+            }
+        } else if let Some(count) = counts.values_mut().next() {
+            *count = gang.total.pending;
+        }
+        let heaviest = counts.into_iter().max_by_key(|(class, count)| {
+            let demand = self.classes.get(*class).demand();
+            let times = |amount: i64| amount.saturating_mul(*count as i64);
+            let all: Vec<(u8, i64)> = demand.0.iter().map(|(ix, n)| (*ix, times(*n))).collect();
+            (times(demand.get(GPU)), all)
+        });
+        let (class, count) = heaviest?;
+        let shape = gang.spec.as_ref().map(|spec| &spec.shape);
+        let level = shape
+            .and_then(|shape| shape.request.resolve(&self.topology).ok())
+            .and_then(|wish| wish.required);
+        Some(Ask {
+            class,
+            need: lacking.min(count).max(1) as u64,
+            level,
+        })
+    }
+
+    /// Could the cluster hold the ask if it were empty?
+    pub(super) fn could_ever_hold(&self, ask: &Ask) -> bool {
+        self.views
+            .get(&ask.class)
+            .is_some_and(|view| view.empty >= ask.need)
+    }
+
+    /// Finds the earliest time at which an ask fits. None if the expected ends never give it room.
+    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp) -> Option<Shadow> {
+        self.tend_timeline(now);
+        self.refresh(ask.class);
+        let now = now.as_second();
+        let view = self.views.get(&ask.class)?;
+        let demand = self.classes.get(ask.class).demand();
+        let mut holds: Vec<u32> = (0..self.nodes.len()).map(|at| view.holds(at)).collect();
+        let tree = &self.topology;
+        let mut sums = Sums {
+            level: ask.level,
+            host: tree.host(),
+            all: view.room,
+            domains: match ask.level {
+                Some(level) if level < tree.host() => {
+                    (0..tree.len()).map(|at| view.sum(at as DomainIx)).collect()
+                }
+                _ => Vec::new(),
+            },
+        };
+        let mut given: BTreeMap<NodeIx, Room> = BTreeMap::new();
+        let mut scope = self.scope_now(ask, &sums, &holds);
+        let mut at = now;
+        if scope.is_none() {
+            for (end, key) in &self.timeline.ends {
+                if scope.is_some() && *end > at {
+                    break;
+                }
+                let Some(run) = self.timeline.runs.get(key) else {
+                    continue;
+                };
+                for (node, class, count) in run.held.iter() {
+                    let room = given.entry(*node).or_default();
+                    room.add(self.classes.get(*class).demand(), i64::from(*count));
+                    if view.empty_at(*node) == 0 {
+                        continue;
+                    }
+                    let then = self.holds_then(*node, demand, room);
+                    let more = then.saturating_sub(holds[*node]);
+                    if more == 0 {
+                        continue;
+                    }
+                    holds[*node] = then;
+                    let found = self.grow(&mut sums, *node, more, then, ask.need);
+                    if scope.is_none() && found.is_some() {
+                        scope = found;
+                        at = *end;
+                    }
+                }
+            }
+        }
+        let scope = scope?;
+        let total = match scope {
+            Scope::All => sums.all,
+            Scope::Domain(domain) => sums.domains.get(domain as usize).copied().unwrap_or(0),
+            Scope::Host(node) => u64::from(holds[node]),
+        };
+        Some(Shadow {
+            at: at.max(now),
+            ask: ask.clone(),
+            scope,
+            holds,
+            total,
+            given,
+            clock: self.clock,
+        })
+    }
+
+    /// How many members of a demand a node holds once so much is given back.
+    fn holds_then(&self, at: NodeIx, demand: &Demand, given: &Room) -> u32 {
+        let node = &self.nodes[at];
+        headroom(demand, |ix| node.free(ix) + given.get(ix)).0
+    }
+
+    /// Where the ask fits without anybody ending.
+    fn scope_now(&self, ask: &Ask, sums: &Sums, holds: &[u32]) -> Option<Scope> {
+        match ask.level {
+            None => (sums.all >= ask.need).then_some(Scope::All),
+            Some(level) if level >= sums.host => {
+                let fits = |at: &NodeIx| u64::from(holds[*at]) >= ask.need;
+                let mut nodes = self.node_index.values().copied();
+                nodes.find(fits).map(Scope::Host)
+            }
+            Some(level) => {
+                let all = self.topology.at_level(level).iter().copied();
+                let fits = all.filter(|at| sums.domains[*at as usize] >= ask.need);
+                fits.min_by_key(|at| self.topology.domain(*at).order)
+                    .map(Scope::Domain)
+            }
+        }
+    }
+
+    /// Counts more room on a node. Says where the need fits now, if it is there.
+    fn grow(&self, sums: &mut Sums, at: NodeIx, more: u32, then: u32, need: u64) -> Option<Scope> {
+        sums.all += u64::from(more);
+        match sums.level {
+            None => (sums.all >= need).then_some(Scope::All),
+            Some(level) if level >= sums.host => {
+                (u64::from(then) >= need).then_some(Scope::Host(at))
+            }
+            Some(level) => {
+                let domain = self.topology.domain_of(at, level)?;
+                let sum = sums.domains.get_mut(domain as usize)?;
+                *sum += u64::from(more);
+                (*sum >= need).then_some(Scope::Domain(domain))
+            }
+        }
+    }
+
+    fn lies_within(&self, at: NodeIx, scope: Scope) -> bool {
+        match scope {
+            Scope::All => true,
+            Scope::Domain(domain) => self.topology.holds(domain, at),
+            Scope::Host(node) => node == at,
+        }
+    }
+
+    /// Notes placements that will be over when the head starts.
+    pub(super) fn pass_before(&self, shadow: &mut Shadow, placed: &[Placement]) {
+        for placement in placed {
+            let demand = self.classes.get(placement.class).demand();
+            let room = shadow.given.entry(placement.node).or_default();
+            room.add(demand, 1);
+        }
+    }
+
+    /// Takes out of the shadow what placements take that will still be there. False, and nothing
+    /// taken, if too little would be left for the head.
+    pub(super) fn stay_beside(&self, shadow: &mut Shadow, placed: &[Placement]) -> bool {
+        let demand = self.classes.get(shadow.ask.class).demand();
+        let nodes: BTreeSet<NodeIx> = placed.iter().map(|placement| placement.node).collect();
+        let none = Room::default();
+        let mut fewer = 0;
+        let mut changes = Vec::new();
+        for at in nodes {
+            let held = shadow.holds.get(at).copied().unwrap_or(0);
+            if held == 0 {
+                continue;
+            }
+            let given = shadow.given.get(&at).unwrap_or(&none);
+            let then = self.holds_then(at, demand, given).min(held);
+            changes.push((at, then));
+            if self.lies_within(at, shadow.scope) {
+                fewer += u64::from(held - then);
+            }
+        }
+        let Some(left) = shadow.total.checked_sub(fewer) else {
+            return false;
+        };
+        if left < shadow.ask.need {
+            return false;
+        }
+        shadow.total = left;
+        for (at, then) in changes {
+            shadow.holds[at] = then;
+        }
+        true
+    }
+
+    /// Nodes for the head at that time, with how many members each: those that hold the most.
+    pub(super) fn nodes_then(&self, shadow: &Shadow) -> Vec<(NodeIx, u32)> {
+        let mut nodes: Vec<(std::cmp::Reverse<u32>, u32, NodeIx)> = shadow
+            .holds
+            .iter()
+            .enumerate()
+            .filter(|(at, held)| **held > 0 && self.lies_within(*at, shadow.scope))
+            .map(|(at, held)| (std::cmp::Reverse(*held), self.nodes[at].rank, at))
+            .collect();
+        let most = usize::try_from(shadow.ask.need).unwrap_or(usize::MAX);
+        if nodes.len() > most {
+            nodes.select_nth_unstable(most - 1);
+            nodes.truncate(most);
+        }
+        nodes.sort_unstable();
+        nodes
+            .into_iter()
+            .map(|(held, _, at)| (at, held.0))
+            .collect()
+    }
+}

@@ -1,0 +1,296 @@
+//! What holds of reservation and backfill on random traces whose walltimes are true: nobody who goes
+//! ahead of the head delays it, nobody starts before the truth allows what is told of it, and the
+//! same trace gives the same plans.
+
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use proptest::prelude::*;
+use scheduler::{Config, Event, Plan, ReservationKind, Scheduler};
+use serde_json::json;
+use support::*;
+
+#[derive(Clone, Debug)]
+struct Job {
+    arrival: i64,
+    members: usize,
+    gpus: i64,
+    seconds: i64,
+    /// Does it say how long it runs?
+    says: bool,
+    rack: bool,
+}
+
+fn job() -> impl Strategy<Value = Job> {
+    (
+        0..300i64,
+        1..5usize,
+        1..5i64,
+        1..200i64,
+        proptest::bool::weighted(0.9),
+        proptest::bool::weighted(0.2),
+    )
+        .prop_map(|(arrival, members, gpus, seconds, says, rack)| Job {
+            arrival,
+            members,
+            gpus,
+            seconds,
+            says,
+            rack,
+        })
+}
+
+fn at(second: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(second)
+}
+
+/// What became of a trace.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Story {
+    started: BTreeMap<usize, i64>,
+    /// When each head was first promised a time, and which.
+    promised: Vec<(usize, i64, i64)>,
+    plans: Vec<(i64, Plan)>,
+}
+
+fn name(job: usize) -> String {
+    format!("j{job:02}")
+}
+
+fn number(name: &str) -> usize {
+    name[1..3].parse().unwrap()
+}
+
+fn arrive(s: &mut Scheduler, at_job: usize, job: &Job) {
+    let group = name(at_job);
+    s.apply(group_with(&group, job.members as i32, |object| {
+        object["metadata"]["creationTimestamp"] = json!(at(job.arrival).to_string());
+        let mut notes = json!({});
+        if job.says {
+            notes["muster.io/walltime"] = json!(job.seconds.to_string());
+        }
+        if job.rack {
+            notes["muster.io/topology"] = json!("{\"required\": \"muster.io/rack\"}");
+        }
+        object["metadata"]["annotations"] = notes;
+    }));
+    for i in 0..job.members {
+        s.apply(pod(&format!("{group}-{i}"), &group, job.gpus));
+    }
+}
+
+fn nodes(s: &mut Scheduler) {
+    for i in 0..4 {
+        s.apply(node_with(&format!("n{i}"), 4, |node| {
+            node["metadata"]["labels"]["muster.io/rack"] = json!(format!("r{}", i / 2));
+        }));
+    }
+}
+
+/// Plays a trace, leaving some jobs out.
+fn play(jobs: &[Job], out: &BTreeSet<usize>) -> Story {
+    let mut s = Scheduler::new(Config {
+        reserve_after: SignedDuration::ZERO,
+        ..Config::default()
+    });
+    nodes(&mut s);
+    let mut story = Story::default();
+    let mut ends: BTreeSet<(i64, usize)> = BTreeSet::new();
+    let mut arrivals: BTreeSet<(i64, usize)> = jobs
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| !out.contains(at))
+        .map(|(at, job)| (job.arrival, at))
+        .collect();
+    let mut wake: Option<i64> = None;
+    let mut places: BTreeMap<usize, Vec<(String, String)>> = BTreeMap::new();
+    for _ in 0..2000 {
+        let next = [
+            ends.first().map(|e| e.0),
+            arrivals.first().map(|a| a.0),
+            wake,
+        ];
+        let Some(now_s) = next.into_iter().flatten().min() else {
+            break;
+        };
+        wake = None;
+        while let Some((_, job)) = ends.first().copied().filter(|(end, _)| *end <= now_s) {
+            ends.pop_first();
+            let group = name(job);
+            for (pod, node) in places.remove(&job).unwrap() {
+                s.apply(pod_with(&pod, Some(&group), jobs[job].gpus, |object| {
+                    object["spec"]["nodeName"] = json!(node);
+                    object["status"] = json!({"phase": "Succeeded"});
+                }));
+                s.apply(pod_gone(&pod));
+            }
+            s.apply(Event::PodGroupGone("ns".into(), group));
+        }
+        while let Some((_, job)) = arrivals.first().copied().filter(|(time, _)| *time <= now_s) {
+            arrivals.pop_first();
+            arrive(&mut s, job, &jobs[job]);
+        }
+        let plan = s.plan(at(now_s));
+        for bind in &plan.binds {
+            let job = number(&bind.pod.name);
+            story.started.entry(job).or_insert(now_s);
+            if places.entry(job).or_default().is_empty() {
+                ends.insert((now_s + jobs[job].seconds, job));
+            }
+            places
+                .get_mut(&job)
+                .unwrap()
+                .push((bind.pod.name.clone(), bind.node.clone()));
+            s.apply(pod_with(
+                &bind.pod.name,
+                Some(&bind.group.name),
+                jobs[job].gpus,
+                |object| {
+                    object["spec"]["nodeName"] = json!(bind.node);
+                    object["status"] =
+                        json!({"phase": "Running", "startTime": at(now_s).to_string()});
+                },
+            ));
+        }
+        for held in &plan.reservations {
+            if let ReservationKind::Planned { at } = held.kind {
+                let job = number(&held.group.name);
+                let from = at.as_second() - now().as_second();
+                if story.promised.iter().all(|(known, ..)| *known != job) {
+                    story.promised.push((job, now_s, from));
+                }
+            }
+        }
+        wake = plan
+            .wake
+            .map(|wake| (wake.as_second() - now().as_second()).max(now_s + 1));
+        story.plans.push((now_s, plan));
+    }
+    story
+}
+
+fn config() -> ProptestConfig {
+    let given = std::env::var_os("PROPTEST_CASES").is_some();
+    let all = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    if given {
+        all
+    } else {
+        ProptestConfig { cases: 192, ..all }
+    }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn whoever_goes_ahead_of_the_head_does_not_delay_it(jobs in proptest::collection::vec(job(), 1..14)) {
+        let story = play(&jobs, &BTreeSet::new());
+        for (head, since, promised) in &story.promised {
+            let Some(started) = story.started.get(head) else {
+                prop_assert!(false, "the head {head} never starts");
+                continue;
+            };
+            let truthful = jobs.iter().all(|job| job.says);
+            prop_assert!(
+                !truthful || started <= promised,
+                "head {} was promised {} at {} and started at {}", head, promised, since, started
+            );
+            let ahead: BTreeSet<usize> = story
+                .started
+                .iter()
+                .filter(|(job, start)| *job != head && **start > *since && *start < started)
+                .map(|(job, _)| *job)
+                .collect();
+            // Whoever arrives later and does not start before the head changes nothing for it.
+            let without = play(&jobs, &ahead);
+            let alone = without.started.get(head);
+            prop_assert!(
+                alone.is_none_or(|alone| !truthful || started <= alone),
+                "head {} starts at {} and without {:?} at {:?}", head, started, ahead, alone
+            );
+        }
+    }
+
+    #[test]
+    fn everybody_starts_sooner_or_later_and_the_same_trace_gives_the_same_plans(
+        jobs in proptest::collection::vec(job(), 1..14),
+    ) {
+        let story = play(&jobs, &BTreeSet::new());
+        for (at, job) in jobs.iter().enumerate() {
+            let fits = if job.rack { 2 } else { 4 } * (4 / job.gpus) >= job.members as i64;
+            prop_assert_eq!(story.started.contains_key(&at), fits, "job {} {:?}", at, job);
+        }
+        prop_assert_eq!(play(&jobs, &BTreeSet::new()), story);
+    }
+
+    #[test]
+    fn nobody_starts_before_the_earliest_time_that_true_walltimes_allow_the_head(
+        jobs in proptest::collection::vec(job(), 1..14),
+    ) {
+        let jobs: Vec<Job> = jobs.into_iter().map(|job| Job { says: true, ..job }).collect();
+        let story = play(&jobs, &BTreeSet::new());
+        for (second, plan) in &story.plans {
+            for held in &plan.reservations {
+                let ReservationKind::Planned { at: from } = held.kind else { continue };
+                let told = plan.reports.iter().find(|report| report.group == held.group.name);
+                let Some(told) = told.and_then(|report| report.estimate) else { continue };
+                let started = story.started[&number(&held.group.name)];
+                prop_assert!(at(started) >= at(*second));
+                prop_assert!(told.earliest <= told.likely && told.likely <= told.latest);
+                prop_assert!(at(started) <= from, "promised {} started {}", from, started);
+            }
+        }
+    }
+
+    #[test]
+    fn a_scheduler_that_starts_anew_promises_the_head_the_same_time(
+        jobs in proptest::collection::vec(job(), 1..14),
+        until in 0..300i64,
+    ) {
+        let jobs: Vec<Job> = jobs
+            .into_iter()
+            .map(|job| Job { says: true, arrival: job.arrival.min(until), ..job })
+            .collect();
+        let story = play(&jobs, &BTreeSet::new());
+        // Who runs and who waits right after the last arrival, told at once to another.
+        let Some(last) = jobs.iter().map(|job| job.arrival).max() else { return Ok(()) };
+        let plan = story.plans.iter().find(|(second, _)| *second == last);
+        let Some((_, plan)) = plan else { return Ok(()) };
+        let promise = |plan: &Plan| plan.reservations.iter().find_map(|held| match held.kind {
+            ReservationKind::Planned { at } => Some((held.group.name.clone(), at)),
+            ReservationKind::Nominated => None,
+        });
+        let mut anew = Scheduler::new(Config { reserve_after: SignedDuration::ZERO, ..Config::default() });
+        nodes(&mut anew);
+        for (at_job, job) in jobs.iter().enumerate() {
+            let start = story.started.get(&at_job).copied().filter(|start| *start <= last);
+            if start.is_some_and(|start| start + job.seconds <= last) {
+                continue;
+            }
+            arrive(&mut anew, at_job, job);
+            let Some(start) = start else { continue };
+            for (_, plan) in &story.plans {
+                for bind in plan.binds.iter().filter(|bind| number(&bind.pod.name) == at_job) {
+                    anew.apply(pod_with(&bind.pod.name, Some(&bind.group.name), job.gpus, |object| {
+                        object["spec"]["nodeName"] = json!(bind.node);
+                        object["status"] = json!({"phase": "Running", "startTime": at(start).to_string()});
+                    }));
+                }
+            }
+        }
+        let fresh = anew.plan(at(last));
+        prop_assert!(fresh.binds.is_empty() || promise(plan).is_none(), "{:?}", bound(&fresh));
+        if let (Some(old), Some(new)) = (promise(plan), promise(&fresh)) {
+            if old.0 == new.0 {
+                prop_assert_eq!(old, new);
+            }
+        }
+    }
+}
