@@ -120,6 +120,7 @@ impl Scheduler {
             for pod in chunk {
                 let devices = self.choose_devices(*at, gpus);
                 self.occupy(*at, &demand, &devices);
+                self.meet_member(pod, class, *at, true);
                 run.placed.push(Placement {
                     pod: pod.clone(),
                     node: *at,
@@ -170,6 +171,7 @@ impl Scheduler {
             };
             let demand = self.classes.get(placement.class).demand().clone();
             self.vacate(placement.node, &demand, &placement.devices);
+            self.meet_member(&placement.pod, placement.class, placement.node, false);
             self.queues.charge(run.payer, &demand, -1);
             self.touch(placement.node);
         }
