@@ -58,6 +58,11 @@ impl Obstacle {
         self.possible
     }
 
+    /// Is it that all nodes together have too little room, whatever the network?
+    pub(crate) fn is_plain_room(&self) -> bool {
+        self.room && self.verdict != Verdict::TopologyUnsatisfied
+    }
+
     /// Could only more room help?
     pub(crate) fn is_room(&self) -> bool {
         self.room
