@@ -28,7 +28,7 @@ fn three_nodes() -> Scheduler {
 fn app(name: &str, app: &str, group: Option<&str>, spec: Value) -> Event {
     pod_with(name, group, 1, |pod| {
         pod["metadata"]["labels"] = json!({"app": app});
-        for (field, value) in spec.as_object().unwrap() {
+        for (field, value) in spec.as_object().expect("a pod spec is an object") {
             pod["spec"][field] = value.clone();
         }
     })
