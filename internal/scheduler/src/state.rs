@@ -9,6 +9,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::evict::{Likeness, VictimKey};
+use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::line::{LineKey, Standing};
@@ -166,6 +167,7 @@ pub struct Scheduler {
     pub(crate) topology: Tree,
     /// Expected ends, who is first in line, and from when on it has room.
     pub(crate) timeline: Timeline,
+    pub(crate) neighbours: Neighbours,
     /// How often something was given back or allowed: what may help whoever waits for no room.
     pub(crate) eased: u64,
     /// Answers given anew in this plan for their wording's sake.
@@ -179,6 +181,7 @@ impl Scheduler {
         Scheduler {
             topology: Tree::new(&config.topology),
             timeline: Timeline::default(),
+            neighbours: Neighbours::default(),
             eased: 0,
             reworded: 0,
             config,
