@@ -384,7 +384,7 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
         return Standing::Refused(refusal);
     }
     let (count, limits) = headroom(class.demand(), |ix| node.free(ix));
-    if count == 0 {
+    if count == 0 || node.curtained {
         return Standing::Short(limits);
     }
     Standing::Holds {

@@ -122,6 +122,8 @@ pub(crate) struct Node {
     pub(crate) offered: u64,
     /// Place among all nodes by name; breaks ties.
     pub(crate) rank: u32,
+    /// Takes nobody while one attempt lasts: what is free here is somebody's soon.
+    pub(crate) curtained: bool,
 }
 
 impl Node {
@@ -141,6 +143,7 @@ impl Node {
             touched: 0,
             offered: 0,
             rank: 0,
+            curtained: false,
         }
     }
 

@@ -57,8 +57,24 @@ fn main() {
             .filter(|policy| only.is_none_or(|only| only == *policy));
         let summaries: Vec<Summary> = policies
             .map(|policy| {
+                let mut config = scheduler::Config::default();
+                if let Ok(text) = std::env::var("TRY") {
+                    for word in text.split(',') {
+                        match word.split_once('=') {
+                            Some(("reserve", n)) => {
+                                config.reserve_after =
+                                    jiff::SignedDuration::from_secs(n.parse().expect("seconds"));
+                            }
+                            _ if word == "noreclaim" => config.actions.reclaim = false,
+                            _ if word == "nopreempt" => config.actions.preempt = false,
+                            _ if word == "nobackfill" => config.actions.backfill = false,
+                            _ => panic!("{word}"),
+                        }
+                    }
+                }
                 let options = Options {
                     policy,
+                    scheduler: config,
                     gather: GATHER,
                     check: false,
                     reports: false,
@@ -70,5 +86,10 @@ fn main() {
             .collect();
         println!("{}", scenario.name);
         println!("{}", report::frontier(&summaries));
+        if std::env::var_os("TRY").is_some() {
+            for s in &summaries {
+                println!("{} preemptions {} lost {:.0} GPUh of {:.0}; off {:.0}/{:.0}s within {:?} of {}; plans {}", s.policy, s.preemptions, s.gpu_hours_lost, s.gpus * s.makespan_seconds as f64 / 3600.0, s.estimate_error_seconds.mean, s.estimate_error_seconds.p50, s.within_estimate, s.foretold, s.plans);
+            }
+        }
     }
 }

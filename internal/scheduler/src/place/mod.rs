@@ -71,7 +71,7 @@ impl Scheduler {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
                 let attempt = self.attempt_most(key, now, beyond);
-                self.beside_head(key, attempt, now)
+                self.beside_head(key, attempt, now, beyond)
             }
         };
         self.park(key, &attempt);

@@ -10,6 +10,7 @@ use super::shadow::Shadow;
 use crate::class::ClassIx;
 use crate::evict::txn::Standing;
 use crate::gang::{Gang, GangKey};
+use crate::node::NodeIx;
 use crate::place::{Attempt, Placement};
 use crate::report::Obstacle;
 use crate::resource::Ix;
@@ -67,6 +68,7 @@ impl Scheduler {
         key: &GangKey,
         attempt: Attempt,
         now: Timestamp,
+        beyond: usize,
     ) -> Attempt {
         let Some(mut shadow) = self.timeline.shadow.take() else {
             return attempt;
@@ -90,12 +92,14 @@ impl Scheduler {
                 let have = gang.total.have().saturating_sub(placed.len());
                 let obstacle = Obstacle::behind(&head.key, have);
                 self.withdraw(key, &placed);
+                let elsewhere = self.elsewhere(key, &mut shadow, class, placed.len(), now, beyond);
                 shadow.clock = self.clock;
                 self.timeline.shadow = Some(shadow);
-                let likeness = self
-                    .gangs
-                    .get(key)
-                    .and_then(|gang| self.likeness_to_head(gang));
+                if let Some(attempt) = elsewhere {
+                    return attempt;
+                }
+                let gang = self.gangs.get(key);
+                let likeness = gang.and_then(|gang| self.likeness_to_head(gang));
                 self.timeline.denied.extend(likeness);
                 return Attempt::Blocked(obstacle);
             }
@@ -129,6 +133,59 @@ impl Scheduler {
         let demand = self.classes.get(class).demand();
         let right = |queue| self.queues.within_deserved(queue, demand, more as i64);
         rank > head.rank || !head.by_right && right(payer.queue)
+    }
+
+    /// Tries a gang that would delay the head where it was tried first on nodes that the head will
+    /// not be on, if these have room for so many of a class.
+    fn elsewhere(
+        &mut self,
+        key: &GangKey,
+        shadow: &mut Shadow,
+        class: ClassIx,
+        members: usize,
+        now: Timestamp,
+        beyond: usize,
+    ) -> Option<Attempt> {
+        self.refresh(class);
+        let view = self.views.get(&class)?;
+        let gained = view.gained;
+        let (mut room, mut curtain) = (0, Vec::new());
+        for (at, held) in shadow.each() {
+            let holds = view.holds(at);
+            if held == 0 {
+                room += u64::from(holds);
+            } else if holds > 0 {
+                curtain.push(at);
+            }
+        }
+        if room < members as u64 {
+            return None;
+        }
+        self.draw(&curtain, true);
+        let attempt = self.attempt_most(key, now, beyond);
+        self.draw(&curtain, false);
+        self.refresh(class);
+        if let Some(view) = self.views.get_mut(&class) {
+            view.gained = gained;
+        }
+        match attempt {
+            Attempt::Placed(placed, rest) if self.stay_beside(shadow, &placed) => {
+                Some(Attempt::Placed(placed, rest))
+            }
+            Attempt::Placed(placed, _) => {
+                self.withdraw(key, &placed);
+                None
+            }
+            _ => None,
+        }
+    }
+
+    /// Draws a curtain before nodes, or takes it away.
+    fn draw(&mut self, nodes: &[NodeIx], drawn: bool) {
+        for at in nodes {
+            self.nodes[*at].curtained = drawn;
+            self.touch(*at);
+        }
     }
 
     /// Takes placements back as if they had not been tried.

@@ -52,9 +52,9 @@ pub(super) struct Shadow {
 }
 
 impl Shadow {
-    /// Members for which there is room beside the head then.
-    pub(super) fn beside(&self) -> u64 {
-        self.total.saturating_sub(self.ask.need)
+    /// How many of the head's members each node holds then.
+    pub(super) fn each(&self) -> impl Iterator<Item = (NodeIx, u32)> + '_ {
+        self.holds.iter().copied().enumerate()
     }
 }
 

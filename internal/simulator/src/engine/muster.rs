@@ -270,7 +270,7 @@ impl Planner for Muster {
             let rest = now + VIOLATOR_REST.as_secs();
             decided.wake = Some(decided.wake.map_or(rest, |wake| wake.min(rest)));
         }
-        for bind in plan.binds {
+        for bind in std::mem::take(&mut plan.binds) {
             let Some((gang, member)) = place_of(&bind.pod) else {
                 continue;
             };
