@@ -105,3 +105,21 @@ pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
+
+/// Pod annotation: the part of one GPU that it asks for, like `0.5`, with or without `nvidia.com/gpu: 1`. With more than
+/// one GPU, that part of each.
+pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
+/// Pod annotation: the memory on one GPU that it asks for, in MiB, in place of a fraction.
+pub const GPU_MEMORY: &str = "muster.io/gpu-memory";
+/// Pod annotation: on how many GPUs it asks for its part; one, unless it says otherwise or asks for more GPUs.
+pub const GPU_COUNT: &str = "muster.io/gpu-count";
+/// Pod annotation of KAI: the same as [`GPU_FRACTION`].
+pub const KAI_GPU_FRACTION: &str = "gpu-fraction";
+/// Pod annotation of KAI: the same as [`GPU_MEMORY`].
+pub const KAI_GPU_MEMORY: &str = "gpu-memory";
+/// Pod annotation of KAI: the same as [`GPU_COUNT`].
+pub const KAI_GPU_COUNT: &str = "gpu-fraction-num-devices";
+/// Pod annotation of KAI: the container that gets the GPU.
+pub const KAI_GPU_CONTAINER: &str = "gpu-fraction-container-name";
+/// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
+pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";

@@ -2,13 +2,16 @@
 //! and leaves the state as if built from the objects as they are now.
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
+use resources::names::NVIDIA_GPU;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
 use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
+use crate::share::{Share, Wish};
 use crate::state::{Priority, Scheduler};
 use crate::{GroupRef, PodRef, devices};
 
@@ -134,7 +137,9 @@ impl Scheduler {
             return;
         };
         let key = told.key.clone();
-        let class = self.classes.join(told.spec, &mut self.names);
+        let asks = devices::asks(told.spec);
+        let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
+        let class = self.classes.join(told.spec, &wish, &mut self.names);
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -149,7 +154,12 @@ impl Scheduler {
             created: told.created,
             queue: told.queue,
             terms: told.terms,
-            asks: devices::asks(told.spec),
+            asks: match wish.share {
+                Some(share) => {
+                    devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
+                }
+                None => asks,
+            },
             started: told.started,
             polite: told.polite,
             evicting: None,
@@ -227,18 +237,25 @@ impl Scheduler {
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
+        self.by_memory.remove(key);
         self.leave_class(pod.class);
         Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
         self.account(&key, &pod, true);
+        let share = self.classes.get(pod.class).share();
+        if share.as_ref().is_some_and(Share::depends_on_memory) {
+            self.by_memory.insert(key.clone());
+        }
         self.pods.insert(key, pod);
     }
 
     /// Counts a pod in or out, everywhere.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
-        let demand = self.classes.get(pod.class).demand().clone();
+        let node = pod.node.map(|at| &self.nodes[at]);
+        let take = self.classes.get(pod.class).take(node);
+        let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
         let gang = self.gangs.entry(pod.gang.clone()).or_default();
         if up {
@@ -257,7 +274,7 @@ impl Scheduler {
                 gang.requested.add(&demand, times);
             }
             if let Some(at) = pod.node {
-                self.nodes[at].see_leave(&demand, &pod.devices, up);
+                self.nodes[at].see_leave(&take, &pod.devices, up);
                 self.touch(at);
             }
             return;
@@ -274,7 +291,7 @@ impl Scheduler {
             gang.count_node(at, up);
             gang.count_start(pod.started, up);
             if pod.stage == Stage::Pipelined {
-                self.nodes[at].pipelined.add(&demand, times);
+                self.nodes[at].see_pipelined(&take, &pod.devices, up);
             }
             if pod.ours {
                 gang.allocated.add(&demand, times);
@@ -290,9 +307,9 @@ impl Scheduler {
         }
         let Some(at) = pod.node else { return };
         if up {
-            self.occupy(at, &demand, &pod.devices);
+            self.occupy(at, &take, &pod.devices);
         } else {
-            self.vacate(at, &demand, &pod.devices);
+            self.vacate(at, &take, &pod.devices);
         }
         self.touch(at);
     }

@@ -24,6 +24,7 @@ mod queue;
 mod report;
 mod resource;
 mod score;
+mod share;
 mod state;
 mod terms;
 mod trial;
@@ -35,6 +36,7 @@ pub use plan::{
     Reservation, ReservationKind, Unscheduled,
 };
 pub use queue::Decay;
+pub use share::GpuOrder;
 pub use state::{Actions, Config, Scheduler};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -329,7 +329,6 @@ impl Scheduler {
             return (0, None);
         }
         let demand = self.classes.get(class).demand().clone();
-        let gpus = usize::try_from(demand.get(GPU)).unwrap_or(0);
         self.refresh(class);
         let mut own: Vec<NodeIx> = match self.views.get(&class) {
             Some(view) => run
@@ -347,9 +346,6 @@ impl Scheduler {
                 return (next, Some(Stop::Queue(bound)));
             }
             self.refresh(class);
-            let Some(view) = self.views.get(&class) else {
-                return (next, Some(Stop::Room));
-            };
             // Room is sought for all that are still to come, so that they stay together.
             let ahead = coming
                 .get(&class)
@@ -357,14 +353,16 @@ impl Scheduler {
                 .unwrap_or(0)
                 .max(pods.len() - next);
             let want = u32::try_from(ahead).unwrap_or(u32::MAX);
-            let Some(at) = view.choose_among(&own, want).or_else(|| view.choose(want)) else {
+            let Some(at) = self.pick_node(class, &own, want) else {
                 return (next, Some(Stop::Room));
             };
-            let count = view.holds(at).min(allowed) as usize;
+            let holds = self.views.get(&class).map_or(0, |view| view.holds(at));
+            let count = holds.min(allowed) as usize;
             let chunk = &pods[next..pods.len().min(next + count)];
+            let take = self.take_on(class, at);
             for pod in chunk {
-                let devices = self.choose_devices(at, gpus);
-                self.occupy(at, &demand, &devices);
+                let devices = self.pick_gpus(class, at, &take);
+                self.occupy(at, &take, &devices);
                 run.placed.push(Placement {
                     pod: pod.clone(),
                     node: at,
@@ -372,7 +370,8 @@ impl Scheduler {
                     class,
                 });
             }
-            self.queues.charge(run.payer, &demand, chunk.len() as i64);
+            self.queues
+                .charge(run.payer, &take.demand, chunk.len() as i64);
             self.touch(at);
             next += chunk.len();
             if let Some(n) = coming.get_mut(&class) {
@@ -388,26 +387,6 @@ impl Scheduler {
             }
         }
         (next, None)
-    }
-
-    /// Devices that nobody holds; those that somebody is about to leave only where the others do
-    /// not suffice.
-    fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<Arc<str>> {
-        let node = &self.nodes[at];
-        match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
-            Some(devices) if count > 0 && !node.leaving_held.is_empty() => {
-                let mut held = node.held.clone();
-                held.extend(node.leaving_held.iter().map(|(id, n)| (id.clone(), *n)));
-                let free = devices.choose(&held, count);
-                if free.len() == count {
-                    free
-                } else {
-                    devices.choose(&node.held, count)
-                }
-            }
-            Some(devices) if count > 0 => devices.choose(&node.held, count),
-            _ => Vec::new(),
-        }
     }
 
     fn obstacle(&mut self, class: ClassIx, stop: &Stop, missing: usize, run: &Run) -> Obstacle {
@@ -429,9 +408,9 @@ impl Scheduler {
     /// Undoes an attempt.
     fn give_back(&mut self, run: &Run) {
         for placement in &run.placed {
-            let demand = self.classes.get(placement.class).demand().clone();
-            self.vacate(placement.node, &demand, &placement.devices);
-            self.queues.charge(run.payer, &demand, -1);
+            let take = self.take_on(placement.class, placement.node);
+            self.vacate(placement.node, &take, &placement.devices);
+            self.queues.charge(run.payer, &take.demand, -1);
             self.touch(placement.node);
         }
     }
@@ -450,11 +429,21 @@ impl Scheduler {
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
             gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_node(placement.node, true);
-            let demand = self.classes.get(placement.class).demand();
-            gang.allocated.add(demand, 1);
-            gang.waiting.add(demand, -1);
+            let class = self.classes.get(placement.class);
+            let take = class.take(Some(&self.nodes[placement.node]));
+            gang.allocated.add(&take.demand, 1);
+            gang.waiting.add(class.demand(), -1);
+            // What it asks for is known more exactly now.
+            gang.requested.add(class.demand(), -1);
+            gang.requested.add(&take.demand, 1);
+            if class.demand() != &take.demand
+                && let Some(payer) = gang.payer
+            {
+                self.queues.request(payer.queue, class.demand(), -1);
+                self.queues.request(payer.queue, &take.demand, 1);
+            }
             if stage == Stage::Pipelined {
-                self.nodes[placement.node].pipelined.add(demand, 1);
+                self.nodes[placement.node].see_pipelined(&take, &placement.devices, true);
             }
             pod.stage = stage;
             pod.node = Some(placement.node);

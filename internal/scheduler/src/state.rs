@@ -15,7 +15,8 @@ use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
-use crate::resource::{Demand, Ix, Names, Room};
+use crate::resource::{Ix, Names, Room};
+use crate::share::{GpuOrder, Take};
 use crate::terms::Terms;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
@@ -30,6 +31,8 @@ pub struct Config {
     pub actions: Actions,
     /// How long a gang may run with fewer members than it needs before it is evicted whole.
     pub stale_after: SignedDuration,
+    /// Which GPU a pod gets that shares one.
+    pub gpus: GpuOrder,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
 }
@@ -71,6 +74,7 @@ impl Default for Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
             actions: Actions::default(),
             stale_after: STALE_AFTER,
+            gpus: GpuOrder::default(),
             usage: None,
         }
     }
@@ -104,6 +108,9 @@ pub struct Scheduler {
     pub(crate) gangs: BTreeMap<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
+    /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
+    pub(crate) by_memory: BTreeSet<PodKey>,
+    pub(crate) memories: BTreeMap<i64, usize>,
     /// What the nodes that take pods have, and what is used of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -133,6 +140,9 @@ impl Scheduler {
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
+            classes: Classes::new(config.gpus == GpuOrder::Pack),
+            by_memory: BTreeSet::new(),
+            memories: BTreeMap::new(),
             config,
             names: Names::new(),
             nodes: Vec::new(),
@@ -141,7 +151,6 @@ impl Scheduler {
             touched: BTreeMap::new(),
             clock: 0,
             ranks_stale: false,
-            classes: Classes::default(),
             views: BTreeMap::new(),
             pods: BTreeMap::new(),
             gangs: BTreeMap::new(),
@@ -210,12 +219,14 @@ impl Scheduler {
     }
 
     pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        let recounted = self.uncount(at, offer.as_ref());
         self.weigh(at, -1);
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
         self.world_changed();
         self.weigh(at, 1);
+        self.recount(recounted);
     }
 
     /// Notes that something happened that no plan brought about.
@@ -237,18 +248,18 @@ impl Scheduler {
     }
 
     /// Takes room on a node. The caller touches it afterwards.
-    pub(crate) fn occupy(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
-        self.nodes[at].occupy(demand, devices);
+    pub(crate) fn occupy(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
+        self.nodes[at].occupy(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, 1);
+            self.used.add(&take.demand, 1);
         }
     }
 
     /// Gives room on a node back. The caller touches it afterwards.
-    pub(crate) fn vacate(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
-        self.nodes[at].vacate(demand, devices);
+    pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
+        self.nodes[at].vacate(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, -1);
+            self.used.add(&take.demand, -1);
         }
     }
 

@@ -102,6 +102,7 @@ fn scene(case: &Value) -> Scene {
         Some("spread") => Placing::Spread,
         _ => Placing::Default,
     };
+    scene.settings.spread_gpus = case["policy"]["placement"]["gpus"] == "spread";
     scene.settings.actions = array(&case["policy"]["actions"])
         .filter_map(|action| match action.as_str() {
             Some("allocate") => Some(Action::Allocate),
