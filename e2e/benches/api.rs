@@ -22,8 +22,14 @@ const WRITERS: usize = 32;
 const OUR_PODS: usize = 12_000;
 const THEIR_PODS: usize = 3_000;
 
+/// Pods created before anything is measured.
+const WARM: usize = 200;
+
 /// How often the two take turns.
 const TURNS: usize = 3;
+
+/// How long both are left alone before their idle size is read.
+const SETTLE: Duration = Duration::from_secs(5);
 
 /// The length of the list.
 const LISTED: usize = 10_000;
@@ -131,6 +137,10 @@ impl Kubernetes {
         })
         .await;
         client
+    }
+
+    fn resident_mib(&self) -> f64 {
+        resident_mib(self.apiserver.id()) + resident_mib(self.etcd.id())
     }
 }
 
@@ -285,6 +295,7 @@ async fn fan_out(client: &Client) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
+/// What a process has in memory, in MiB.
 fn resident_mib(pid: u32) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = status
@@ -299,6 +310,54 @@ fn resident_mib(pid: u32) -> f64 {
     kib / 1024.0
 }
 
+/// The table that is printed: one measure a row, ours, theirs, and how many times better
+/// ours is.
+struct Table(Vec<[String; 4]>);
+
+impl Table {
+    fn new() -> Table {
+        let head = ["", "muster", "kube-apiserver + etcd", "times better"];
+        Table(vec![head.map(str::to_string)])
+    }
+
+    fn row(&mut self, what: impl Into<String>, ours: f64, theirs: f64, better: f64) {
+        let figure = |value: f64| match value {
+            small if small < 10.0 => format!("{small:.2}"),
+            large => format!("{large:.0}"),
+        };
+        let row = [
+            what.into(),
+            figure(ours),
+            figure(theirs),
+            format!("{better:.1}"),
+        ];
+        // The run takes minutes: whoever waits sees each figure as it comes.
+        eprintln!("{}: {} beside {}", row[0], row[1], row[2]);
+        self.0.push(row);
+    }
+
+    fn print(&self) {
+        let width = |column: usize| {
+            let cells = self.0.iter().map(|row| row[column].len());
+            cells.max().unwrap_or_default()
+        };
+        let widths = [width(0), width(1), width(2), width(3)];
+        for row in &self.0 {
+            println!(
+                "{:<a$}  {:>b$}  {:>c$}  {:>d$}",
+                row[0],
+                row[1],
+                row[2],
+                row[3],
+                a = widths[0],
+                b = widths[1],
+                c = widths[2],
+                d = widths[3]
+            );
+        }
+    }
+}
+
 fn main() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -310,54 +369,57 @@ fn main() {
 
 async fn compare() {
     let platform = Platform::server(&[]);
-    tokio::time::sleep(Duration::from_secs(3)).await;
-    println!(
-        "idle server: {:.1} MiB resident",
-        resident_mib(platform.pid())
-    );
     let ours = client_of(Kubeconfig::read_from(platform.kubeconfig()).expect("a kubeconfig")).await;
     let kubernetes = Kubernetes::start();
     let theirs = kubernetes.client().await;
+    let mut table = Table::new();
+    let resident = |table: &mut Table, what: &str| {
+        let our = resident_mib(platform.pid());
+        let their = kubernetes.resident_mib();
+        table.row(format!("resident {what}, MiB"), our, their, their / our);
+    };
+    tokio::time::sleep(SETTLE).await;
+    resident(&mut table, "idle");
 
-    create(&ours, "warm", 500).await;
-    create(&theirs, "warm", 200).await;
-    let mut ratios = Vec::new();
+    create(&ours, "warm", WARM).await;
+    create(&theirs, "warm", WARM).await;
+    let mut turns = Vec::new();
     for turn in 0..TURNS {
         let our = create(&ours, &format!("t{turn}"), OUR_PODS).await;
         let their = create(&theirs, &format!("t{turn}"), THEIR_PODS).await;
-        println!(
-            "creates, {WRITERS} writers: muster {our:.0}/s, kube-apiserver {their:.0}/s, ratio {:.1}",
-            our / their
+        turns.push((our, their, our / their));
+        let what = format!(
+            "pods created a second, {WRITERS} writers, turn {}",
+            turn + 1
         );
-        ratios.push(our / their);
+        table.row(what, our, their, our / their);
     }
-    ratios.sort_by(f64::total_cmp);
-    println!(
-        "creates: median ratio {:.1} (at least 5 is asked for)",
-        ratios[TURNS / 2]
-    );
+    turns.sort_by(|a, b| a.2.total_cmp(&b.2));
+    let (our, their, median) = turns[TURNS / 2];
+    table.row("the median turn (5 times is asked for)", our, their, median);
 
-    let missing = LISTED.saturating_sub(TURNS * THEIR_PODS + 200);
-    create(&theirs, "fill", missing).await;
+    let theirs_there = TURNS * THEIR_PODS + WARM;
+    create(&theirs, "fill", LISTED.saturating_sub(theirs_there)).await;
     let (our, our_bytes) = list(&ours).await;
     let (their, their_bytes) = list(&theirs).await;
-    println!(
-        "list of {LISTED} pods: muster {:.0} ms ({:.1} MB), kube-apiserver {:.0} ms ({:.1} MB), ratio {:.1}",
+    table.row(
+        format!(
+            "list of {LISTED} pods, ms ({:.1} MB and {:.1} MB)",
+            our_bytes as f64 / 1e6,
+            their_bytes as f64 / 1e6
+        ),
         our * 1e3,
-        our_bytes as f64 / 1e6,
         their * 1e3,
-        their_bytes as f64 / 1e6,
-        their / our
+        their / our,
     );
     let our = fan_out(&ours).await;
     let their = fan_out(&theirs).await;
-    println!(
-        "{UPDATES} updates to {WATCHERS} watchers: muster {our:.2} s, kube-apiserver {their:.2} s, ratio {:.1}",
-        their / our
+    let what = format!("{UPDATES} updates to {WATCHERS} watchers, seconds");
+    table.row(what, our, their, their / our);
+    let ours_there = TURNS * OUR_PODS + WARM;
+    resident(
+        &mut table,
+        &format!("with {ours_there} and {} pods", LISTED.max(theirs_there)),
     );
-    println!(
-        "with {} pods: muster {:.1} MiB resident",
-        OUR_PODS * TURNS,
-        resident_mib(platform.pid())
-    );
+    table.print();
 }

@@ -1,4 +1,5 @@
 //! Gangs start whole or not at all, on two nodes that a network lies between.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::time::Duration;
 

@@ -1,6 +1,7 @@
 //! The server is killed again and again, at random moments, under concurrent writers and
 //! a watcher: every acknowledged write is there, no batch is half there, and the watch
 //! resumes without a gap or a repeat.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

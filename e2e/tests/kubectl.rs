@@ -241,10 +241,13 @@ fn bad_input_gets_the_same_words_as_from_kube_apiserver() {
         "{amount}"
     );
     let namespace = platform.kubectl(&["get", "pod", "none", "-n", "nowhere"]);
+    // kubectl asks for the namespace before it says what is missing.
     assert!(
         namespace
             .err
-            .contains(r#"Error from server (NotFound): pods "none" not found"#)
+            .contains(r#"Error from server (NotFound): namespaces "nowhere" not found"#),
+        "{}",
+        namespace.err
     );
     let job = refused(
         "j.yaml",

@@ -1,22 +1,24 @@
 //! The command line: what can be typed, and what it means when left out.
 
-use std::net::{IpAddr, SocketAddr};
+mod serving;
+mod until;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-/// Where the server listens when nothing else is said.
-pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
+pub use serving::{Agent, Doctor, MachineOptions, Server, ServerOptions, Up};
+pub use until::{SUCCEEDED, Until};
+
+use crate::client::{HELP, RUN_HELP, WAIT_HELP};
 
 /// Runs AI work on machines that people own: gangs start whole or not at all.
-///
-/// Exit status: 0 done; 1 the answer is no (a job failed, a wait timed out, a check
-/// found something); 2 the command could not do its work.
 #[derive(Parser, Debug)]
 #[command(
     name = "muster",
     version,
     max_term_width = 100,
+    after_help = HELP,
     propagate_version = true
 )]
 pub struct Arguments {
@@ -62,7 +64,7 @@ pub enum Command {
     /// Print the logs of a pod, or of one rank of a job
     Logs(Logs),
     /// Say why a job waits, what binds it, and what would make it fit
-    Explain(JobTarget),
+    Explain(Subject),
     /// Wait until a resource has a condition
     Wait(Wait),
     /// Suspend a job: its pods go, its place in the queue is given up
@@ -74,7 +76,7 @@ pub enum Command {
     /// Run a command as a job of several replicas, a gang
     Run(Run),
     /// Show what nodes have and what is in use
-    Top,
+    Top(Listing),
     /// List nodes with their devices
     Nodes(Listing),
     /// List queues with their shares
@@ -129,83 +131,7 @@ impl Command {
     }
 }
 
-#[derive(Args, Debug)]
-pub struct Up {
-    #[command(flatten)]
-    pub server: ServerOptions,
-    #[command(flatten)]
-    pub machine: MachineOptions,
-}
-
-#[derive(Args, Debug)]
-pub struct Server {
-    #[command(flatten)]
-    pub server: ServerOptions,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct ServerOptions {
-    /// The address for everything: API, web UI and agents
-    #[arg(long, env = "MUSTER_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDR")]
-    pub listen: SocketAddr,
-    /// Another name or address that the server's certificate is for (repeatable)
-    #[arg(long = "advertise", value_name = "NAME")]
-    pub advertise: Vec<String>,
-    /// A file with the first administrator's password, used at the first start only
-    /// [default: draw one, print it, and keep it in server/first-password]
-    #[arg(long, value_name = "FILE")]
-    pub first_password_file: Option<PathBuf>,
-    /// Seconds a node may be silent before its pods are declared lost
-    #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
-    pub node_grace: u64,
-}
-
-#[derive(Args, Debug)]
-pub struct Agent {
-    /// The server's address, as https://HOST:PORT
-    #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
-    pub server: String,
-    /// A join token (`muster token join`); needed until the agent has its certificate
-    #[arg(
-        long,
-        env = "MUSTER_JOIN_TOKEN",
-        value_name = "TOKEN",
-        hide_env_values = true
-    )]
-    pub token: Option<String>,
-    /// The file with the server's CA certificate (server/ca.pem on the server)
-    /// [default: the fingerprint inside the join token]
-    #[arg(long, value_name = "FILE")]
-    pub ca: Option<PathBuf>,
-    #[command(flatten)]
-    pub machine: MachineOptions,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct MachineOptions {
-    /// The node's name [default: the host's name]
-    #[arg(long, value_name = "NAME")]
-    pub node_name: Option<String>,
-    /// The address that other nodes reach this one by [default: the one that leads to the
-    /// server]
-    #[arg(long, value_name = "IP")]
-    pub node_address: Option<IpAddr>,
-    /// A machine description (TOML) that stands in for this machine's GPUs, for tests and
-    /// demos
-    #[arg(long, value_name = "FILE")]
-    pub machine: Option<PathBuf>,
-    /// Let pods that name an image run their command on the host, without the image
-    #[arg(long)]
-    pub host_images: bool,
-    /// The CRI runtime's socket, such as /run/containerd/containerd.sock
-    #[arg(long, value_name = "SOCKET")]
-    pub cri: Option<PathBuf>,
-    /// A label for the node, as NAME=VALUE (repeatable)
-    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
-    pub labels: Vec<(String, String)>,
-}
-
-fn label(text: &str) -> Result<(String, String), String> {
+fn name_and_value(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .filter(|(name, _)| !name.is_empty())
         .map(|(name, value)| (name.to_string(), value.to_string()))
@@ -255,6 +181,9 @@ pub struct Get {
     /// Keep watching for changes
     #[arg(short, long)]
     pub watch: bool,
+    /// Show in JSON and YAML who owns which field, too
+    #[arg(long)]
+    pub show_managed_fields: bool,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
 }
@@ -317,22 +246,33 @@ pub struct JobTarget {
 }
 
 #[derive(Args, Debug)]
+pub struct Subject {
+    /// A job's, pod's or gang's name, or KIND/NAME
+    pub name: String,
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = WAIT_HELP)]
 pub struct Wait {
     /// KIND/NAME, or a job's name
     pub target: String,
     /// condition=NAME, or delete
     #[arg(
         long = "for",
-        default_value = "condition=Succeeded",
-        value_name = "WHAT"
+        default_value_t = Until::Condition(SUCCEEDED.to_string()),
+        value_name = "WHAT",
+        value_parser = until::until
     )]
-    pub until: String,
+    pub until: Until,
     /// Seconds to wait
     #[arg(long, default_value_t = 600, value_name = "SECONDS")]
     pub timeout: u64,
 }
 
 #[derive(Args, Debug)]
+#[command(after_help = RUN_HELP)]
 pub struct Run {
     /// The job's name [default: drawn by the server]
     #[arg(long)]
@@ -356,7 +296,7 @@ pub struct Run {
     #[arg(long)]
     pub image: Option<String>,
     /// An environment variable, as NAME=VALUE (repeatable)
-    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = label)]
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub env: Vec<(String, String)>,
     /// The working directory [default: this one, without an image]
     #[arg(long, value_name = "DIR")]
@@ -415,11 +355,4 @@ pub struct Kubeconfig {
     /// Days until the token expires
     #[arg(long, default_value_t = 90, value_parser = clap::value_parser!(u64).range(1..=366))]
     pub days: u64,
-}
-
-#[derive(Args, Debug)]
-pub struct Doctor {
-    /// A machine description to check in place of this machine's GPUs
-    #[arg(long, value_name = "FILE")]
-    pub machine: Option<PathBuf>,
 }

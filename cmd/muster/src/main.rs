@@ -11,13 +11,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use arguments::{Arguments, Command};
-
-/// Exit status when the command ran and the answer is no: a wait that timed out, a job
-/// that failed, a check that found something.
-const ANSWER_IS_NO: u8 = 1;
-
-/// Exit status when the command itself could not do its work.
-const COULD_NOT: u8 = 2;
+use client::{Answer, Exit};
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
@@ -43,20 +37,26 @@ fn main() -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => {
             eprintln!("muster: the asynchronous runtime did not start: {error}");
-            return ExitCode::from(COULD_NOT);
+            return ExitCode::from(Exit::Failed.code());
         }
     };
     match runtime.block_on(run(arguments)) {
-        Ok(client::Answer::Yes) => ExitCode::SUCCESS,
-        Ok(client::Answer::No) => ExitCode::from(ANSWER_IS_NO),
+        Ok(Answer::Yes) => ExitCode::SUCCESS,
+        Ok(Answer::No) => ExitCode::from(Exit::Failed.code()),
+        Ok(Answer::TimedOut) => ExitCode::from(Exit::TimedOut.code()),
+        Ok(Answer::Ended(status)) => ExitCode::from(status),
         Err(error) => {
-            eprintln!("muster: {error:#}");
-            ExitCode::from(COULD_NOT)
+            let exit = client::exit_of(&error);
+            // Whoever closed the pipe had read enough: nothing went wrong.
+            if exit != Exit::ClosedPipe {
+                eprintln!("muster: {error:#}");
+            }
+            ExitCode::from(exit.code())
         }
     }
 }
 
-async fn run(arguments: Arguments) -> anyhow::Result<client::Answer> {
+async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
     match arguments.command {
         Command::Up(up) => serve::up(arguments.global, up).await,
         Command::Server(server) => serve::server(arguments.global, server).await,

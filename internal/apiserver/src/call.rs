@@ -26,6 +26,8 @@ pub(crate) struct Call {
     pub(crate) headers: HeaderMap,
     pub(crate) form: Form,
     pub(crate) dry_run: bool,
+    /// Whether lists and watches leave field managers out; see [`crate::client::InProcess`].
+    pub(crate) without_managers: bool,
 }
 
 impl Call {

@@ -37,13 +37,18 @@ pub(crate) async fn new_object(
     tracking: Tracking,
 ) -> Result<Written, Failure> {
     let generates = call.name.is_none() && object::name(&sent).is_empty();
+    // Defaults follow from the name, so that another name is another object.
+    let again = generates.then(|| sent.clone());
+    let (mut object, mut warnings) = prepare::creation(call, sent, duplicates, tracking)?;
     for _ in 0..MAX_ATTEMPTS {
-        // Defaults follow from the name, so that another name is another object.
-        let (object, warnings) = prepare::creation(call, sent.clone(), duplicates, tracking)?;
         let bytes = match insert(call, &object).await {
             Ok(bytes) | Err(Refusal::DryRun(bytes)) => bytes,
             Err(Refusal::Stale) => continue,
-            Err(Refusal::Failure(failure)) if generates && failure.reason() == "AlreadyExists" => {
+            Err(Refusal::Failure(failure)) if failure.reason() == "AlreadyExists" => {
+                let Some(sent) = &again else {
+                    return Err(failure);
+                };
+                (object, warnings) = prepare::creation(call, sent.clone(), duplicates, tracking)?;
                 continue;
             }
             Err(Refusal::Failure(failure)) => return Err(failure),
@@ -54,7 +59,7 @@ pub(crate) async fn new_object(
             warnings,
         });
     }
-    let name = call.name.as_deref().unwrap_or_else(|| object::name(&sent));
+    let name = object::name(&object);
     Err(Failure::internal(format_args!(
         "{name:?} was not created in {MAX_ATTEMPTS} attempts, because quotas changed or generated names were taken \
          each time; try again"

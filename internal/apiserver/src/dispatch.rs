@@ -11,6 +11,7 @@ use resources::access::{Attributes, Caller, permits};
 use resources::registry::{self, Kind};
 
 use crate::call::Call;
+use crate::client::InProcess;
 use crate::path::{ResourcePath, Target};
 use crate::prepare::Part;
 use crate::request::Params;
@@ -148,6 +149,7 @@ async fn on_resource(
         params,
         headers: parts.headers.clone(),
         form,
+        without_managers: parts.extensions.get::<InProcess>().is_some(),
     };
     match subresource {
         None => on_object(&call, verb, body).await,

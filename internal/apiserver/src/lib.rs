@@ -39,6 +39,7 @@ mod scale;
 mod select;
 mod server;
 mod status;
+mod stored;
 mod table;
 mod update;
 mod watch;

@@ -15,7 +15,7 @@ use crate::call::Call;
 use crate::negotiate::View;
 use crate::select::Selection;
 use crate::status::Failure;
-use crate::{object, respond, table};
+use crate::{object, respond, stored, table};
 
 /// How many stored objects are looked at for one page of selected ones at a time.
 const SCAN: usize = 2_000;
@@ -50,7 +50,12 @@ pub(crate) fn list(call: &Call) -> Result<Response<Body>, Failure> {
         View::Metadata(version) => {
             let api_version = format!("meta.k8s.io/{version}");
             let mut list = head("PartialObjectMetadataList", &api_version, &found);
-            let items = parsed(&found)?;
+            let mut items = parsed(&found)?;
+            if call.without_managers {
+                for item in &mut items {
+                    object::meta_mut(item).remove("managedFields");
+                }
+            }
             list["items"] = items
                 .iter()
                 .map(|item| table::metadata_of(version, item))
@@ -107,6 +112,7 @@ fn objects(call: &Call, found: Found) -> Body {
         entries: found.entries.into_iter(),
         first: true,
         done: false,
+        without_managers: call.without_managers,
     };
     if size <= PIECE {
         let mut whole = BytesMut::with_capacity(size + 256);
@@ -124,6 +130,7 @@ struct Pieces {
     entries: std::vec::IntoIter<Arc<Entry>>,
     first: bool,
     done: bool,
+    without_managers: bool,
 }
 
 impl Iterator for Pieces {
@@ -147,7 +154,13 @@ impl Iterator for Pieces {
                 piece.put_u8(b',');
             }
             self.first = false;
-            piece.put_slice(&entry.value);
+            if self.without_managers {
+                for part in stored::without_managers(&entry.value) {
+                    piece.put_slice(part);
+                }
+            } else {
+                piece.put_slice(&entry.value);
+            }
         }
         Some(piece.freeze())
     }

@@ -152,6 +152,7 @@ async fn bind(
         params,
         headers: parts.headers.clone(),
         form: negotiate::PLAIN,
+        without_managers: false,
     };
     binding::bind(&call, sent).await
 }

@@ -8,6 +8,7 @@ use store::Revision;
 use crate::call::Call;
 use crate::negotiate::View;
 use crate::status::Failure;
+use crate::stored;
 use crate::table::{self, Inclusion};
 
 /// The annotation of the bookmark that ends the initial additions.
@@ -19,6 +20,7 @@ pub(crate) struct Frames {
     view: View,
     inclusion: Inclusion,
     now: fn() -> Timestamp,
+    without_managers: bool,
     /// A table's columns are sent once.
     columns_sent: bool,
 }
@@ -30,6 +32,7 @@ impl Frames {
             view: call.form.view,
             inclusion: Inclusion::of(call)?,
             now: call.server.0.config.now,
+            without_managers: call.without_managers,
             columns_sent: false,
         })
     }
@@ -37,10 +40,21 @@ impl Frames {
     /// Appends a change of an object, given as stored.
     pub(crate) fn change(&mut self, out: &mut Vec<u8>, what: &str, stored: &[u8]) {
         match self.view {
-            View::Object => frame(out, what, stored),
-            View::Metadata(version) => self.transformed(out, what, stored, |value| {
-                table::metadata_of(version, &value)
-            }),
+            View::Object if self.without_managers => {
+                frame(out, what, &stored::without_managers(stored));
+            }
+            View::Object => frame(out, what, &[stored]),
+            View::Metadata(version) => {
+                let metadata = stored::metadata(stored).unwrap_or(b"null");
+                let [before, behind] = match self.without_managers {
+                    true => stored::metadata_without_managers(metadata),
+                    false => [metadata, &[]],
+                };
+                let head = format!(
+                    "{{\"kind\":\"PartialObjectMetadata\",\"apiVersion\":\"meta.k8s.io/{version}\",\"metadata\":"
+                );
+                frame(out, what, &[head.as_bytes(), before, behind, b"}"]);
+            }
             View::Table(version) => {
                 let (kind, inclusion, now) = (self.kind, self.inclusion, (self.now)());
                 let headed = !std::mem::replace(&mut self.columns_sent, true);
@@ -59,7 +73,7 @@ impl Frames {
         view: impl FnOnce(Value) -> Value,
     ) {
         match serde_json::from_slice(stored) {
-            Ok(value) => frame(out, what, view(value).to_string().as_bytes()),
+            Ok(value) => frame(out, what, &[view(value).to_string().as_bytes()]),
             Err(error) => {
                 tracing::error!(%error, kind = self.kind.kind, "a stored object is damaged")
             }
@@ -81,22 +95,30 @@ impl Frames {
             }),
             View::Table(version) => table::bookmark(self.kind, version, &meta),
         };
-        frame(out, "BOOKMARK", object.to_string().as_bytes());
+        frame(out, "BOOKMARK", &[object.to_string().as_bytes()]);
     }
 
     /// The frame that tells why a watch ends.
     pub(crate) fn error(&self, failure: &Failure) -> Vec<u8> {
         let mut out = Vec::new();
-        frame(&mut out, "ERROR", failure.to_value().to_string().as_bytes());
+        frame(
+            &mut out,
+            "ERROR",
+            &[failure.to_value().to_string().as_bytes()],
+        );
         out
     }
 }
 
-fn frame(out: &mut Vec<u8>, what: &str, object: &[u8]) {
-    out.reserve(object.len() + what.len() + 24);
+/// Appends a frame about an object that is given in parts.
+fn frame(out: &mut Vec<u8>, what: &str, object: &[&[u8]]) {
+    let size: usize = object.iter().map(|part| part.len()).sum();
+    out.reserve(size + what.len() + 24);
     out.extend_from_slice(b"{\"type\":\"");
     out.extend_from_slice(what.as_bytes());
     out.extend_from_slice(b"\",\"object\":");
-    out.extend_from_slice(object);
+    for part in object {
+        out.extend_from_slice(part);
+    }
     out.extend_from_slice(b"}\n");
 }

@@ -12,6 +12,7 @@ use controllers::scheduling::{self, ReportBoard};
 use controllers::{Config, Context};
 use http::{Request, Response};
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::runtime::wait::await_condition;
@@ -466,4 +467,79 @@ async fn a_dry_run_says_where_a_gang_would_go_and_why_not() {
         trial.reports[0].sentence(),
         "gang of 2 waits whole (1 would find room): 0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
     );
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", 2).await;
+    let classes: Api<PriorityClass> = Api::all(cluster.client.clone());
+    let class: PriorityClass = read(json!({"metadata": {"name": "urgent"}, "value": 1000}));
+    classes
+        .create(&PostParams::default(), &class)
+        .await
+        .unwrap();
+    cluster.gang("old", 2).await;
+    for i in 0..2 {
+        cluster.until_bound(&format!("old-{i}")).await;
+    }
+    let mut wanted = group("new", 2);
+    wanted["spec"]["priorityClassName"] = json!("urgent");
+    let wanted: PodGroup = read(wanted);
+    cluster
+        .api()
+        .create(&PostParams::default(), &wanted)
+        .await
+        .unwrap();
+    for i in 0..2 {
+        cluster.pod(&format!("new-{i}"), Some("new"), 1).await;
+    }
+    for i in 0..2 {
+        let name = format!("old-{i}");
+        let told = |pod: Option<&Pod>| pod.is_some_and(|pod| disruption(pod).is_some());
+        let waiting = await_condition(cluster.api::<Pod>(), &name, told);
+        let pod = tokio::time::timeout(PATIENCE, waiting)
+            .await
+            .expect("the pod was told")
+            .unwrap()
+            .unwrap();
+        assert!(
+            pod.metadata.deletion_timestamp.is_some(),
+            "it has its grace"
+        );
+        let (reason, message) = disruption(&pod).unwrap();
+        assert_eq!(reason, "PreemptionByScheduler");
+        assert!(message.contains("default/new"), "{message}");
+        let said = cluster.until_event("Preempted", &name).await;
+        assert!(said.contains("default/new"), "{said}");
+    }
+    cluster
+        .until_board(|board| {
+            let report = board.get(NAMESPACE, "new");
+            report.is_some_and(|report| report.binding.contains("room is held"))
+        })
+        .await;
+    // Their node lets them go: only then the others come.
+    assert_eq!(cluster.bound_pods().await, 2);
+    for i in 0..2 {
+        let now = DeleteParams::default().grace_period(0);
+        cluster
+            .api::<Pod>()
+            .delete(&format!("old-{i}"), &now)
+            .await
+            .unwrap();
+    }
+    for i in 0..2 {
+        cluster.until_bound(&format!("new-{i}")).await;
+    }
+    assert_eq!(cluster.board.violations(), 0);
+}
+
+/// Why a pod is told to go.
+fn disruption(pod: &Pod) -> Option<(&str, &str)> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let condition = conditions.iter().find(|c| {
+        c.type_ == "DisruptionTarget" && c.reason.as_deref() == Some("PreemptionByScheduler")
+    })?;
+    Some((condition.reason.as_deref()?, condition.message.as_deref()?))
 }

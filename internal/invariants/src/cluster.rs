@@ -57,6 +57,8 @@ pub(crate) struct PodFacts {
     pub(crate) task: String,
     /// Node whose room it takes, with the devices.
     pub(crate) at: Option<(String, ChosenDevices)>,
+    /// It is on its way out: on its node still, and on nobody's account.
+    pub(crate) leaving: bool,
     pub(crate) succeeded: bool,
     pub(crate) ended: bool,
     ours: bool,
@@ -187,6 +189,7 @@ impl Cluster {
             own_queue: said(names::QUEUE_NAME).or(label),
             task: said(names::TASK_SPEC).unwrap_or_default(),
             at: node.map(|node| (node, devices::chosen(meta.annotations.as_ref()))),
+            leaving: meta.deletion_timestamp.is_some(),
             succeeded: phase == "Succeeded",
             ended,
             ours: self.scheduler_names.contains(&scheduler),
@@ -202,8 +205,23 @@ impl Cluster {
             facts.at = old.at.clone();
             facts.assumed = true;
         }
+        if let Some(old) = self.pods.get(&id) {
+            facts.leaving |= old.leaving && old.uid == facts.uid;
+        }
         self.drop_pod(&id);
         self.enter(id, facts);
+    }
+
+    /// Counts a pod as on its way out before the API shows it so, or takes that back.
+    pub fn see_leave(&mut self, id: &PodId, uid: &str, leaves: bool) {
+        if self.pods.get(id).is_none_or(|pod| pod.uid != uid) {
+            return;
+        }
+        self.count(id, -1);
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.leaving = leaves;
+        }
+        self.count(id, 1);
     }
 
     /// A pod that is gone.
@@ -336,7 +354,8 @@ impl Cluster {
     }
 
     fn count(&mut self, id: &PodId, times: i64) {
-        let Some(pod) = self.pods.get(id).filter(|pod| pod.at.is_some()) else {
+        let held = |pod: &&PodFacts| pod.at.is_some() && !pod.leaving;
+        let Some(pod) = self.pods.get(id).filter(held) else {
             return;
         };
         let Some(queue) = self.queue_of(pod) else {

@@ -171,7 +171,9 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
         }
         let each = pod.gpus.each(Some(node));
         if each > WHOLE || (matches!(pod.gpus, GpuAsk::Memory(..)) && node.gpu_memory.is_none()) {
-            wrong.push(format!("asks for more memory than a GPU of node {name} has"));
+            wrong.push(format!(
+                "asks for more memory than a GPU of node {name} has"
+            ));
         }
         for device in chosen {
             let known = match &node.devices {
@@ -237,7 +239,11 @@ mod tests {
             (&[], 2, (GpuAsk::Whole(2), 2)),
             (&[half], 0, (GpuAsk::Part(500, 1), 0)),
             (&[half], 1, (GpuAsk::Part(500, 1), 0)),
-            (&[half, ("muster.io/gpu-count", "3")], 0, (GpuAsk::Part(500, 3), 0)),
+            (
+                &[half, ("muster.io/gpu-count", "3")],
+                0,
+                (GpuAsk::Part(500, 3), 0),
+            ),
             (&[("gpu-memory", "2000")], 1, (GpuAsk::Memory(2000, 1), 0)),
             (&[("gpu-fraction", "1")], 0, (GpuAsk::Whole(1), 1)),
         ];

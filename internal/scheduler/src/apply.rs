@@ -263,6 +263,7 @@ impl Scheduler {
         } else {
             gang.members.remove(key);
         }
+        gang.moved = true;
         gang.count(key, &pod.task, pod.stage, up);
         gang.count_priority(pod.priority, up);
         if pod.stage == Stage::Leaving {
@@ -345,6 +346,7 @@ impl Scheduler {
             gang.admitted = false;
         }
         gang.spec = Some(spec);
+        gang.moved = true;
         gang.recall(group);
         self.settle(&key);
     }
@@ -358,6 +360,7 @@ impl Scheduler {
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         gang.spec = None;
+        gang.moved = true;
         gang.shown = None;
         gang.admitted = false;
         self.settle(&key);

@@ -246,7 +246,9 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
 fn headroom(class: &Class, node: &Node, gpus: &FreeGpus, free: impl Fn(Ix) -> i64) -> (u32, Set) {
     let shared = |ix: Ix| class.share().filter(|_| ix == GPU);
     let times = |ix: Ix, amount: i64| match shared(ix) {
-        Some(share) => share.on(node).map_or(0, |each| gpus.slots(each, share.gpus)),
+        Some(share) => share
+            .on(node)
+            .map_or(0, |each| gpus.slots(each, share.gpus)),
         None => free(ix).max(0) / amount,
     };
     least(class.demand().0.iter().map(|(ix, n)| (*ix, times(*ix, *n))))

@@ -164,6 +164,8 @@ pub(crate) struct Gang {
     pub(crate) queue: String,
     /// On whose account it goes; none while it belongs nowhere.
     pub(crate) payer: Option<Payer>,
+    /// Something was told that the payer may depend on.
+    pub(crate) moved: bool,
     /// Members' priorities, and how many have each.
     pub(crate) priorities: BTreeMap<i32, usize>,
     /// When members that are on nodes started, and how many did then.
@@ -172,6 +174,8 @@ pub(crate) struct Gang {
     pub(crate) victim: Option<(String, VictimKey)>,
     /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
     pub(crate) won: Option<u64>,
+    /// Who was evicted for it and may not have left yet.
+    pub(crate) awaits: BTreeSet<PodKey>,
     /// Since when it runs with fewer members than it needs.
     pub(crate) stale_since: Option<Timestamp>,
     /// Let in by its queue. Stays so: a gang that restarts is not new work.

@@ -7,9 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::devices::inventory;
-use resources::names::{
-    NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS,
-};
+use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::devices::Devices;
 use crate::resource::{GPU, GPU_UNIT, Names, Room};

@@ -2,7 +2,7 @@
 //! that none gets ahead of its weight; within a queue the line decides. A gang that does not fit
 //! holds up nobody; how many started past it is in its report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -10,6 +10,7 @@ use resources::kinds::PodGroupPhase;
 use resources::report::PlacementReport;
 
 use crate::devices;
+use crate::evict::txn::Standing;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::queue::{Next, Picker, QueueIx, Turns};
@@ -248,6 +249,8 @@ struct Turn {
     next: Option<GangKey>,
     /// Gangs that were tried and are not whole yet, in that order.
     passed: Vec<GangKey>,
+    /// Gangs that were tried and wait, where the line does not say the order.
+    order: Vec<GangKey>,
     /// For each gang that became whole, how many had been passed by then.
     started: Vec<usize>,
 }
@@ -273,26 +276,29 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
+        let mut served = BTreeSet::new();
+        let mut order = BTreeMap::new();
         for _ in 0..PASSES_MAX {
             let mut waiting = Vec::new();
             for _ in 0..PASSES_MAX {
                 obstacles.clear();
                 waiting.clear();
-                let placed = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
+                let placed;
+                (placed, order) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
                 // What was placed after a gang was refused changed what is true of its refusal.
                 if !placed || obstacles.is_empty() {
                     break;
                 }
             }
             // Evictions may leave more room than they were for.
-            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles) {
+            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles, &mut served) {
                 break;
             }
         }
         self.evict_stale(now, &mut plan);
         plan.reservations = self.nominations();
         self.queues.note_held();
-        self.say(&obstacles, &mut plan);
+        self.say(&obstacles, &order, &mut plan);
         self.changed = false;
         self.trim_views();
         plan.wake = self.wake;
@@ -301,14 +307,15 @@ impl Scheduler {
 
     /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
     /// turn, and members beyond it bit by bit, so that others come between. Those that go on
-    /// waiting are listed in the order of their turns. True if anybody was placed.
+    /// waiting are listed in the order of their turns. Says whether anybody was placed, and, for
+    /// queues whose order is not that of their line, in which order those that wait were tried.
     fn take_turns(
         &mut self,
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
         blocked: &mut Vec<GangKey>,
-    ) -> bool {
+    ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
         let mut any = false;
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
@@ -323,6 +330,7 @@ impl Scheduler {
                 picker: Picker::new(&self.queues, at, user),
                 next: None,
                 passed: Vec::new(),
+                order: Vec::new(),
                 started: Vec::new(),
             };
             lines.insert(at, turn);
@@ -335,8 +343,10 @@ impl Scheduler {
             let gang = self.gangs.get(&key);
             let was_whole = gang.is_some_and(|gang| gang.whole(&key));
             let place = gang.and_then(|gang| gang.line.clone());
+            let only = self.queues.at(at).line.len() == 1;
             let beyond = match gang {
-                _ if turns.alone() => usize::MAX,
+                // Nobody could come between.
+                _ if turns.alone() && (was_whole || only) => usize::MAX,
                 Some(gang) if was_whole => (gang.total.pending / BEYOND_PARTS).max(1),
                 _ => 0,
             };
@@ -346,6 +356,9 @@ impl Scheduler {
                 Attempt::Blocked(obstacle) => {
                     blocked.push(key.clone());
                     obstacles.insert(key.clone(), obstacle);
+                }
+                Attempt::Placed(placed, _) if !self.config.actions.allocate => {
+                    self.take_back(&key, &placed);
                 }
                 Attempt::Placed(mut placed, rest) => {
                     any = true;
@@ -366,10 +379,14 @@ impl Scheduler {
                 if whole && !was_whole {
                     turn.started.push(turn.passed.len());
                 } else if waits && !whole {
-                    turn.passed.push(key);
+                    turn.passed.push(key.clone());
+                }
+                let grows = waits && whole && !was_whole;
+                if waits && !again && !grows && turn.picker.by_user() {
+                    turn.order.push(key);
                 }
                 if !(again && waits) {
-                    turn.picker.done(place);
+                    turn.picker.done(place, grows);
                 }
             }
             self.seat(at, &mut lines, &mut turns);
@@ -377,7 +394,17 @@ impl Scheduler {
         for turn in lines.values().filter(|turn| !turn.started.is_empty()) {
             self.count_overtaken(turn);
         }
-        any
+        let by_user = lines.into_iter().filter(|(_, turn)| turn.picker.by_user());
+        let order = by_user.map(|(at, turn)| (at, turn.order)).collect();
+        (any, order)
+    }
+
+    /// Undoes what was placed, where plans are not to place.
+    fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
+        for placement in placed {
+            self.restand(&placement.pod, Standing::pending());
+        }
+        self.settle(key);
     }
 
     /// Looks who is next in a queue, and seats the queue by it.
@@ -443,11 +470,19 @@ impl Scheduler {
     }
 
     /// Puts into words what waits, and which PodGroups have news.
-    fn say(&mut self, obstacles: &BTreeMap<GangKey, Obstacle>, plan: &mut Plan) {
+    fn say(
+        &mut self,
+        obstacles: &BTreeMap<GangKey, Obstacle>,
+        order: &BTreeMap<QueueIx, Vec<GangKey>>,
+        plan: &mut Plan,
+    ) {
         let lines: Vec<Vec<GangKey>> = self
             .queues
             .iter()
-            .map(|(_, _, queue)| queue.line.iter().map(|place| place.gang.clone()).collect())
+            .map(|(_, at, queue)| match order.get(&at) {
+                Some(order) => order.clone(),
+                None => queue.line.iter().map(|place| place.gang.clone()).collect(),
+            })
             .collect();
         for line in lines {
             for (ahead, key) in line.iter().enumerate() {

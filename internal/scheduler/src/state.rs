@@ -372,14 +372,8 @@ impl Scheduler {
             return;
         };
         let forgotten = gang.forgotten();
-        let queue = if forgotten {
-            String::new()
-        } else {
-            self.queue_of(key, gang)
-        };
-        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
-        if self.gangs.get(key).is_some_and(|gang| gang.payer != payer) {
-            self.move_gang(key, queue, payer);
+        if gang.moved || gang.payer.is_none() {
+            self.rehome(key, forgotten);
         }
         self.note_victim(key);
         self.note_broken(key);
@@ -466,6 +460,27 @@ impl Scheduler {
     /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
     pub(crate) fn reckon_queues(&mut self) {
         self.queues.reckon(&self.total, &self.used);
+    }
+
+    /// Sees that a gang is on the account where it belongs; one that is forgotten is on none.
+    fn rehome(&mut self, key: &GangKey, forgotten: bool) {
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        gang.moved = false;
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
+        let old = gang.payer;
+        let queue = if forgotten {
+            String::new()
+        } else {
+            self.queue_of(key, gang)
+        };
+        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
+        if old != payer {
+            self.move_gang(key, queue, payer);
+        }
     }
 
     /// Moves a gang and what it holds and asks for from one account to another.

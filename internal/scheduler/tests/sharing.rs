@@ -150,7 +150,14 @@ fn a_part_of_memory_depends_on_what_the_node_has() {
     let plan = s.plan(now());
     assert_eq!(bound(&plan)["a"], "large");
     let held = |s: &Scheduler, node: &str| s.view().nodes[node].gpus.clone();
-    assert_eq!(held(&s, "large")["0"], if bound(&plan)["b"] == "large" { 750 } else { 500 });
+    assert_eq!(
+        held(&s, "large")["0"],
+        if bound(&plan)["b"] == "large" {
+            750
+        } else {
+            500
+        }
+    );
     s.apply(memory("c", 5000));
     let plan = s.plan(now());
     assert_eq!(report(&plan, "c").verdict, Verdict::NoNodeFits);
@@ -167,9 +174,7 @@ fn a_node_that_does_not_say_its_memory_holds_no_part_of_it() {
 
 #[test]
 fn what_pods_count_as_follows_their_nodes_memory() {
-    let pod = |mib| {
-        noted("a", "gpu-memory", mib, |pod| place(pod, "n", "0"))
-    };
+    let pod = |mib| noted("a", "gpu-memory", mib, |pod| place(pod, "n", "0"));
     let waits = || memory("waits", 300);
     let mut s = tell([labelled("n", 1, 1000), pod("500"), waits()]);
     assert_eq!(s.view().nodes["n"].gpus["0"], 500);
@@ -203,7 +208,11 @@ fn a_whole_gpu_asked_for_beside_a_fraction_is_what_the_fraction_is_of() {
 
 #[test]
 fn the_fraction_one_is_a_whole_gpu() {
-    let mut s = tell([described("n", 2, |_| true), part("a", "1"), part("b", "0.1")]);
+    let mut s = tell([
+        described("n", 2, |_| true),
+        part("a", "1"),
+        part("b", "0.1"),
+    ]);
     let gpus = given(&s.plan(now()));
     assert_ne!(gpus["a"], gpus["b"]);
     assert_eq!(s.view().nodes["n"].gpus[&gpus["a"][0]], 1000);
@@ -239,7 +248,11 @@ fn a_begun_gpu_on_another_node_goes_before_a_free_one() {
 
 #[test]
 fn a_broken_gpu_is_not_shared() {
-    let mut s = tell([described("n", 2, |i| i == 1), part("a", "0.5"), part("b", "0.6")]);
+    let mut s = tell([
+        described("n", 2, |i| i == 1),
+        part("a", "0.5"),
+        part("b", "0.6"),
+    ]);
     let plan = s.plan(now());
     assert_eq!(given(&plan)["a"], ["n-1"]);
     assert!(!bound(&plan).contains_key("b"));
@@ -302,7 +315,10 @@ fn a_part_that_somebody_leaves_is_waited_for_and_given_to_nobody_else() {
     s.apply(part("b", "0.1"));
     assert!(s.plan(now()).binds.is_empty());
     s.apply(pod_gone("old"));
-    assert_eq!(given(&s.plan(now())), BTreeMap::from([("a".into(), vec!["n-0".into()])]));
+    assert_eq!(
+        given(&s.plan(now())),
+        BTreeMap::from([("a".into(), vec!["n-0".into()])])
+    );
 }
 
 #[test]
@@ -313,13 +329,18 @@ fn a_whole_gpu_waits_for_the_last_of_its_sharers() {
             pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
         })
     };
-    let mut s = tell([described("n", 1, |_| true), leaving("x"), leaving("y"), lone("a", 1)]);
+    let mut s = tell([
+        described("n", 1, |_| true),
+        leaving("x"),
+        leaving("y"),
+        lone("a", 1),
+    ]);
     assert_eq!(s.plan(now()).reservations.len(), 1);
     s.apply(pod_gone("x"));
     assert!(s.plan(now()).binds.is_empty());
     s.apply(pod_gone("y"));
     let plan = s.plan(now());
-    println!("{plan:?}\n{:?}", s.view());
+
     assert_eq!(given(&plan)["a"], ["n-0"]);
 }
 
@@ -385,7 +406,12 @@ fn a_sharer_that_does_not_say_its_gpu_counts_with_a_whole_one() {
         pod["metadata"]["annotations"]["gpu-fraction"] = json!("0.1");
         pod["spec"]["nodeName"] = json!("n");
     });
-    let mut s = tell([described("n", 2, |_| true), nameless, part("a", "0.5"), part("b", "0.6")]);
+    let mut s = tell([
+        described("n", 2, |_| true),
+        nameless,
+        part("a", "0.5"),
+        part("b", "0.6"),
+    ]);
     assert_eq!(bound(&s.plan(now())).keys().collect::<Vec<_>>(), ["a"]);
 }
 

@@ -5,7 +5,7 @@ use kube::api::{DynamicObject, Patch, PatchParams, PostParams};
 use resources::registry::{self, Kind};
 
 use super::manifests::{self, Manifest};
-use super::{Answer, Connection, output};
+use super::{Answer, Connection, failure, output};
 use crate::arguments;
 
 /// The field manager that this command applies as.
@@ -20,7 +20,10 @@ pub async fn apply(connection: &Connection, arguments: arguments::Apply) -> Resu
         match arguments.output {
             None => {
                 let suffix = if arguments.dry_run { " (dry run)" } else { "" };
-                println!("{} {word}{suffix}", output::name_of(&object, kind));
+                output::put_line(&format!(
+                    "{} {word}{suffix}",
+                    output::name_of(&object, kind)
+                ))?;
             }
             Some(form) => output::print_object(&object, kind, form)?,
         }
@@ -32,8 +35,21 @@ fn kind_of(manifest: &Manifest) -> Result<&'static Kind> {
     let api_version = manifest.value["apiVersion"].as_str().unwrap_or("");
     let word = manifest.value["kind"].as_str().unwrap_or("");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    registry::by_kind(group, version, word).with_context(|| {
-        format!("no matches for kind {word:?} in version {api_version:?}; `muster version` says which server this is")
+    registry::by_kind(group, version, word).ok_or_else(|| {
+        let known: Vec<String> = registry::all()
+            .iter()
+            .filter(|kind| kind.kind.eq_ignore_ascii_case(word))
+            .map(|kind| format!("{} is in apiVersion {}", kind.kind, kind.api_version()))
+            .collect();
+        let advice = match known.as_slice() {
+            [] => {
+                "`muster get KIND` lists the kinds there are when it does not know one".to_string()
+            }
+            known => known.join(", "),
+        };
+        failure::not_found(format!(
+            "there is no kind {word:?} in apiVersion {api_version:?}\n  {advice}"
+        ))
     })
 }
 

@@ -6,7 +6,7 @@ use anyhow::Result;
 use serde_json::json;
 
 use super::connection::absolute;
-use super::{Answer, Connection};
+use super::{Answer, Connection, output};
 
 /// Asks the server to write a backup to its own disk.
 pub async fn backup(connection: &Connection, file: &Path) -> Result<Answer> {
@@ -14,6 +14,6 @@ pub async fn backup(connection: &Connection, file: &Path) -> Result<Answer> {
     connection
         .call("POST", "/api/v1/backups", &json!({"path": path}))
         .await?;
-    println!("backup written to {}", path.display());
+    output::put_line(&format!("backup written to {}", path.display()))?;
     Ok(Answer::Yes)
 }

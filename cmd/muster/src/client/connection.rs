@@ -1,11 +1,18 @@
 //! Finds the server to talk to, and as whom.
 
+use std::io::ErrorKind::NotFound;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
+use super::exit::Exit;
+use super::failure;
 use crate::arguments::Global;
+
+/// How long a server may take to accept a connection.
+const CONNECT: Duration = Duration::from_secs(10);
 
 /// A server, a user and a namespace.
 pub struct Connection {
@@ -17,6 +24,8 @@ pub struct Connection {
     pub server: String,
     /// The kubeconfig that was used.
     pub kubeconfig: Kubeconfig,
+    /// Where it was read from, for words to people.
+    pub origin: String,
 }
 
 /// The data directory when none was named.
@@ -49,26 +58,58 @@ fn kubeconfig_file(global: &Global) -> Option<PathBuf> {
     (global.data.is_some() || file.is_file()).then_some(file)
 }
 
+/// Reads the kubeconfig, and says where it was.
+fn read(global: &Global) -> Result<(Kubeconfig, String)> {
+    let Some(file) = kubeconfig_file(global) else {
+        let kubeconfig = Kubeconfig::read().map_err(|error| {
+            let reason = match &error {
+                KubeconfigError::ReadConfig(cause, path) if cause.kind() == NotFound => {
+                    let here = default_data();
+                    format!("there is neither {} nor {}", here.display(), path.display())
+                }
+                other => other.to_string(),
+            };
+            let text = format!(
+                "no server is known: {reason}\n  start one with `muster up`, or name a kubeconfig with --kubeconfig"
+            );
+            failure::with(Exit::Unreachable, text)
+        })?;
+        let origin = match std::env::var("KUBECONFIG") {
+            Ok(files) => format!("KUBECONFIG ({files})"),
+            Err(_) => "~/.kube/config".to_string(),
+        };
+        return Ok((kubeconfig, origin));
+    };
+    let shown = file.display().to_string();
+    if !file.is_file() {
+        let (exit, advice) = match &global.kubeconfig {
+            Some(_) => (
+                Exit::Usage,
+                "--kubeconfig (or MUSTER_KUBECONFIG) must name a file that exists",
+            ),
+            None => (
+                Exit::Unreachable,
+                "no server has been started with this data directory: `muster up` starts one",
+            ),
+        };
+        let text = format!("there is no kubeconfig at {shown}\n  {advice}");
+        return Err(failure::with(exit, text));
+    }
+    // The error's own words name the file already.
+    Ok((Kubeconfig::read_from(&file)?, shown))
+}
+
 impl Connection {
     /// Reads the kubeconfig and prepares the client; nothing is sent yet.
     pub async fn open(global: &Global) -> Result<Connection> {
-        let kubeconfig = match kubeconfig_file(global) {
-            Some(file) => Kubeconfig::read_from(&file).with_context(|| {
-                format!(
-                    "no usable kubeconfig at {}: is a server started with this data directory (`muster up`)?",
-                    file.display()
-                )
-            })?,
-            None => Kubeconfig::read().context(
-                "no server is known: start one with `muster up`, or name a kubeconfig with --kubeconfig",
-            )?,
-        };
+        let (kubeconfig, origin) = read(global)?;
         let mut config =
             kube::Config::from_custom_kubeconfig(kubeconfig.clone(), &KubeConfigOptions::default())
                 .await
                 .context("the kubeconfig names no usable server")?;
         // Logs are followed and watches stay open for as long as they are wanted.
         config.read_timeout = None;
+        config.connect_timeout = Some(CONNECT);
         let namespace = global
             .namespace
             .clone()
@@ -80,16 +121,26 @@ impl Connection {
             namespace,
             server: server.trim_end_matches('/').to_string(),
             kubeconfig,
+            origin,
         })
     }
 
     /// The certificate authority that the kubeconfig trusts, in PEM.
     pub fn authority(&self) -> Result<String> {
-        let cluster = self
-            .kubeconfig
-            .clusters
-            .first()
-            .and_then(|c| c.cluster.as_ref());
+        let Kubeconfig {
+            clusters,
+            contexts,
+            current_context,
+            ..
+        } = &self.kubeconfig;
+        let named = contexts
+            .iter()
+            .find(|context| Some(&context.name) == current_context.as_ref())
+            .and_then(|context| Some(&context.context.as_ref()?.cluster));
+        let cluster = clusters
+            .iter()
+            .find(|cluster| named.is_none_or(|name| *name == cluster.name))
+            .and_then(|cluster| cluster.cluster.as_ref());
         let Some(cluster) = cluster else {
             bail!("the kubeconfig names no cluster");
         };

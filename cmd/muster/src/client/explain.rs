@@ -1,60 +1,209 @@
-//! `muster explain`: why a job waits, in the words that the API and the UI use.
+//! `muster explain`: why a job or a pod waits, in the words that the API and the UI use.
 
 use anyhow::Result;
-use serde_json::Value;
+use kube::api::DynamicObject;
+use resources::registry::Kind;
+use serde_json::{Value, json};
 
 use super::output::{self, Paint};
-use super::{Answer, Connection, kinds};
-use crate::arguments::JobTarget;
+use super::show::escape;
+use super::{Answer, Connection, failure, kinds};
+use crate::arguments::Subject;
 
-/// Explains one job.
-pub async fn explain(connection: &Connection, target: JobTarget) -> Result<Answer> {
-    let (kind, job) = kinds::find_job(connection, &target.name).await?;
-    let name = job.metadata.name.as_deref().unwrap_or_default();
-    let path = format!(
-        "/api/v1/jobs/{}/{}/{name}/explain",
-        connection.namespace, kind.plural
-    );
-    let answer = connection.ask(&path).await?;
-    if let Some(form) = target.output {
+/// Explains one job, gang or pod.
+pub async fn explain(connection: &Connection, subject: Subject) -> Result<Answer> {
+    let mut among = kinds::job_kinds();
+    for word in ["pods", "podgroups"] {
+        among.push(kinds::kind(word)?);
+    }
+    let Some((kind, object)) = kinds::find(connection, &subject.name, &among).await? else {
+        return Err(failure::not_found(format!(
+            "there is no job, pod or gang {:?} in namespace {:?}\n  `muster get pytorchjobs`, `muster get jobs` and `muster get pods` list those there are",
+            subject.name, connection.namespace
+        )));
+    };
+    let answer = match waits_with(connection, kind, &object).await? {
+        Some((kind, name)) => ask(connection, kind, &name).await?,
+        None => alone(&object),
+    };
+    if subject.output == Some(crate::arguments::Output::Name) {
+        output::put_line(&output::name_of(&object, kind))?;
+        return Ok(Answer::Yes);
+    }
+    if let Some(form) = subject.output {
         output::print_value(&answer, form)?;
         return Ok(Answer::Yes);
     }
+    output::put(&words(&output::name_of(&object, kind), &answer))?;
+    Ok(Answer::Yes)
+}
+
+async fn ask(connection: &Connection, kind: &Kind, name: &str) -> Result<Value> {
+    let path = format!(
+        "/api/v1/jobs/{}/{}/{}/explain",
+        connection.namespace,
+        kind.plural,
+        escape(name)
+    );
+    connection.ask(&path).await
+}
+
+/// The job that an object waits with: itself, or the one that made it. A pod or gang that
+/// has started, and one that no job made, stand for themselves.
+async fn waits_with(
+    connection: &Connection,
+    kind: &'static Kind,
+    object: &DynamicObject,
+) -> Result<Option<(&'static Kind, String)>> {
+    let jobs = kinds::job_kinds();
+    let name = object.metadata.name.clone().unwrap_or_default();
+    if jobs.iter().any(|job| job.kind == kind.kind) {
+        return Ok(Some((kind, name)));
+    }
+    if !matches!(kinds::state(object).0.as_str(), "Pending" | "Inqueue") {
+        return Ok(None);
+    }
+    let owners = object.metadata.owner_references.iter().flatten();
+    for owner in owners.filter(|owner| owner.controller == Some(true)) {
+        let Some(job) = jobs.iter().find(|job| job.kind == owner.kind) else {
+            continue;
+        };
+        // A job that is just being deleted explains nothing.
+        if connection.api(job).get_opt(&owner.name).await?.is_some() {
+            return Ok(Some((job, owner.name.clone())));
+        }
+    }
+    Ok(None)
+}
+
+/// What a pod's or a gang's own status says.
+fn alone(object: &DynamicObject) -> Value {
+    let (state, message) = kinds::state(object);
+    let status = &object.data["status"];
+    let conditions = status["conditions"].as_array();
+    // The newest word on why it is not placed, or its container not started.
+    let refused = conditions.into_iter().flatten().rfind(|condition| {
+        let (name, value) = (&condition["type"], &condition["status"]);
+        name == "Unschedulable" && value == "True" || name == "PodScheduled" && value == "False"
+    });
+    let waiting = status["containerStatuses"].as_array();
+    let waiting = waiting.into_iter().flatten().find_map(|container| {
+        let waiting = &container["state"]["waiting"];
+        waiting["message"].as_str().or(waiting["reason"].as_str())
+    });
+    let refused = refused
+        .filter(|_| matches!(state.as_str(), "Pending" | "Inqueue"))
+        .and_then(|condition| condition["message"].as_str());
+    let sentence = match refused.or(waiting) {
+        Some(why) => why.to_string(),
+        None if !message.is_empty() => message,
+        None if state == "Pending" => {
+            "Nothing holds it back: it is about to be placed.".to_string()
+        }
+        None => format!("It is {state}; nothing holds it back."),
+    };
+    json!({"state": state, "sentence": sentence})
+}
+
+/// The one sentence on why something waits; none where it does not.
+pub async fn sentence(connection: &Connection, kind: &Kind, name: &str) -> Option<String> {
+    let answer = ask(connection, kind, name).await.ok()?;
+    answer.get("report")?;
+    Some(answer["sentence"].as_str()?.to_string())
+}
+
+fn words(name: &str, answer: &Value) -> String {
     let paint = Paint::stdout();
     let text = |field: &str| answer[field].as_str().unwrap_or("");
-    println!(
-        "{}  {}",
-        paint.strong(&output::name_of(&job, kind)),
-        text("state")
-    );
-    println!("{}", text("sentence"));
+    let report = &answer["report"];
+    let state = match text("state") {
+        // What is only created and has a report waits.
+        "Created" if report.is_object() => "Pending",
+        state => state,
+    };
+    let mut out = format!("{}  {state}\n{}\n", paint.strong(name), text("sentence"));
+    let mut line = |label: &str, value: String| {
+        out.push_str(&format!(
+            "  {} {value}\n",
+            paint.dim(&format!("{label:<10}"))
+        ));
+    };
     for (label, field) in [
         ("binds", "binding"),
         ("would fit", "would_fit"),
         ("image", "image"),
     ] {
         if !text(field).is_empty() {
-            println!("  {} {}", paint.dim(&format!("{label:<10}")), text(field));
+            line(label, text(field).to_string());
         }
     }
-    let report = &answer["report"];
-    for reason in report["perReason"].as_array().into_iter().flatten() {
-        let words = reason["reason"].as_str().unwrap_or("");
-        println!(
-            "  {} {} node(s): {words}",
-            paint.dim("rejected  "),
-            reason["nodes"]
+    for task in report["tasks"].as_array().into_iter().flatten() {
+        let role = match task["name"].as_str() {
+            Some(name) if !name.is_empty() => name,
+            _ => "members",
+        };
+        line(
+            "members",
+            format!(
+                "{role}: {} of {} would find room",
+                task["placeable"], task["wanted"]
+            ),
         );
+    }
+    for reason in report["perReason"].as_array().into_iter().flatten() {
+        let why = reason["reason"].as_str().unwrap_or("");
+        line("rejected", format!("{} node(s): {why}", reason["nodes"]));
     }
     if let Some(ahead) = report["ahead"].as_u64() {
         let queue = report["queue"].as_str().unwrap_or("default");
-        println!(
-            "  {} {ahead} ahead in queue {queue}",
-            paint.dim("position  ")
-        );
+        line("position", format!("{ahead} ahead in queue {queue}"));
     }
-    if let Value::String(estimate) = &report["estimate"] {
-        println!("  {} {estimate}", paint.dim("may start "));
+    if let Some(since) = report["since"].as_str() {
+        line("since", since.to_string());
     }
-    Ok(Answer::Yes)
+    if let Some(estimate) = report["estimate"].as_str() {
+        line("may start", estimate.to_string());
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_says_what_binds_and_what_would_make_it_fit() {
+        let answer = serde_json::json!({
+            "state": "Created", "sentence": "no room.", "binding": "GPUs", "would_fit": "4 more",
+            "report": {"queue": "q", "ahead": 2, "estimate": null,
+                "perReason": [{"reason": "Insufficient nvidia.com/gpu", "nodes": 3}],
+                "tasks": [{"name": "worker", "wanted": 5, "placeable": 3}]},
+        });
+        let text = words("pytorchjob/j", &answer);
+        for expected in [
+            "pytorchjob/j  Pending",
+            "GPUs",
+            "4 more",
+            "3 node(s): Insufficient nvidia.com/gpu",
+            "worker: 3 of 5 would find room",
+            "2 ahead in queue q",
+        ] {
+            assert!(text.contains(expected), "{expected:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn a_pod_that_no_job_made_is_explained_by_its_own_status() {
+        let pod = |status: Value| -> DynamicObject {
+            serde_json::from_value(json!({"metadata": {"name": "p"}, "status": status})).unwrap()
+        };
+        let waits = json!({"phase": "Pending", "conditions": [
+            {"type": "PodScheduled", "status": "False", "message": "no room"}]});
+        assert_eq!(alone(&pod(waits))["sentence"], "no room");
+        let pulls = json!({"phase": "Pending", "containerStatuses": [
+            {"state": {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}}]});
+        assert_eq!(alone(&pod(pulls))["sentence"], "no such image");
+        let runs = alone(&pod(json!({"phase": "Running"})));
+        assert_eq!(runs["sentence"], "It is Running; nothing holds it back.");
+    }
 }

@@ -1,33 +1,33 @@
 //! `muster suspend`, `muster resume`, `muster cancel`.
 
-use anyhow::{Result, bail};
-use kube::api::{DeleteParams, Patch, PatchParams};
+use anyhow::Result;
+use kube::api::{DeleteParams, DynamicObject, Patch, PatchParams};
+use resources::registry::Kind;
 use serde_json::json;
 
-use super::{Answer, Connection, kinds, output};
+use super::{Answer, Connection, failure, kinds, output};
 use crate::arguments::JobTarget;
 
-/// Suspends a job, or resumes it.
+/// Suspends a job, or resumes it; no when it is over.
 pub async fn suspend(connection: &Connection, target: JobTarget, suspend: bool) -> Result<Answer> {
     let (kind, job) = kinds::find_job(connection, &target.name).await?;
+    if let Some(end) = kinds::ended(&job) {
+        let name = output::name_of(&job, kind);
+        eprintln!("muster: {name} is {end}: there is nothing left to suspend or resume");
+        return Ok(Answer::No);
+    }
     let patch = match kind.kind {
         "PyTorchJob" => json!({"spec": {"runPolicy": {"suspend": suspend}}}),
         "Job" => json!({"spec": {"suspend": suspend}}),
-        other => bail!("a {other} can't be suspended"),
+        other => return Err(failure::usage(format!("a {other} can't be suspended"))),
     };
     let name = job.metadata.name.as_deref().unwrap_or_default();
     let patched = connection
         .api(kind)
         .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
         .await?;
-    match target.output {
-        Some(form) => output::print_object(&patched, kind, form)?,
-        None => {
-            let word = if suspend { "suspended" } else { "resumed" };
-            println!("{} {word}", output::name_of(&patched, kind));
-        }
-    }
-    Ok(Answer::Yes)
+    let word = if suspend { "suspended" } else { "resumed" };
+    say(&patched, kind, &target, word)
 }
 
 /// Deletes a job with its pods.
@@ -38,6 +38,13 @@ pub async fn cancel(connection: &Connection, target: JobTarget) -> Result<Answer
         .api(kind)
         .delete(name, &DeleteParams::background())
         .await?;
-    println!("{} cancelled", output::name_of(&job, kind));
+    say(&job, kind, &target, "cancelled")
+}
+
+fn say(job: &DynamicObject, kind: &Kind, target: &JobTarget, word: &str) -> Result<Answer> {
+    match target.output {
+        Some(form) => output::print_object(job, kind, form)?,
+        None => output::put_line(&format!("{} {word}", output::name_of(job, kind)))?,
+    }
     Ok(Answer::Yes)
 }

@@ -1,11 +1,12 @@
 //! What users call a kind, and the API calls for it.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kube::api::{ApiResource, DynamicObject};
 use kube::{Api, core::GroupVersionKind};
 use resources::registry::{self, Kind};
+use serde_json::Value;
 
-use super::Connection;
+use super::{Connection, failure};
 
 /// Finds a kind by its plural, singular, short name or kind, with or without its group
 /// (`pytorchjobs.kubeflow.org`).
@@ -26,10 +27,10 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
         Some(kind) => Ok(kind),
         None => {
             let known: Vec<&str> = registry::all().iter().map(|kind| kind.plural).collect();
-            bail!(
-                "there is no kind {word:?}; those known are: {}",
+            Err(failure::not_found(format!(
+                "there is no kind {word:?}\n  those known are: {}",
                 known.join(", ")
-            )
+            )))
         }
     }
 }
@@ -37,9 +38,13 @@ pub fn kind(word: &str) -> Result<&'static Kind> {
 /// Splits `KIND/NAME`, or takes the kind from the first word and names from the rest.
 pub fn split(what: &str, names: &[String]) -> Result<(&'static Kind, Vec<String>)> {
     match what.split_once('/') {
-        Some((_, name)) if name.is_empty() => bail!("{what:?} names no resource after the slash"),
+        Some((_, "")) => Err(failure::usage(format!(
+            "{what:?} names no resource after the slash"
+        ))),
         Some((word, name)) if names.is_empty() => Ok((kind(word)?, vec![name.to_string()])),
-        Some(_) => bail!("give either KIND/NAME or KIND NAME..., not both"),
+        Some(_) => Err(failure::usage(
+            "give either KIND/NAME or KIND NAME..., not both",
+        )),
         None => Ok((kind(what)?, names.to_vec())),
     }
 }
@@ -93,17 +98,108 @@ pub async fn find_job(
     connection: &Connection,
     name: &str,
 ) -> Result<(&'static Kind, DynamicObject)> {
+    match find(connection, name, &job_kinds()).await? {
+        Some(found) => Ok(found),
+        None => Err(failure::not_found(format!(
+            "there is no job {name:?} in namespace {:?}\n  `muster get pytorchjobs` and `muster get jobs` list those there are",
+            connection.namespace
+        ))),
+    }
+}
+
+/// Finds an object of one of these kinds, by `KIND/NAME` or by its bare name; the first
+/// kind that has one of that name wins.
+pub async fn find(
+    connection: &Connection,
+    name: &str,
+    among: &[&'static Kind],
+) -> Result<Option<(&'static Kind, DynamicObject)>> {
     if let Some((word, name)) = name.split_once('/') {
         let kind = kind(word)?;
-        return Ok((kind, connection.api(kind).get(name).await?));
+        if !among.iter().any(|one| one.plural == kind.plural) {
+            let known: Vec<&str> = among.iter().map(|kind| kind.singular).collect();
+            return Err(failure::usage(format!(
+                "a {} is not what this command is for; it takes: {}",
+                kind.singular,
+                known.join(", ")
+            )));
+        }
+        return Ok(Some((kind, connection.api(kind).get(name).await?)));
     }
-    for kind in job_kinds() {
-        if let Some(job) = connection.api(kind).get_opt(name).await? {
-            return Ok((kind, job));
+    for kind in among {
+        if let Some(object) = connection.api(kind).get_opt(name).await? {
+            return Ok(Some((kind, object)));
         }
     }
-    bail!(
-        "there is no job {name:?} in namespace {:?}; `muster get pytorchjobs` and `muster get jobs` list those there are",
-        connection.namespace
-    )
+    Ok(None)
+}
+
+/// Which end a job or a pod has come to, if it has: a condition's name, or a pod's phase.
+pub fn ended(object: &DynamicObject) -> Option<&'static str> {
+    ["Succeeded", "Failed", "Complete"]
+        .into_iter()
+        .find(|end| has_condition(object, end))
+}
+
+/// Whether an object's condition is `True`; a pod's phase counts as one.
+pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
+    let status = &object.data["status"];
+    let same = |value: &Value| value.as_str().is_some_and(|v| v.eq_ignore_ascii_case(name));
+    let conditions = status["conditions"].as_array();
+    same(&status["phase"])
+        || conditions
+            .into_iter()
+            .flatten()
+            .any(|condition| condition["status"] == "True" && same(&condition["type"]))
+}
+
+/// The newest condition that holds, with its message, or the phase.
+pub fn state(object: &DynamicObject) -> (String, String) {
+    let status = &object.data["status"];
+    let text = |value: &Value| value.as_str().unwrap_or("").to_string();
+    let conditions = status["conditions"].as_array();
+    let holds = conditions
+        .into_iter()
+        .flatten()
+        .rfind(|condition| condition["status"] == "True");
+    match (&status["phase"], holds) {
+        (Value::String(phase), _) => (phase.clone(), text(&status["message"])),
+        (_, Some(condition)) => (text(&condition["type"]), text(&condition["message"])),
+        _ => ("Pending".to_string(), String::new()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_answer_to_all_their_names_and_an_unknown_one_is_told_which_there_are() {
+        for word in ["po", "pod", "Pods", "pytorchjobs.kubeflow.org", "pg", "no"] {
+            assert!(kind(word).is_ok(), "{word}");
+        }
+        let error = kind("gadget").unwrap_err().to_string();
+        assert!(
+            error.contains("gadget") && error.contains("pytorchjobs"),
+            "{error}"
+        );
+        assert!(kind("pods.apps").is_err());
+    }
+
+    #[test]
+    fn the_state_is_the_last_condition_that_holds_or_the_phase() {
+        let object = |status: Value| -> DynamicObject {
+            serde_json::from_value(serde_json::json!({"metadata": {}, "status": status})).unwrap()
+        };
+        let job = object(serde_json::json!({"conditions": [
+            {"type": "Created", "status": "True", "message": "made"},
+            {"type": "Running", "status": "False"},
+        ]}));
+        assert_eq!(state(&job), ("Created".into(), "made".into()));
+        assert_eq!(ended(&job), None);
+        let pod = object(serde_json::json!({"phase": "Failed"}));
+        assert_eq!(state(&pod).0, "Failed");
+        assert_eq!(ended(&pod), Some("Failed"));
+        assert_eq!(state(&object(Value::Null)).0, "Pending");
+    }
 }

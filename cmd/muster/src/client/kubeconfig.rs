@@ -3,7 +3,7 @@
 use anyhow::Result;
 
 use super::connection::kubeconfig_text;
-use super::{Answer, Connection, tokens};
+use super::{Answer, Connection, output, tokens};
 use crate::arguments::Kubeconfig;
 
 /// Prints a kubeconfig to standard output.
@@ -23,9 +23,7 @@ pub async fn print(connection: &Connection, arguments: Kubeconfig) -> Result<Ans
     let server = arguments
         .server
         .unwrap_or_else(|| connection.server.clone());
-    print!(
-        "{}",
-        kubeconfig_text(&server, &connection.authority()?, &user, &token)
-    );
+    let text = kubeconfig_text(&server, &connection.authority()?, &user, &token);
+    output::put(&text)?;
     Ok(Answer::Yes)
 }

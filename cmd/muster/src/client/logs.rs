@@ -1,81 +1,138 @@
 //! `muster logs`: of a pod, or of one rank of a job; also after the pod is gone.
 
-use std::io::Write;
+use std::pin::Pin;
 
-use anyhow::{Context, Result};
-use futures::{AsyncReadExt, TryStreamExt};
-use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
+use anyhow::{Context, Error, Result};
+use futures::{AsyncRead, AsyncReadExt};
+use kube::api::DynamicObject;
+use resources::registry::Kind;
 
+use super::exit::Exit;
+use super::output::Progress;
+use super::ranks::{self, Start};
 use super::show::escape;
-use super::{Answer, Connection, kinds};
+use super::{Answer, Connection, failure, kinds};
 use crate::arguments::Logs;
 
 /// How much is read at a time.
 const CHUNK_BYTES: usize = 32 * 1024;
 
+/// A log as it comes.
+type Log = Pin<Box<dyn AsyncRead + Send>>;
+
 /// Prints or follows logs.
 pub async fn logs(connection: &Connection, arguments: Logs) -> Result<Answer> {
-    let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let pod = match pods.get_opt(&arguments.name).await? {
-        Some(_) => arguments.name.clone(),
-        None => pod_of_rank(connection, &arguments.name, arguments.rank).await?,
+    let pod = kinds::kind("pods")?;
+    let mut among = vec![pod];
+    among.extend(kinds::job_kinds());
+    let sought = arguments.name.as_str();
+    let bare = sought.rsplit('/').next().unwrap_or(sought);
+    let found = match kinds::find(connection, sought, &among).await {
+        // What is gone by name may have left its log.
+        Err(error) if failure::has_code(&error, 404) => None,
+        other => other?,
     };
-    // Following begins when there is something to follow; a pod that is gone has ended.
-    let alive = kinds::find_job(connection, &arguments.name).await.is_ok();
-    if arguments.follow && (alive || pods.get_opt(&pod).await?.is_some()) {
-        until_started(connection, &pod).await?;
-    }
+    let pod = match found {
+        None => return of_what_is_gone(connection, bare, &arguments).await,
+        Some((kind, _)) if kind.plural == pod.plural => {
+            if arguments.follow {
+                ranks::until_started(connection, bare, None).await?;
+            }
+            bare.to_string()
+        }
+        Some((kind, job)) if arguments.follow => {
+            match ranks::await_rank(connection, kind, &job, arguments.rank).await? {
+                Start::Started(pod) => pod,
+                Start::Over(why) => {
+                    let text = format!("rank {} has no log: {why}", arguments.rank);
+                    return Err(failure::not_found(text));
+                }
+            }
+        }
+        Some((kind, job)) => {
+            let pod = ranks::pod_of(connection, kind, &job, arguments.rank).await?;
+            return match stream(connection, &pod, &arguments).await {
+                Err(error) => Err(not_yet(error, connection, kind, &job)),
+                Ok(()) => Ok(Answer::Yes),
+            };
+        }
+    };
     stream(connection, &pod, &arguments).await?;
     Ok(Answer::Yes)
 }
 
-/// The name of the pod that runs a rank: the master is rank 0, workers come after it.
-pub async fn pod_of_rank(connection: &Connection, job: &str, rank: u32) -> Result<String> {
-    let found = kinds::find_job(connection, job).await;
-    let Ok((kind, object)) = found else {
-        // A job that is gone left its pods' names: they follow from its own.
-        return Ok(match rank {
-            _ if job.contains("-master-") || job.contains("-worker-") => job.to_string(),
-            0 => format!("{job}-master-0"),
-            rank => format!("{job}-worker-{}", rank - 1),
-        });
-    };
-    let name = object.metadata.name.as_deref().unwrap_or_default();
-    if kind.kind == "PyTorchJob" {
-        let has_master = !object.data["spec"]["pytorchReplicaSpecs"]["Master"].is_null();
-        return Ok(match (has_master, rank) {
-            (true, 0) => format!("{name}-master-0"),
-            (true, rank) => format!("{name}-worker-{}", rank - 1),
-            (false, rank) => format!("{name}-worker-{rank}"),
-        });
+/// A job's rank that has no log yet: how the job is, and what can be done.
+fn not_yet(error: Error, connection: &Connection, kind: &Kind, job: &DynamicObject) -> Error {
+    // No node yet, or not even a pod.
+    let early = failure::has_code(&error, 400) || failure::has_code(&error, 404);
+    if !early || kinds::ended(job).is_some() {
+        return error;
     }
-    let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let selector = format!("batch.kubernetes.io/job-name={name}");
-    let mut list = pods
-        .list(&kube::api::ListParams::default().labels(&selector))
-        .await?
-        .items;
-    list.sort_by_key(|pod| {
-        (
-            completion_index(pod),
-            pod.metadata.creation_timestamp.clone(),
-        )
-    });
-    list.get(rank as usize)
-        .and_then(|pod| pod.metadata.name.clone())
-        .with_context(|| format!("job {name:?} has {} pods, so no rank {rank}", list.len()))
+    let exit = failure::exit_of(&error);
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    let (state, _) = kinds::state(job);
+    let words = failure::in_words(error, connection);
+    failure::with(
+        exit,
+        format!(
+            "{words:#}\n  the {} is {state}: `muster logs -f {name}` waits for the log, `muster explain {name}` says what holds it back",
+            kind.singular
+        ),
+    )
 }
 
-fn completion_index(pod: &Pod) -> Option<u32> {
-    let annotations = pod.metadata.annotations.as_ref()?;
-    annotations
-        .get("batch.kubernetes.io/job-completion-index")?
-        .parse()
-        .ok()
+/// Nodes keep the logs of pods that are gone, by the pods' names; those of a PyTorchJob
+/// follow from its own.
+async fn of_what_is_gone(connection: &Connection, name: &str, arguments: &Logs) -> Result<Answer> {
+    let rank = arguments.rank;
+    let worker = |index: u32| format!("{name}-worker-{index}");
+    let candidates = match rank {
+        0 => vec![name.to_string(), format!("{name}-master-0"), worker(0)],
+        // A master, where there was one, is rank 0.
+        _ if is_kept(connection, &format!("{name}-master-0")).await? => vec![worker(rank - 1)],
+        _ => vec![worker(rank)],
+    };
+    for pod in candidates {
+        match stream(connection, &pod, arguments).await {
+            Err(error) if failure::has_code(&error, 404) => {}
+            other => return other.map(|()| Answer::Yes),
+        }
+    }
+    let what = if rank == 0 {
+        String::new()
+    } else {
+        format!("rank {rank} of ")
+    };
+    Err(failure::not_found(format!(
+        "there is no pod or job {name:?} in namespace {:?}, and no connected node keeps a log of {what}it\n  \
+         `muster get pods` and `muster get pytorchjobs` list those there are; a node keeps the logs of pods that are gone for a while",
+        connection.namespace
+    )))
 }
 
-/// Copies the log to standard output as it comes.
+async fn is_kept(connection: &Connection, pod: &str) -> Result<bool> {
+    match open(connection, pod, &["tailLines=1".to_string()]).await {
+        Ok(_) => Ok(true),
+        Err(error) if failure::has_code(&error, 404) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+async fn open(connection: &Connection, pod: &str, query: &[String]) -> Result<Log> {
+    let path = format!(
+        "/api/v1/logs/{}/{}?{}",
+        escape(&connection.namespace),
+        escape(pod),
+        query.join("&")
+    );
+    let request = axum::http::Request::get(path)
+        .body(Vec::new())
+        .context("the request could not be made")?;
+    Ok(Box::pin(connection.client.request_stream(request).await?))
+}
+
+/// Copies the log to standard output as it comes. One that is followed and breaks off, as
+/// when the server is started anew, is taken up again where it was.
 pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Result<()> {
     let mut query = vec![format!("follow={}", arguments.follow)];
     if let Some(lines) = arguments.tail {
@@ -86,52 +143,58 @@ pub async fn stream(connection: &Connection, pod: &str, arguments: &Logs) -> Res
     }
     query.push(format!("timestamps={}", arguments.timestamps));
     query.push(format!("previous={}", arguments.previous));
-    let path = format!(
-        "/api/v1/logs/{}/{pod}?{}",
-        connection.namespace,
-        query.join("&")
-    );
-    let request = axum::http::Request::get(path)
-        .body(Vec::new())
-        .context("the request could not be made")?;
-    let mut log = Box::pin(connection.client.request_stream(request).await?);
-    let mut chunk = vec![0u8; CHUNK_BYTES];
-    let mut out = std::io::stdout();
+    let mut shown = 0;
+    let mut log = open(connection, pod, &query).await?;
     loop {
-        let read = log.read(&mut chunk).await?;
-        if read == 0 {
+        if copy(&mut log, &mut shown).await? {
             return Ok(());
         }
-        out.write_all(&chunk[..read])?;
-        out.flush()?;
+        let broke = failure::with(
+            Exit::Failed,
+            "the log broke off: the server or the node went away",
+        );
+        // The last lines of a log that grew meanwhile are others.
+        if !arguments.follow || arguments.tail.is_some() {
+            return Err(broke);
+        }
+        Progress::default().say(&format!("{broke}; trying again"));
+        log = open_again(connection, pod, &query).await?;
+        if !skip(&mut log, shown).await {
+            return Err(broke);
+        }
     }
 }
 
-/// Waits until a pod has started or is over, so that its log can be followed.
-pub async fn until_started(connection: &Connection, pod: &str) -> Result<()> {
-    use kube::runtime::watcher;
-    let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
-    let mut changes = std::pin::pin!(kube::runtime::watcher::watch_object(pods, pod));
-    let backoff_bound = 20;
+/// Copies until the log ends, or breaks off: then no.
+async fn copy(log: &mut Log, shown: &mut u64) -> Result<bool> {
+    let mut chunk = vec![0u8; CHUNK_BYTES];
+    loop {
+        let read = match log.read(&mut chunk).await {
+            Ok(0) => return Ok(true),
+            Ok(read) => read,
+            Err(_) => return Ok(false),
+        };
+        super::output::put_bytes(&chunk[..read])?;
+        *shown += read as u64;
+    }
+}
+
+/// Passes over what was shown already; no when there is not as much any more.
+async fn skip(log: &mut Log, bytes: u64) -> bool {
+    let mut passed = log.take(bytes);
+    let copied = futures::io::copy(&mut passed, &mut futures::io::sink()).await;
+    copied.is_ok_and(|copied| copied == bytes)
+}
+
+/// Opens a log whose server or node has just gone away, and may come back.
+async fn open_again(connection: &Connection, pod: &str, query: &[String]) -> Result<Log> {
     let mut errors = 0;
     loop {
-        match changes.try_next().await {
-            Ok(Some(Some(pod))) => {
-                let phase = pod.status.and_then(|status| status.phase);
-                if matches!(phase.as_deref(), Some("Running" | "Succeeded" | "Failed")) {
-                    return Ok(());
-                }
-            }
-            Ok(Some(None)) => {}
-            Ok(None) => return Ok(()),
-            Err(watcher::Error::NoResourceVersion) => {}
-            Err(error) => {
-                errors += 1;
-                if errors > backoff_bound {
-                    return Err(error.into());
-                }
-                tokio::time::sleep(std::time::Duration::from_millis(250)).await;
-            }
+        tokio::time::sleep(ranks::REST).await;
+        match open(connection, pod, query).await {
+            Err(error) if errors >= ranks::MOST_ERRORS => return Err(error),
+            Err(_) => errors += 1,
+            opened => return opened,
         }
     }
 }

@@ -3,9 +3,12 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use serde::Deserialize;
 use serde_json::Value;
+
+use super::exit::Exit;
+use super::failure;
 
 /// A manifest and where it came from, for messages.
 pub struct Manifest {
@@ -34,7 +37,7 @@ pub fn read(files: &[PathBuf]) -> Result<Vec<Manifest>> {
         }
     }
     if manifests.is_empty() {
-        bail!("no manifest was found in what was named");
+        return Err(failure::usage("no manifest was found in what was named"));
     }
     Ok(manifests)
 }
@@ -57,16 +60,21 @@ fn manifests_in(directory: &Path) -> Result<Vec<PathBuf>> {
 }
 
 fn read_file(path: &Path, into: &mut Vec<Manifest>) -> Result<()> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("{} can't be read", path.display()))?;
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let exit = match error.kind() {
+            std::io::ErrorKind::NotFound => Exit::NotFound,
+            _ => Exit::Failed,
+        };
+        failure::with(exit, format!("{} can't be read: {error}", path.display()))
+    })?;
     parse(&text, &path.display().to_string(), into)
 }
 
 fn parse(text: &str, origin: &str, into: &mut Vec<Manifest>) -> Result<()> {
     for (i, document) in serde_norway::Deserializer::from_str(text).enumerate() {
         let origin = format!("{origin}, document {}", i + 1);
-        let value =
-            Value::deserialize(document).with_context(|| format!("{origin} is not YAML"))?;
+        let value = Value::deserialize(document)
+            .map_err(|error| failure::usage(format!("{origin} is not YAML: {error}")))?;
         flatten(value, &origin, into)?;
     }
     Ok(())
@@ -79,7 +87,9 @@ fn flatten(mut value: Value, origin: &str, into: &mut Vec<Manifest>) -> Result<(
     }
     for field in ["apiVersion", "kind"] {
         if !value[field].is_string() {
-            bail!("{origin}: {field}: Required value: a manifest says what it is");
+            return Err(failure::usage(format!(
+                "{origin}: {field}: Required value: a manifest says what it is"
+            )));
         }
     }
     let listed = value["kind"]

@@ -4,7 +4,10 @@ mod apply;
 mod backup;
 mod connection;
 mod describe;
+mod exit;
 mod explain;
+mod failure;
+mod follow;
 mod jobs;
 mod kinds;
 mod kubeconfig;
@@ -13,6 +16,8 @@ mod manifests;
 mod nodes;
 mod output;
 mod platform;
+mod queues;
+mod ranks;
 mod remove;
 mod run;
 mod show;
@@ -21,6 +26,9 @@ mod version;
 mod wait;
 
 use anyhow::Result;
+
+pub use exit::{Exit, HELP, RUN_HELP, WAIT_HELP};
+pub use failure::exit_of;
 
 pub use connection::{Connection, default_data_to_make, kubeconfig_text};
 
@@ -31,8 +39,12 @@ use crate::arguments::{Command, Global};
 pub enum Answer {
     /// Done, or yes.
     Yes,
-    /// No: the job failed, the wait timed out.
+    /// No: the job failed, a check found something.
     No,
+    /// What was waited for did not come in time.
+    TimedOut,
+    /// A command that ran as a job ended with this status.
+    Ended(u8),
 }
 
 /// Runs one of the client's commands.
@@ -41,24 +53,29 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
         return version::version(&global).await;
     }
     let connection = Connection::open(&global).await?;
+    let answered = dispatch(&connection, command).await;
+    answered.map_err(|error| failure::in_words(error, &connection))
+}
+
+async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
     match command {
-        Command::Apply(arguments) => apply::apply(&connection, arguments).await,
-        Command::Get(arguments) => show::get(&connection, arguments).await,
-        Command::Describe(target) => describe::describe(&connection, target).await,
-        Command::Delete(arguments) => remove::delete(&connection, arguments).await,
-        Command::Logs(arguments) => logs::logs(&connection, arguments).await,
-        Command::Explain(target) => explain::explain(&connection, target).await,
-        Command::Wait(arguments) => wait::wait(&connection, arguments).await,
-        Command::Suspend(target) => jobs::suspend(&connection, target, true).await,
-        Command::Resume(target) => jobs::suspend(&connection, target, false).await,
-        Command::Cancel(target) => jobs::cancel(&connection, target).await,
-        Command::Run(arguments) => run::run(&connection, arguments).await,
-        Command::Top => nodes::top(&connection).await,
-        Command::Nodes(listing) => show::list_of(&connection, "nodes", listing).await,
-        Command::Queue(listing) => show::list_of(&connection, "queues", listing).await,
-        Command::Token(command) => tokens::token(&connection, command).await,
-        Command::Kubeconfig(arguments) => kubeconfig::print(&connection, arguments).await,
-        Command::Backup { file } => backup::backup(&connection, &file).await,
+        Command::Apply(arguments) => apply::apply(connection, arguments).await,
+        Command::Get(arguments) => show::get(connection, arguments).await,
+        Command::Describe(target) => describe::describe(connection, target).await,
+        Command::Delete(arguments) => remove::delete(connection, arguments).await,
+        Command::Logs(arguments) => logs::logs(connection, arguments).await,
+        Command::Explain(target) => explain::explain(connection, target).await,
+        Command::Wait(arguments) => wait::wait(connection, arguments).await,
+        Command::Suspend(target) => jobs::suspend(connection, target, true).await,
+        Command::Resume(target) => jobs::suspend(connection, target, false).await,
+        Command::Cancel(target) => jobs::cancel(connection, target).await,
+        Command::Run(arguments) => run::run(connection, arguments).await,
+        Command::Top(listing) => nodes::top(connection, listing).await,
+        Command::Nodes(listing) => nodes::nodes(connection, listing).await,
+        Command::Queue(listing) => queues::queues(connection, listing).await,
+        Command::Token(command) => tokens::token(connection, command).await,
+        Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
+        Command::Backup { file } => backup::backup(connection, &file).await,
         Command::Version
         | Command::Restore { .. }
         | Command::Up(_)

@@ -1,45 +1,177 @@
-//! `muster top`: what nodes have and what of it is promised to pods.
+//! `muster nodes` and `muster top`: what nodes are, what they have, and what of it is
+//! promised to pods.
+
+use std::collections::BTreeMap;
 
 use anyhow::Result;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::Api;
 use kube::api::ListParams;
 use resources::amounts::{Amounts, pod_requests};
+use resources::devices::{NodeInventory, inventory};
+use resources::names::NVIDIA_GPU;
+use serde_json::{Value, json};
 
-use super::output::Table;
-use super::{Answer, Connection};
+use super::output::{self, Table};
+use super::{Answer, Connection, show};
+use crate::arguments::{Listing, Output};
 
 const GIB: i64 = 1 << 30;
 
-/// Prints a line for each node, and one for all.
-pub async fn top(connection: &Connection) -> Result<Answer> {
+/// A node with what is used of it; nothing is known of its use to callers who may not see
+/// all pods.
+struct Used {
+    node: Node,
+    used: Option<Amounts>,
+    room: Amounts,
+}
+
+async fn read(connection: &Connection) -> Result<Vec<Used>> {
     let nodes: Api<Node> = Api::all(connection.client.clone());
     let pods: Api<Pod> = Api::all(connection.client.clone());
     let nodes = nodes.list(&ListParams::default()).await?.items;
-    let pods = pods.list(&ListParams::default()).await?.items;
-    let mut table = Table::new(["NODE", "STATUS", "PODS", "CPU", "MEMORY", "GPU"]);
-    let (mut all_used, mut all_room) = (Amounts::default(), Amounts::default());
-    for node in &nodes {
+    let pods = match pods.list(&ListParams::default()).await {
+        Ok(list) => Some(list.items),
+        Err(kube::Error::Api(status)) if status.code == 403 => None,
+        Err(error) => return Err(error.into()),
+    };
+    let with_use = |node: Node| {
         let name = node.metadata.name.as_deref().unwrap_or_default();
-        let used = used_on(&pods, name);
-        let room = node
-            .status
-            .as_ref()
-            .and_then(|status| status.allocatable.as_ref())
-            .map(Amounts::from_k8s)
-            .unwrap_or_default();
-        table.row(line(name, readiness(node), &used, &room));
-        all_used.add(&used);
-        all_room.add(&room);
+        let room = node.status.as_ref().and_then(|s| s.allocatable.as_ref());
+        Used {
+            used: pods.as_ref().map(|pods| used_on(pods, name)),
+            room: room.map(Amounts::from_k8s).unwrap_or_default(),
+            node,
+        }
+    };
+    Ok(nodes.into_iter().map(with_use).collect())
+}
+
+/// Lists nodes with their devices.
+pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> {
+    let wide = match listing.output {
+        None => false,
+        Some(Output::Wide) => true,
+        Some(form) => return show::list_of(connection, "nodes", form).await,
+    };
+    let mut headings = vec![
+        "NAME", "STATUS", "GPUS", "MODEL", "CPU", "MEMORY", "PODS", "AGE",
+    ];
+    if wide {
+        headings.extend([
+            "ADDRESS",
+            "VERSION",
+            "OS",
+            "KERNEL",
+            "RUNTIME",
+            "DEVICES FROM",
+        ]);
     }
-    table.row(line(
-        "all",
-        &format!("{} node(s)", nodes.len()),
-        &all_used,
-        &all_room,
-    ));
-    print!("{}", table.render());
+    let mut table = Table::new(headings);
+    for row in read(connection).await? {
+        table.row(node_line(&row, wide));
+    }
+    output::put(&table.render())?;
     Ok(Answer::Yes)
+}
+
+fn node_line(row: &Used, wide: bool) -> Vec<String> {
+    let node = &row.node;
+    let inventory = inventory(node.metadata.annotations.as_ref());
+    let mut cells = vec![
+        node.metadata.name.clone().unwrap_or_default(),
+        status(node),
+        gpus(row, inventory.as_ref()),
+        models(inventory.as_ref()),
+        share(row, "cpu", cores),
+        format!("{} GiB", share(row, "memory", gib)),
+        row.used
+            .as_ref()
+            .map_or("?".into(), |used| used.get("pods").to_string()),
+        output::age(node.metadata.creation_timestamp.as_ref()),
+    ];
+    if wide {
+        let status = node.status.as_ref();
+        let address = status.and_then(|s| s.addresses.as_ref()).and_then(|all| {
+            let inside = all.iter().find(|address| address.type_ == "InternalIP");
+            inside.map(|address| address.address.clone())
+        });
+        cells.push(address.unwrap_or_default());
+        let info = status.and_then(|status| status.node_info.as_ref());
+        let text = |read: fn(&k8s_openapi::api::core::v1::NodeSystemInfo) -> &str| {
+            info.map(read).unwrap_or("").to_string()
+        };
+        cells.push(text(|info| &info.kubelet_version));
+        cells.push(text(|info| &info.os_image));
+        cells.push(text(|info| &info.kernel_version));
+        cells.push(text(|info| &info.container_runtime_version));
+        cells.push(inventory.map_or(String::new(), |inventory| inventory.source));
+    }
+    cells
+}
+
+fn gpus(row: &Used, inventory: Option<&NodeInventory>) -> String {
+    let shared = share(row, NVIDIA_GPU, |count| count.to_string());
+    let sick = inventory.map_or(0, |i| i.gpus.iter().filter(|gpu| !gpu.healthy).count());
+    match sick {
+        0 => shared,
+        sick => format!("{shared} ({sick} unhealthy)"),
+    }
+}
+
+/// The models of a node's GPUs, each once with how many there are of it.
+fn models(inventory: Option<&NodeInventory>) -> String {
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for gpu in inventory.into_iter().flat_map(|inventory| &inventory.gpus) {
+        *counts.entry(&gpu.model).or_default() += 1;
+    }
+    let words: Vec<String> = counts
+        .iter()
+        .map(|(model, count)| format!("{count}x {model}"))
+        .collect();
+    if words.is_empty() {
+        "-".to_string()
+    } else {
+        words.join(", ")
+    }
+}
+
+/// Prints a line for each node, and one for all.
+pub async fn top(connection: &Connection, listing: Listing) -> Result<Answer> {
+    let rows = read(connection).await?;
+    if let Some(form @ (Output::Json | Output::Yaml)) = listing.output {
+        let items: Vec<Value> = rows.iter().map(as_value).collect();
+        output::print_value(&json!({"items": items}), form)?;
+        return Ok(Answer::Yes);
+    }
+    let mut table = Table::new(["NODE", "STATUS", "PODS", "CPU", "MEMORY", "GPU"]);
+    let mut all = Used {
+        node: Node::default(),
+        used: Some(Amounts::default()),
+        room: Amounts::default(),
+    };
+    for row in &rows {
+        let name = row.node.metadata.name.as_deref().unwrap_or_default();
+        table.row(line(name, &status(&row.node), row));
+        match (&mut all.used, &row.used) {
+            (Some(sum), Some(used)) => sum.add(used),
+            _ => all.used = None,
+        }
+        all.room.add(&row.room);
+    }
+    table.row(line("all", &format!("{} node(s)", rows.len()), &all));
+    output::put(&table.render())?;
+    Ok(Answer::Yes)
+}
+
+fn as_value(row: &Used) -> Value {
+    let plain = |amounts: &Amounts| json!(amounts.to_k8s());
+    json!({
+        "name": row.node.metadata.name,
+        "status": status(&row.node),
+        "allocated": row.used.as_ref().map(plain),
+        "allocatable": plain(&row.room),
+    })
 }
 
 fn used_on(pods: &[Pod], node: &str) -> Amounts {
@@ -58,36 +190,82 @@ fn used_on(pods: &[Pod], node: &str) -> Amounts {
     used
 }
 
-fn readiness(node: &Node) -> &str {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
+fn status(node: &Node) -> String {
+    let conditions = node.status.as_ref().and_then(|s| s.conditions.as_ref());
     let ready = conditions
         .into_iter()
         .flatten()
         .find(|c| c.type_ == "Ready");
-    match ready.map(|c| c.status.as_str()) {
+    let word = match ready.map(|c| c.status.as_str()) {
         Some("True") => "Ready",
         Some("False") => "NotReady",
         _ => "Unknown",
+    };
+    let closed = node.spec.as_ref().and_then(|spec| spec.unschedulable);
+    match closed {
+        Some(true) => format!("{word},SchedulingDisabled"),
+        _ => word.to_string(),
     }
 }
 
-fn line(name: &str, status: &str, used: &Amounts, room: &Amounts) -> [String; 6] {
-    let cores = |milli: i64| format!("{:.1}", milli as f64 / 1000.0);
-    let gib = |bytes: i64| format!("{:.1}", bytes as f64 / GIB as f64);
-    let gpu = "nvidia.com/gpu";
+/// Thousandths of a CPU in CPUs.
+pub fn cores(milli: i64) -> String {
+    format!("{:.1}", milli as f64 / 1000.0)
+}
+
+/// Bytes in GiB.
+pub fn gib(bytes: i64) -> String {
+    format!("{:.1}", bytes as f64 / GIB as f64)
+}
+
+fn share(row: &Used, name: &str, show: impl Fn(i64) -> String) -> String {
+    let used = row.used.as_ref().map(|used| show(used.get(name)));
+    let used = used.unwrap_or_else(|| "?".to_string());
+    format!("{used} of {}", show(row.room.get(name)))
+}
+
+fn line(name: &str, status: &str, row: &Used) -> [String; 6] {
     [
         name.to_string(),
         status.to_string(),
-        used.get("pods").to_string(),
-        format!("{} of {}", cores(used.get("cpu")), cores(room.get("cpu"))),
-        format!(
-            "{} of {} GiB",
-            gib(used.get("memory")),
-            gib(room.get("memory"))
-        ),
-        format!("{} of {}", used.get(gpu), room.get(gpu)),
+        row.used
+            .as_ref()
+            .map_or("?".into(), |used| used.get("pods").to_string()),
+        share(row, "cpu", cores),
+        format!("{} GiB", share(row, "memory", gib)),
+        share(row, NVIDIA_GPU, |count| count.to_string()),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(used: Option<Amounts>) -> Used {
+        let node = serde_json::from_value(json!({
+            "metadata": {"name": "n", "annotations": {"muster.io/inventory": json!({"gpus": [
+                {"model": "H100", "healthy": true}, {"model": "H100", "healthy": false}]}).to_string()}},
+            "spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        }))
+        .unwrap();
+        let mut room = Amounts::default();
+        room.set(NVIDIA_GPU, 2);
+        Used { node, used, room }
+    }
+
+    #[test]
+    fn a_node_shows_its_gpus_their_model_and_their_health() {
+        let mut used = Amounts::default();
+        used.set(NVIDIA_GPU, 1);
+        let cells = node_line(&row(Some(used)), false);
+        assert_eq!(cells[1], "Ready,SchedulingDisabled");
+        assert_eq!(cells[2], "1 of 2 (1 unhealthy)");
+        assert_eq!(cells[3], "2x H100");
+    }
+
+    #[test]
+    fn a_caller_who_may_not_see_all_pods_sees_no_use() {
+        assert_eq!(gpus(&row(None), None), "? of 2");
+    }
 }

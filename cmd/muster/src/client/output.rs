@@ -1,13 +1,55 @@
 //! Printing: tables, JSON, YAML and names.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 
 use anyhow::Result;
+use jiff::Timestamp;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::DynamicObject;
 use resources::registry::Kind;
 use serde_json::Value;
 
 use crate::arguments::Output;
+
+/// Writes text to standard output. A reader that went away is an error like others, not
+/// the panic that `print!` makes of it.
+pub fn put(text: &str) -> Result<()> {
+    put_bytes(text.as_bytes())
+}
+
+/// Writes bytes as they are, such as a log's.
+pub fn put_bytes(bytes: &[u8]) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    out.write_all(bytes)?;
+    Ok(out.flush()?)
+}
+
+/// Writes a line to standard output.
+pub fn put_line(line: &str) -> Result<()> {
+    put(&format!("{line}\n"))
+}
+
+/// Writes a line for people to standard error, beside what programs read.
+pub fn tell(line: &str) -> Result<()> {
+    eprintln!("{line}");
+    Ok(())
+}
+
+/// Tells how long work goes, on standard error; a line is said once until it changes.
+#[derive(Default)]
+pub struct Progress {
+    last: String,
+}
+
+impl Progress {
+    /// Says where things are.
+    pub fn say(&mut self, line: &str) {
+        if self.last != line && !line.is_empty() {
+            eprintln!("{}", Paint::stderr().dim(line));
+            self.last = line.to_string();
+        }
+    }
+}
 
 /// Rows of text under headings, each column as wide as its widest cell.
 pub struct Table {
@@ -31,6 +73,14 @@ impl Table {
 
     /// The text, every line ended.
     pub fn render(&self) -> String {
+        let widths = self.widths(&[]);
+        let mut text = self.headings(&widths);
+        text.push_str(&self.body(&widths));
+        text
+    }
+
+    /// How wide each column is, and at least this wide.
+    pub fn widths(&self, least: &[usize]) -> Vec<usize> {
         let width = |column: usize| {
             let cells = self.rows.iter().filter_map(|row| row.get(column));
             let heading = self.headings.get(column);
@@ -39,20 +89,58 @@ impl Table {
                 .map(|cell| cell.chars().count())
                 .max()
                 .unwrap_or(0)
+                .max(least.get(column).copied().unwrap_or(0))
         };
-        let widths: Vec<usize> = (0..self.headings.len()).map(width).collect();
-        let mut text = String::new();
-        for row in std::iter::once(&self.headings).chain(&self.rows) {
-            let mut line = String::new();
-            for (cell, width) in row.iter().zip(&widths) {
-                let padding = width + 3 - cell.chars().count().min(*width);
-                line.push_str(cell);
-                line.extend(std::iter::repeat_n(' ', padding));
-            }
-            text.push_str(line.trim_end());
-            text.push('\n');
+        (0..self.headings.len()).map(width).collect()
+    }
+
+    /// The line of headings.
+    pub fn headings(&self, widths: &[usize]) -> String {
+        lines(std::iter::once(&self.headings), widths)
+    }
+
+    /// The rows.
+    pub fn body(&self, widths: &[usize]) -> String {
+        lines(self.rows.iter(), widths)
+    }
+
+    /// Whether there is no row.
+    pub fn is_empty(&self) -> bool {
+        self.rows.is_empty()
+    }
+}
+
+fn lines<'a>(rows: impl Iterator<Item = &'a Vec<String>>, widths: &[usize]) -> String {
+    let mut text = String::new();
+    for row in rows {
+        let mut line = String::new();
+        for (cell, width) in row.iter().zip(widths) {
+            let padding = width + 3 - cell.chars().count().min(*width);
+            line.push_str(cell);
+            line.extend(std::iter::repeat_n(' ', padding));
         }
-        text
+        text.push_str(line.trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+/// How long ago something was, shortly, as kubectl writes it.
+pub fn age(since: Option<&Time>) -> String {
+    since.map_or_else(
+        || "-".to_string(),
+        |time| duration(Timestamp::now().duration_since(time.0).as_secs()),
+    )
+}
+
+fn duration(seconds: i64) -> String {
+    let seconds = seconds.max(0);
+    match seconds {
+        0..120 => format!("{seconds}s"),
+        120..600 => format!("{}m{}s", seconds / 60, seconds % 60),
+        600..7200 => format!("{}m", seconds / 60),
+        7200..172_800 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
+        _ => format!("{}d", seconds / 86_400),
     }
 }
 
@@ -95,20 +183,19 @@ fn cell(value: &Value) -> String {
 /// Prints one object in a format other than a table.
 pub fn print_object(object: &DynamicObject, kind: &Kind, output: Output) -> Result<()> {
     match output {
-        Output::Json => println!("{}", serde_json::to_string_pretty(object)?),
-        Output::Yaml => print!("{}", serde_norway::to_string(object)?),
-        Output::Name | Output::Wide => println!("{}", name_of(object, kind)),
+        Output::Json | Output::Yaml => print_value(&serde_json::to_value(object)?, output),
+        Output::Name | Output::Wide => put_line(&name_of(object, kind)),
     }
-    Ok(())
 }
 
-/// Prints several objects as one List.
+/// Prints several objects of one kind as one List.
 pub fn print_list(objects: &[DynamicObject], kind: &Kind, output: Output) -> Result<()> {
     if output == Output::Name {
+        let mut text = String::new();
         for object in objects {
-            println!("{}", name_of(object, kind));
+            text.push_str(&format!("{}\n", name_of(object, kind)));
         }
-        return Ok(());
+        return put(&text);
     }
     let list = serde_json::json!({"apiVersion": "v1", "kind": "List", "items": objects});
     print_value(&list, output)
@@ -117,10 +204,9 @@ pub fn print_list(objects: &[DynamicObject], kind: &Kind, output: Output) -> Res
 /// Prints any value as JSON or YAML.
 pub fn print_value(value: &Value, output: Output) -> Result<()> {
     match output {
-        Output::Yaml => print!("{}", serde_norway::to_string(value)?),
-        _ => println!("{}", serde_json::to_string_pretty(value)?),
+        Output::Yaml => put(&serde_norway::to_string(value)?),
+        _ => put_line(&serde_json::to_string_pretty(value)?),
     }
-    Ok(())
 }
 
 /// `kind.group/name`, as kubectl prints names.
@@ -137,10 +223,22 @@ pub fn name_of(object: &DynamicObject, kind: &Kind) -> String {
 #[derive(Clone, Copy)]
 pub struct Paint(bool);
 
+/// Colours suit a terminal that can show them, unless NO_COLOR (https://no-color.org) is
+/// set to anything but nothing.
+fn wanted(terminal: bool) -> bool {
+    let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
+    terminal && set("NO_COLOR").is_none() && set("TERM").is_none_or(|term| term != "dumb")
+}
+
 impl Paint {
     /// For standard output.
     pub fn stdout() -> Self {
-        Paint(std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+        Paint(wanted(std::io::stdout().is_terminal()))
+    }
+
+    /// For standard error.
+    pub fn stderr() -> Self {
+        Paint(wanted(std::io::stderr().is_terminal()))
     }
 
     fn with(self, code: &str, text: &str) -> String {
@@ -175,6 +273,20 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ages_are_short_and_never_negative() {
+        let cases = [
+            (-5, "0s"),
+            (130, "2m10s"),
+            (3600, "60m"),
+            (7260, "2h1m"),
+            (200_000, "2d"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(duration(seconds), text);
+        }
+    }
 
     #[test]
     fn columns_line_up_and_lines_have_no_trailing_space() {

@@ -5,18 +5,6 @@ use serde_json::Value;
 
 use super::Connection;
 
-/// Unwraps the platform's problem details, which the resource API's client hands on as
-/// text.
-fn problem(error: kube::Error) -> anyhow::Error {
-    if let kube::Error::Api(status) = &error
-        && let Ok(problem) = serde_json::from_str::<Value>(&status.message)
-        && let Some(detail) = problem["detail"].as_str()
-    {
-        return anyhow::anyhow!("{detail}");
-    }
-    error.into()
-}
-
 impl Connection {
     /// GET, answered with JSON.
     pub async fn ask(&self, path: &str) -> Result<Value> {
@@ -37,7 +25,7 @@ impl Connection {
             .header("accept", "application/json")
             .body(bytes)
             .context("the request could not be made")?;
-        let text = self.client.request_text(request).await.map_err(problem)?;
+        let text = self.client.request_text(request).await?;
         if text.is_empty() {
             return Ok(Value::Null);
         }

@@ -1,10 +1,10 @@
 //! `muster delete`.
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use kube::api::{DeleteParams, PropagationPolicy};
 use resources::registry::{self, Kind};
 
-use super::{Answer, Connection, kinds, manifests};
+use super::{Answer, Connection, failure, kinds, manifests, output};
 use crate::arguments;
 
 /// Deletes what is named, or what manifests describe; dependents go with it.
@@ -22,7 +22,10 @@ pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Re
     if let Some(what) = &arguments.what {
         let (kind, names) = kinds::split(what, &arguments.names)?;
         if names.is_empty() {
-            bail!("name the {} to delete", kind.plural);
+            return Err(failure::usage(format!(
+                "name the {} to delete",
+                kind.plural
+            )));
         }
         targets.extend(
             names
@@ -42,12 +45,11 @@ pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Re
             let api_version = text("/apiVersion");
             let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
             let Some(kind) = registry::by_kind(group, version, text("/kind")) else {
-                bail!(
-                    "{}: no such kind: {} {}",
+                return Err(failure::not_found(format!(
+                    "{}: there is no kind {:?} in {api_version:?}",
                     manifest.origin,
-                    api_version,
                     text("/kind")
-                );
+                )));
             };
             let namespace = match text("/metadata/namespace") {
                 "" => connection.namespace.clone(),
@@ -57,22 +59,26 @@ pub async fn delete(connection: &Connection, arguments: arguments::Delete) -> Re
         }
     }
     if targets.is_empty() {
-        bail!("say what to delete: KIND NAME..., KIND/NAME, or -f FILE");
+        return Err(failure::usage(
+            "say what to delete: KIND NAME..., KIND/NAME, or -f FILE",
+        ));
     }
-    let mut answer = Answer::Yes;
+    let mut missing = None;
     for (kind, namespace, name) in targets {
         match connection
             .api_in(kind, &namespace)
             .delete(&name, &parameters)
             .await
         {
-            Ok(_) => println!("{} {name:?} deleted", kind.singular),
+            Ok(_) => output::put_line(&format!("{} {name:?} deleted", kind.singular))?,
             Err(kube::Error::Api(status)) if status.is_not_found() => {
-                eprintln!("{}", status.message);
-                answer = Answer::No;
+                let error = failure::in_words(kube::Error::Api(status).into(), connection);
+                if let Some(earlier) = missing.replace(error) {
+                    eprintln!("muster: {earlier:#}");
+                }
             }
             Err(error) => return Err(error.into()),
         }
     }
-    Ok(answer)
+    missing.map_or(Ok(Answer::Yes), Err)
 }

@@ -2,14 +2,13 @@
 
 use anyhow::{Context, Result};
 use kube::api::{DynamicObject, PostParams};
+use resources::registry::Kind;
 use serde_json::{Value, json};
 
 use super::output::{self, Paint};
-use super::{Answer, Connection, kinds, logs, wait};
-use crate::arguments::{Logs, Run, Wait};
-
-/// A day: how long a followed job may take before the wait for its end is given up.
-const LONGEST_FOLLOW_SECONDS: u64 = 24 * 3600;
+use super::ranks::{self, Start};
+use super::{Answer, Connection, failure, kinds, logs, wait};
+use crate::arguments::{Logs, Run};
 
 /// Submits the job; follows rank 0 unless told otherwise.
 pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
@@ -22,21 +21,38 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
         .create(&PostParams::default(), &object)
         .await?;
     let name = job.metadata.name.clone().unwrap_or_default();
-    println!("{} created", output::name_of(&job, kind));
+    let created = format!("{} created", output::name_of(&job, kind));
     if arguments.detach {
+        output::put_line(&created)?;
         return Ok(Answer::Yes);
     }
-    let pod = logs::pod_of_rank(connection, &name, 0).await?;
-    let paint = Paint::stdout();
-    println!(
-        "{}",
-        paint.dim(&format!(
-            "waiting for {pod} (`muster explain {name}` says why it waits)"
-        ))
-    );
-    logs::until_started(connection, &pod).await?;
+    // Standard output is the command's own.
+    output::tell(&created)?;
+    output::tell(&Paint::stderr().dim(&format!(
+        "following rank 0; Ctrl-C leaves it running (`muster logs -f {name}`, `muster cancel {name}`)"
+    )))?;
+    follow(connection, kind, &job).await?;
+    match wait::until_success(connection, kind, &name).await? {
+        Answer::Yes => Ok(Answer::Yes),
+        _ => {
+            let pods = ranks::pods_of(connection, kind, &name).await?;
+            Ok(ranks::first_failure(&pods).map_or(Answer::No, Answer::Ended))
+        }
+    }
+}
+
+/// Shows rank 0's log as it comes. A log that breaks off is said and no more: the job's
+/// fate does not hang on it.
+async fn follow(connection: &Connection, kind: &'static Kind, job: &DynamicObject) -> Result<()> {
+    let pod = match ranks::await_rank(connection, kind, job, 0).await? {
+        Start::Started(pod) => pod,
+        Start::Over(why) => {
+            eprintln!("muster: there is nothing to follow: {why}");
+            return Ok(());
+        }
+    };
     let follow = Logs {
-        name: name.clone(),
+        name: pod.clone(),
         follow: true,
         rank: 0,
         tail: None,
@@ -44,13 +60,14 @@ pub async fn run(connection: &Connection, arguments: Run) -> Result<Answer> {
         timestamps: false,
         previous: false,
     };
-    logs::stream(connection, &pod, &follow).await?;
-    let end = Wait {
-        target: format!("pytorchjob/{name}"),
-        until: "condition=Succeeded".to_string(),
-        timeout: LONGEST_FOLLOW_SECONDS,
-    };
-    wait::wait(connection, end).await
+    match logs::stream(connection, &pod, &follow).await {
+        Err(error) if !failure::closed_pipe(&error) => {
+            let error = failure::in_words(error, connection);
+            eprintln!("muster: the log of {pod} can't be followed: {error:#}");
+            Ok(())
+        }
+        other => other,
+    }
 }
 
 fn manifest(arguments: &Run, here: &str) -> Value {

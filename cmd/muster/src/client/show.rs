@@ -1,61 +1,106 @@
-//! `muster get`, `muster nodes`, `muster queue`: the server's tables, or the objects.
+//! `muster get`: the server's tables, or the objects.
 
-use anyhow::{Context, Result, bail};
-use futures::{AsyncBufReadExt, TryStreamExt};
-use kube::api::ListParams;
+use anyhow::{Context, Error, Result};
+use k8s_openapi::api::core::v1::Namespace;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
 use resources::registry::Kind;
 use serde_json::Value;
 
-use super::{Answer, Connection, kinds, output};
-use crate::arguments::{Get, Listing, Output};
+use super::{Answer, Connection, failure, follow, kinds, output};
+use crate::arguments::{Get, Output};
 
 const TABLE: &str = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json";
 
 /// Lists or shows.
 pub async fn get(connection: &Connection, arguments: Get) -> Result<Answer> {
     let (kind, names) = kinds::split(&arguments.what, &arguments.names)?;
+    if !names.is_empty() && (arguments.all_namespaces || arguments.selector.is_some()) {
+        return Err(failure::usage(
+            "names go with neither --all-namespaces nor --selector: they say exactly what is meant",
+        ));
+    }
+    if arguments.watch {
+        return follow::get(connection, kind, &names, &arguments).await;
+    }
     match arguments.output {
         None | Some(Output::Wide) => tables(connection, kind, &names, &arguments).await,
-        Some(form) if names.is_empty() => {
-            let api = if arguments.all_namespaces {
-                kube::Api::all_with(connection.client.clone(), &kinds::api_resource(kind))
-            } else {
-                connection.api(kind)
-            };
-            let mut parameters = ListParams::default();
-            if let Some(selector) = &arguments.selector {
-                parameters = parameters.labels(selector);
-            }
-            let mut items = api.list(&parameters).await?.items;
-            // Items of a typed list carry no type of their own on the wire.
-            for item in &mut items {
-                item.types.get_or_insert_with(|| kube::core::TypeMeta {
-                    api_version: kind.api_version(),
-                    kind: kind.kind.to_string(),
-                });
-            }
-            output::print_list(&items, kind, form)?;
-            Ok(Answer::Yes)
-        }
-        Some(form) => {
-            for name in &names {
-                let object = connection.api(kind).get(name).await?;
-                output::print_object(&object, kind, form)?;
-            }
-            Ok(Answer::Yes)
-        }
+        Some(form) => objects(connection, kind, &names, &arguments, form).await,
     }
 }
 
-/// Lists all of one kind.
-pub async fn list_of(connection: &Connection, what: &str, listing: Listing) -> Result<Answer> {
+async fn objects(
+    connection: &Connection,
+    kind: &Kind,
+    names: &[String],
+    arguments: &Get,
+    form: Output,
+) -> Result<Answer> {
+    let mut items = Vec::new();
+    let mut missing = None;
+    for name in names {
+        match connection.api(kind).get(name).await {
+            Ok(item) => items.push(item),
+            Err(error) => note(&mut missing, error.into(), connection)?,
+        }
+    }
+    if names.is_empty() {
+        let api = if arguments.all_namespaces {
+            Api::all_with(connection.client.clone(), &kinds::api_resource(kind))
+        } else {
+            connection.api(kind)
+        };
+        let mut parameters = ListParams::default();
+        if let Some(selector) = &arguments.selector {
+            parameters = parameters.labels(selector);
+        }
+        items = api.list(&parameters).await?.items;
+    }
+    for item in &mut items {
+        dress(item, kind, arguments);
+    }
+    match items.as_slice() {
+        [] if missing.is_some() => {}
+        [only] if names.len() == 1 => output::print_object(only, kind, form)?,
+        items => output::print_list(items, kind, form)?,
+    }
+    missing.map_or(Ok(Answer::Yes), Err)
+}
+
+/// What is there of several names is shown all the same: keeps the first error that says
+/// that something is not, and says the one before it.
+fn note(missing: &mut Option<Error>, error: Error, connection: &Connection) -> Result<()> {
+    if !failure::has_code(&error, 404) {
+        return Err(error);
+    }
+    if let Some(earlier) = missing.replace(error) {
+        eprintln!("muster: {:#}", failure::in_words(earlier, connection));
+    }
+    Ok(())
+}
+
+/// Completes and thins what is printed: items of a list carry no type of their own on the
+/// wire, and who owns which field is more than most readers want.
+pub fn dress(item: &mut DynamicObject, kind: &Kind, arguments: &Get) {
+    item.types.get_or_insert_with(|| kube::core::TypeMeta {
+        api_version: kind.api_version(),
+        kind: kind.kind.to_string(),
+    });
+    if !arguments.show_managed_fields {
+        item.metadata.managed_fields = None;
+    }
+}
+
+/// Lists all of one kind as `get` would.
+pub async fn list_of(connection: &Connection, what: &str, form: Output) -> Result<Answer> {
     let arguments = Get {
         what: what.to_string(),
         names: Vec::new(),
         all_namespaces: false,
         selector: None,
         watch: false,
-        output: listing.output.or(Some(Output::Wide)),
+        show_managed_fields: false,
+        output: Some(form),
     };
     get(connection, arguments).await
 }
@@ -74,17 +119,6 @@ async fn tables(
     if let Some(selector) = &arguments.selector {
         query.push(format!("labelSelector={}", escape(selector)));
     }
-    if arguments.watch {
-        if let [name] = names {
-            query.push(format!(
-                "fieldSelector={}",
-                escape(&format!("metadata.name={name}"))
-            ));
-        } else if !names.is_empty() {
-            bail!("watch one resource, or all of a kind");
-        }
-        return watch(connection, &collection, &query, wide, with_namespace).await;
-    }
     let paths = if names.is_empty() {
         vec![format!("{collection}?{}", query.join("&"))]
     } else {
@@ -94,8 +128,16 @@ async fn tables(
             .collect()
     };
     let mut merged: Option<Value> = None;
+    let mut missing = None;
     for path in paths {
-        let mut table = table(connection, &path).await?;
+        let mut table = match table(connection, &path).await {
+            Ok(table) => table,
+            Err(error) if names.is_empty() => return Err(error),
+            Err(error) => {
+                note(&mut missing, error, connection)?;
+                continue;
+            }
+        };
         match &mut merged {
             None => merged = Some(table),
             Some(merged) => {
@@ -108,73 +150,42 @@ async fn tables(
         }
     }
     let merged = merged.unwrap_or_default();
-    if merged["rows"].as_array().is_none_or(Vec::is_empty) {
-        let place = match namespace.filter(|_| kind.namespaced) {
-            Some(namespace) => format!(" in namespace {namespace}"),
-            None => String::new(),
-        };
-        eprintln!("No {} found{place}.", kind.plural);
-        return Ok(Answer::Yes);
+    let none = merged["rows"].as_array().is_none_or(Vec::is_empty);
+    match &missing {
+        Some(_) if none => {}
+        None if none => none_found(connection, kind, namespace).await,
+        _ => output::put(&output::server_table(&merged, wide, with_namespace).render())?,
     }
-    print!(
-        "{}",
-        output::server_table(&merged, wide, with_namespace).render()
-    );
-    Ok(Answer::Yes)
+    missing.map_or(Ok(Answer::Yes), Err)
 }
 
-async fn table(connection: &Connection, path: &str) -> Result<Value> {
+/// Says that there is nothing, where it does not get into a program's input.
+pub async fn none_found(connection: &Connection, kind: &Kind, namespace: Option<&str>) {
+    let Some(namespace) = namespace.filter(|_| kind.namespaced) else {
+        eprintln!("No {} found.", kind.plural);
+        return;
+    };
+    let spaces: Api<Namespace> = Api::all(connection.client.clone());
+    // Only a plain no counts: some callers may not ask.
+    let why = match spaces.get_opt(namespace).await {
+        Ok(None) => ": there is no such namespace, `muster get namespaces` lists those there are",
+        _ => ".",
+    };
+    eprintln!("No {} found in namespace {namespace}{why}", kind.plural);
+}
+
+/// Asks for a collection or an object as the server's Table.
+pub async fn table(connection: &Connection, path: &str) -> Result<Value> {
     let request = http(path)?;
     Ok(connection.client.request::<Value>(request).await?)
 }
 
-fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
+/// A GET of a path that would rather have Tables.
+pub fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
     axum::http::Request::get(path)
         .header("accept", TABLE)
         .body(Vec::new())
         .context("the request could not be made")
-}
-
-async fn watch(
-    connection: &Connection,
-    collection: &str,
-    query: &[String],
-    wide: bool,
-    with_namespace: bool,
-) -> Result<Answer> {
-    let query = query
-        .iter()
-        .map(String::as_str)
-        .chain(["watch=true"])
-        .collect::<Vec<_>>();
-    let path = format!("{collection}?{}", query.join("&"));
-    let mut lines = Box::pin(connection.client.request_stream(http(&path)?).await?).lines();
-    let mut columns = None;
-    while let Some(line) = lines.try_next().await? {
-        let mut event: Value = serde_json::from_str(&line)?;
-        if event["type"] == "ERROR" {
-            bail!(
-                "{}",
-                event["object"]["message"]
-                    .as_str()
-                    .unwrap_or("the watch ended")
-            );
-        }
-        let mut table = event["object"].take();
-        // Only the first table of a watch has its columns; later ones leave them out.
-        let first = columns.is_none();
-        if first {
-            columns = Some(table["columnDefinitions"].clone());
-        } else if let Some(columns) = &columns {
-            table["columnDefinitions"] = columns.clone();
-        }
-        let text = output::server_table(&table, wide, with_namespace).render();
-        match text.split_once('\n') {
-            Some((_, rows)) if !first => print!("{rows}"),
-            _ => print!("{text}"),
-        }
-    }
-    Ok(Answer::Yes)
 }
 
 /// Percent-encodes what a query's value may not hold.

@@ -3,7 +3,8 @@
 use anyhow::Result;
 use serde_json::json;
 
-use super::output::Table;
+use super::output::{self, Table};
+use super::show::escape;
 use super::{Answer, Connection};
 use crate::arguments::Token;
 
@@ -11,17 +12,15 @@ use crate::arguments::Token;
 pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
     match command {
         Token::Create { label, days, user } => {
-            println!(
-                "{}",
-                issue(connection, &label, days, user.as_deref()).await?
-            );
+            let secret = issue(connection, &label, days, user.as_deref()).await?;
+            output::put_line(&secret)?;
         }
         Token::Join { minutes } => {
             let body = json!({"minutes": minutes});
             let answer = connection
                 .call("POST", "/api/v1/join-tokens", &body)
                 .await?;
-            println!("{}", answer["token"].as_str().unwrap_or_default());
+            output::put_line(answer["token"].as_str().unwrap_or_default())?;
             eprintln!(
                 "valid for {minutes} min; on the node: muster agent --server {} --token TOKEN",
                 connection.server
@@ -34,14 +33,14 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
                 let text = |field: &str| token[field].as_str().unwrap_or("").to_string();
                 table.row(["id", "user", "purpose", "label", "expires"].map(text));
             }
-            print!("{}", table.render());
+            output::put(&table.render())?;
         }
         Token::Revoke { id } => {
-            let path = format!("/api/v1/tokens/{id}");
+            let path = format!("/api/v1/tokens/{}", escape(&id));
             connection
                 .call("DELETE", &path, &serde_json::Value::Null)
                 .await?;
-            println!("token {id} revoked");
+            output::put_line(&format!("token {id} revoked"))?;
         }
     }
     Ok(Answer::Yes)

@@ -2,22 +2,28 @@
 
 use anyhow::Result;
 
-use super::{Answer, Connection};
+use super::{Answer, Connection, failure, output};
 use crate::arguments::Global;
 
 /// Prints both versions; a server that does not answer is said, and is no error.
 pub async fn version(global: &Global) -> Result<Answer> {
-    println!("muster {}", env!("CARGO_PKG_VERSION"));
+    output::put_line(concat!("muster ", env!("CARGO_PKG_VERSION")))?;
     let server = async {
         let connection = Connection::open(global).await?;
-        connection.ask("/version").await
+        let answer = connection.ask("/version").await;
+        answer.map_err(|error| failure::in_words(error, &connection))
     };
     match server.await {
-        Ok(info) => println!(
-            "server {}",
-            info["gitVersion"].as_str().unwrap_or("unknown")
-        ),
-        Err(error) => println!("server: none ({error:#})"),
+        Ok(info) => {
+            let version = info["gitVersion"].as_str().unwrap_or("unknown");
+            output::put_line(&format!("server {version}"))?;
+        }
+        Err(error) => {
+            // What to do about it is on the lines after the first.
+            let text = format!("{error:#}");
+            let first = text.lines().next().unwrap_or_default();
+            output::put_line(&format!("server none ({first})"))?;
+        }
     }
     Ok(Answer::Yes)
 }

@@ -2,132 +2,125 @@
 
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use futures::StreamExt;
+use anyhow::Result;
 use kube::api::DynamicObject;
+use kube::runtime::watcher::watch_object;
 use resources::registry::Kind;
-use serde_json::Value;
 
-use super::output::{self, Paint};
-use super::{Answer, Connection, kinds};
-use crate::arguments::Wait;
+use super::exit::Exit;
+use super::output::{self, Paint, Progress};
+use super::{Answer, Connection, failure, kinds, ranks};
+use crate::arguments::{SUCCEEDED, Until, Wait};
 
-/// How often a failed watch is tried again before the wait gives up.
-const MOST_ERRORS: u32 = 40;
+/// Where what came of a wait is said.
+type Say = fn(&str) -> Result<()>;
 
-/// How long to rest before trying again.
-const REST: Duration = Duration::from_millis(500);
-
-enum Until {
-    Gone,
-    Condition(String),
-}
-
-fn until(text: &str) -> Result<Until> {
-    match text.split_once('=') {
-        None if text == "delete" => Ok(Until::Gone),
-        Some(("condition", name)) if !name.is_empty() => Ok(Until::Condition(name.to_string())),
-        _ => bail!("--for: Invalid value: {text:?}: use condition=NAME or delete"),
-    }
-}
-
-/// Waits; yes when it happened, no when the time is over or it can't happen any more.
+/// Waits; yes when it happened, no when it can't happen any more.
 pub async fn wait(connection: &Connection, arguments: Wait) -> Result<Answer> {
-    let until = until(&arguments.until)?;
-    let (kind, name) = match arguments.target.split_once('/') {
-        Some((word, name)) => (kinds::kind(word)?, name.to_string()),
-        None => {
-            let (kind, _) = kinds::find_job(connection, &arguments.target).await?;
-            (kind, arguments.target.clone())
+    let until = &arguments.until;
+    let found = find(connection, &arguments.target).await;
+    let (kind, name) = match found {
+        Ok(found) => found,
+        Err(error) if matches!(until, Until::Gone) && is_missing(&error) => {
+            output::put_line(&format!("{} is gone", arguments.target))?;
+            return Ok(Answer::Yes);
         }
+        Err(error) => return Err(error),
     };
-    let waiting = follow(connection, kind, &name, &until);
+    let waiting = follow(connection, kind, &name, until, output::put_line);
     let seconds = Duration::from_secs(arguments.timeout);
     match tokio::time::timeout(seconds, waiting).await {
         Ok(answer) => answer,
         Err(_) => {
+            let waits = ["pytorchjobs", "jobs", "pods", "podgroups"].contains(&kind.plural);
+            let tell = if waits { "explain" } else { "describe" };
             eprintln!(
-                "{}/{name} was not there after {} s: {}; `muster explain` or `muster describe` says why",
-                kind.singular, arguments.timeout, arguments.until
+                "{}/{name}: {until} did not come within {} s\n  `muster {tell} {}/{name}` says how things are",
+                kind.singular, arguments.timeout, kind.singular
             );
-            Ok(Answer::No)
+            Ok(Answer::TimedOut)
         }
     }
 }
 
-async fn follow(connection: &Connection, kind: &Kind, name: &str, until: &Until) -> Result<Answer> {
-    let api = connection.api(kind);
-    let mut changes = std::pin::pin!(kube::runtime::watcher::watch_object(api, name));
-    let mut errors = 0;
+/// Waits for a job's end, however long it takes, and says it on standard error; yes when it
+/// succeeded.
+pub async fn until_success(connection: &Connection, kind: &Kind, name: &str) -> Result<Answer> {
+    let success = Until::Condition(SUCCEEDED.to_string());
+    follow(connection, kind, name, &success, output::tell).await
+}
+
+/// What is waited for exists when the wait begins; a bare name is a job's.
+async fn find(connection: &Connection, target: &str) -> Result<(&'static Kind, String)> {
+    let Some((word, name)) = target.split_once('/') else {
+        let (kind, _) = kinds::find_job(connection, target).await?;
+        return Ok((kind, target.to_string()));
+    };
+    let kind = kinds::kind(word)?;
+    connection.api(kind).get(name).await?;
+    Ok((kind, name.to_string()))
+}
+
+fn is_missing(error: &anyhow::Error) -> bool {
+    failure::exit_of(error) == Exit::NotFound
+}
+
+async fn follow(
+    connection: &Connection,
+    kind: &Kind,
+    name: &str,
+    until: &Until,
+    say: Say,
+) -> Result<Answer> {
+    let mut changes = std::pin::pin!(watch_object(connection.api(kind), name));
+    let mut progress = Progress::default();
     loop {
-        let object = match changes.next().await {
-            Some(Ok(object)) => object,
-            Some(Err(error)) => {
-                errors += 1;
-                if errors > MOST_ERRORS {
-                    return Err(error).context("the watch failed again and again");
-                }
-                tokio::time::sleep(REST).await;
-                continue;
-            }
-            None => bail!("the watch ended"),
-        };
-        errors = 0;
-        match (until, object) {
+        match (until, ranks::next(&mut changes).await?) {
             (Until::Gone, None) => {
-                println!("{}/{name} is gone", kind.singular);
+                say(&format!("{}/{name} is gone", kind.singular))?;
                 return Ok(Answer::Yes);
             }
-            (Until::Gone, Some(_)) => {}
+            (Until::Gone, Some(object)) => {
+                let (state, _) = kinds::state(&object);
+                progress.say(&format!("{}/{name} is {state}", kind.singular));
+            }
             (Until::Condition(_), None) => {
-                eprintln!("{}/{name} does not exist", kind.singular);
+                eprintln!("{}/{name} was deleted", kind.singular);
                 return Ok(Answer::No);
             }
             (Until::Condition(condition), Some(object)) => {
-                if let Some(answer) = judge(&object, kind, condition) {
+                if let Some(answer) = judge(&object, kind, condition, say)? {
                     return Ok(answer);
                 }
+                let (state, message) = kinds::state(&object);
+                progress.say(format!("{}/{name} is {state}  {message}", kind.singular).trim());
             }
         }
     }
 }
 
-/// Whether an object's condition is `True`.
-pub fn has_condition(object: &DynamicObject, name: &str) -> bool {
-    let conditions = object.data["status"]["conditions"].as_array();
-    conditions
-        .into_iter()
-        .flatten()
-        .any(|condition| is_true(condition, name))
-}
-
-fn is_true(condition: &Value, name: &str) -> bool {
-    condition["status"] == "True"
-        && condition["type"]
-            .as_str()
-            .is_some_and(|kind| kind.eq_ignore_ascii_case(name))
-}
-
-fn judge(object: &DynamicObject, kind: &Kind, wanted: &str) -> Option<Answer> {
+fn judge(object: &DynamicObject, kind: &Kind, wanted: &str, say: Say) -> Result<Option<Answer>> {
     let paint = Paint::stdout();
-    if has_condition(object, wanted) {
-        println!(
-            "{} {}",
-            output::name_of(object, kind),
-            paint.good(&format!("condition {wanted} met"))
-        );
-        return Some(Answer::Yes);
+    let name = output::name_of(object, kind);
+    if meets(object, wanted) {
+        let words = paint.good(&format!("condition {wanted} met"));
+        say(&format!("{name} {words}"))?;
+        return Ok(Some(Answer::Yes));
     }
-    // A job that is over can't get there any more: say so instead of waiting on.
-    let over = ["Succeeded", "Failed", "Complete"]
-        .into_iter()
-        .find(|end| has_condition(object, end))?;
-    println!(
-        "{} {}",
-        output::name_of(object, kind),
-        paint.bad(&format!("is {over}, not {wanted}"))
-    );
-    Some(Answer::No)
+    // What is over can't get there any more: say so instead of waiting on.
+    let Some(over) = kinds::ended(object) else {
+        return Ok(None);
+    };
+    let (_, message) = kinds::state(object);
+    let words = paint.bad(&format!("is {over}, not {wanted}"));
+    say(format!("{name} {words}  {message}").trim())?;
+    Ok(Some(Answer::No))
+}
+
+/// A Job's success is called Complete.
+fn meets(object: &DynamicObject, wanted: &str) -> bool {
+    kinds::has_condition(object, wanted)
+        || wanted == SUCCEEDED && kinds::has_condition(object, "Complete")
 }
 
 #[cfg(test)]
@@ -135,11 +128,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_to_wait_for_is_a_condition_or_delete() {
-        assert!(matches!(until("delete"), Ok(Until::Gone)));
-        assert!(matches!(until("condition=Ready"), Ok(Until::Condition(c)) if c == "Ready"));
-        for bad in ["", "condition=", "jsonpath=x", "ready"] {
-            assert!(until(bad).is_err(), "{bad}");
-        }
+    fn what_is_over_without_what_was_waited_for_is_a_no_and_complete_is_success() {
+        let job = |condition: &str| -> DynamicObject {
+            let status = serde_json::json!({"conditions": [{"type": condition, "status": "True"}]});
+            serde_json::from_value(serde_json::json!({"metadata": {"name": "j"}, "status": status}))
+                .unwrap()
+        };
+        let kind = kinds::kind("jobs").unwrap();
+        let judged = |condition: &str| judge(&job(condition), kind, SUCCEEDED, |_| Ok(())).unwrap();
+        assert_eq!(judged("Complete"), Some(Answer::Yes));
+        assert_eq!(judged("Failed"), Some(Answer::No));
+        assert_eq!(judged("Running"), None);
     }
 }

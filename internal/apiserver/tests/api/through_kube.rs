@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::{ConfigMap, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api as Resources, ResourceExt};
 use resources::kinds::PyTorchJob;
@@ -78,6 +79,38 @@ async fn a_watcher_sees_creates_changes_and_deletes_in_order() {
         maps.delete("b", &DeleteParams::default()).await.unwrap();
         assert_eq!(seen.try_next().await.unwrap().unwrap().name_any(), "b");
     }
+}
+
+#[tokio::test]
+async fn lists_and_watches_in_process_leave_field_managers_out_and_writes_keep_them() {
+    let api = Api::new();
+    let maps: Resources<ConfigMap> = Resources::namespaced(api.server.client(admin()), "default");
+    maps.create(&PostParams::default(), &map("a", "1"))
+        .await
+        .unwrap();
+    let managers = async || maps.get("a").await.unwrap().managed_fields().len();
+    assert_eq!(managers().await, 1);
+    let listed = maps.list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(listed[0].metadata.managed_fields, None);
+    let metadata = maps.list_metadata(&ListParams::default()).await.unwrap();
+    assert_eq!(metadata.items[0].metadata.managed_fields, None);
+    let config = watcher::Config::default();
+    let mut whole = watcher(maps.clone(), config.clone().streaming_lists())
+        .touched_objects()
+        .boxed();
+    let seen = whole.try_next().await.unwrap().unwrap();
+    assert_eq!(seen, listed[0]);
+    let of_metadata: Resources<PartialObjectMeta<ConfigMap>> =
+        Resources::namespaced(api.server.client(admin()), "default");
+    let mut metadata = watcher(of_metadata, config.streaming_lists())
+        .touched_objects()
+        .boxed();
+    let seen = metadata.try_next().await.unwrap().unwrap();
+    assert_eq!(seen.metadata, listed[0].metadata);
+    maps.replace("a", &PostParams::default(), &listed[0])
+        .await
+        .unwrap();
+    assert_eq!(managers().await, 1);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::PodGroup;
-use scheduler::{Bind, Event, GroupRef, Plan, PodRef, QueueView, Scheduler, Trial};
+use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, Trial};
 
 /// How long a gang is left alone whose binds would have broken an invariant.
 const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
@@ -25,6 +25,7 @@ impl Brain {
         Brain {
             scheduler: Scheduler::new(scheduler::Config {
                 scheduler_names: names.clone(),
+                ..scheduler::Config::default()
             }),
             cluster: invariants::Cluster::new(names),
         }
@@ -53,6 +54,10 @@ impl Brain {
         let violations = self.gate(&mut plan, now);
         for bind in &plan.binds {
             self.cluster.assume(&placement(bind));
+        }
+        for Eviction { pod, .. } in &plan.evictions {
+            self.cluster
+                .see_leave(&pod_id(&pod.namespace, &pod.name), &pod.uid, true);
         }
         (plan, violations)
     }
@@ -99,6 +104,18 @@ impl Brain {
         self.scheduler.hold(group, until);
         self.cluster
             .retract(&pod_id(&pod.namespace, &pod.name), &pod.uid);
+    }
+
+    /// An eviction could not be written: the pod stays, and whoever it was for is not tried before
+    /// `until`.
+    pub(super) fn eviction_failed(&mut self, eviction: &Eviction, until: Timestamp) {
+        let pod = &eviction.pod;
+        self.scheduler.forget_eviction(pod);
+        if let Some(by) = &eviction.by {
+            self.scheduler.hold(by, until);
+        }
+        self.cluster
+            .see_leave(&pod_id(&pod.namespace, &pod.name), &pod.uid, false);
     }
 
     /// A status could not be written: it is to be said again.

@@ -1,10 +1,11 @@
 //! The scheduler's loop: watches feed the pure scheduler, its plans are held against the
-//! invariants and written down: bindings, statuses, conditions, events. Owns the writing
+//! invariants and written down: evictions, bindings, statuses, conditions, events. Owns the writing
 //! and its order; whom to place where is decided in `scheduler`.
 
 mod binder;
 mod board;
 mod brain;
+mod evictor;
 mod feed;
 mod lane;
 mod queues;

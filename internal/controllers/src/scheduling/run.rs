@@ -12,12 +12,13 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use scheduler::{Bind, Event, GroupRef, GroupUpdate, Plan, PodRef, Unscheduled};
+use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Unscheduled};
 use tokio::time::Instant;
 
 use super::binder::{self, Outcome};
 use super::board::ReportBoard;
 use super::brain::Brain;
+use super::evictor::{self, Evicted};
 use super::feed::{self, KINDS, Told};
 use super::lane::Lane;
 use super::queues::Book;
@@ -33,6 +34,8 @@ const GATHER: Duration = Duration::from_millis(5);
 const CHANGES_AT_ONCE: usize = 1024;
 /// How many bindings may be under way at once.
 const BINDS_IN_FLIGHT: usize = 64;
+/// How many evictions may be under way at once.
+const EVICTIONS_IN_FLIGHT: usize = 32;
 /// No new plan is made while so many binds wait to be written.
 const BINDS_WAITING_MAX: usize = 65_536;
 /// How many statuses and conditions may be under way at once.
@@ -79,6 +82,8 @@ struct Loop {
     plan_due: Option<Instant>,
     binds: VecDeque<Bind>,
     binding: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    evictions: VecDeque<Eviction>,
+    evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
     groups: Lane<GroupRef, GroupUpdate>,
     pods: Lane<PodKey, PodWord>,
     writes: FuturesUnordered<BoxFuture<'static, Written>>,
@@ -105,6 +110,8 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         plan_due: None,
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
+        evictions: VecDeque::new(),
+        evicting: FuturesUnordered::new(),
         groups: Lane::new(GROUP_WORDS_EVERY),
         pods: Lane::new(POD_WORDS_EVERY),
         writes: FuturesUnordered::new(),
@@ -125,6 +132,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
                 None => return,
             },
             Some(outcome) = this.binding.next(), if !this.binding.is_empty() => this.bound(outcome),
+            Some(evicted) = this.evicting.next(), if !this.evicting.is_empty() => this.evicted(evicted),
             Some(written) = this.writes.next(), if !this.writes.is_empty() => this.written(written),
             () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
         }
@@ -269,6 +277,7 @@ impl Loop {
             self.pods
                 .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
         }
+        self.evictions.extend(plan.evictions);
         self.binds.extend(plan.binds);
         for update in plan.groups {
             self.groups
@@ -295,6 +304,13 @@ impl Loop {
     }
 
     fn start_writes(&mut self, now: Instant) {
+        while self.evicting.len() < EVICTIONS_IN_FLIGHT {
+            let Some(eviction) = self.evictions.pop_front() else {
+                break;
+            };
+            self.evicting
+                .push(evictor::evict(self.client.clone(), eviction).boxed());
+        }
         // A pod's condition under way would undo what its binding says: that one waits its turn.
         for _ in 0..self.binds.len() {
             if self.binding.len() >= BINDS_IN_FLIGHT {
@@ -377,19 +393,49 @@ impl Loop {
             self.notes.note(&about, Kind::Normal, "Scheduled", &message);
             return;
         };
-        let failures = self.failures.entry(bind.group.clone()).or_insert(0);
-        let rest = REST_FIRST
-            .saturating_mul(1 << (*failures).min(16))
-            .min(REST_MAX);
-        *failures = failures.saturating_add(1);
         tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
         let message = format!("binding to node {} was refused: {said}", bind.node);
         self.notes
             .note(&about, Kind::Warning, "FailedScheduling", &message);
-        let until = Timestamp::now()
-            .checked_add(jiff::SignedDuration::try_from(rest).unwrap_or_default())
-            .unwrap_or(Timestamp::MAX);
+        let until = self.rest(&bind.group);
         self.brain.lock().bind_failed(&bind.pod, &bind.group, until);
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    /// Until when a gang rests for which something failed.
+    fn rest(&mut self, group: &GroupRef) -> Timestamp {
+        let failures = self.failures.entry(group.clone()).or_insert(0);
+        let rest = REST_FIRST
+            .saturating_mul(1 << (*failures).min(16))
+            .min(REST_MAX);
+        *failures = failures.saturating_add(1);
+        Timestamp::now()
+            .checked_add(jiff::SignedDuration::try_from(rest).unwrap_or_default())
+            .unwrap_or(Timestamp::MAX)
+    }
+
+    fn evicted(&mut self, evicted: Evicted) {
+        let Evicted { eviction, refused } = evicted;
+        let about = about_pod(&eviction.pod);
+        let Some(said) = refused else {
+            self.notes.note(
+                &about,
+                Kind::Normal,
+                eviction.why.as_str(),
+                &eviction.message,
+            );
+            return;
+        };
+        let (pod, namespace) = (&eviction.pod.name, &eviction.pod.namespace);
+        tracing::warn!(%pod, %namespace, said, "an eviction was refused");
+        let message = format!("the eviction ({}) was refused: {said}", eviction.message);
+        self.notes
+            .note(&about, Kind::Warning, "FailedEviction", &message);
+        let until = match &eviction.by {
+            Some(by) => self.rest(by),
+            None => Timestamp::now(),
+        };
+        self.brain.lock().eviction_failed(&eviction, until);
         self.plan_by(Instant::now() + self.gather);
     }
 

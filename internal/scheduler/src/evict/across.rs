@@ -15,7 +15,7 @@ use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::Reclaim;
 use crate::queue::{QueueIx, Queues, Share};
-use crate::resource::{Demand, PODS};
+use crate::resource::{Demand, PODS, Room};
 use crate::state::Scheduler;
 
 /// Which of the queues on a level loses first. Lesser goes first: the reverse of whose turn it is.
@@ -28,12 +28,12 @@ struct Lender {
     left: QueueIx,
     right: QueueIx,
     cursor: Cursor,
+    bitten: bool,
     done: bool,
 }
 
 /// The queues that something may be taken back from.
 pub(super) struct Lenders {
-    own: QueueIx,
     demand: Demand,
     lenders: Vec<Lender>,
     places: BTreeMap<QueueIx, Place>,
@@ -50,7 +50,6 @@ impl Lenders {
         now: Timestamp,
     ) -> Lenders {
         let mut all = Lenders {
-            own,
             demand: ask.demand.clone(),
             lenders: Vec::new(),
             places: BTreeMap::new(),
@@ -86,6 +85,7 @@ impl Lenders {
                 left: fork.left,
                 right: fork.right,
                 cursor: Cursor::new(name, limit),
+                bitten: false,
                 done: false,
             });
         }
@@ -131,6 +131,14 @@ impl Lenders {
     }
 }
 
+/// Would this one queue be within its share with the demand?
+fn within(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
+    let mut asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
+    asked.all(|(ix, amount)| {
+        queues.allocated(at, *ix).saturating_add(*amount) <= queues.allocatable(at, *ix)
+    })
+}
+
 fn above_deserved(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
     let asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
     asked
@@ -161,6 +169,7 @@ impl Candidates for Lenders {
             match lender.cursor.next(state, self.now) {
                 Some(mut bite) => {
                     bite.why = EvictionReason::Reclaimed;
+                    lender.bitten = true;
                     self.last = Some(at);
                     return Some(bite);
                 }
@@ -169,8 +178,20 @@ impl Candidates for Lenders {
         }
     }
 
+    /// Where branches part above the taker's queue, its branch is within its share, or nearer to it
+    /// than those that lose.
     fn admits(&self, state: &Scheduler) -> bool {
-        state.queues.within_share(self.own, &self.demand, 1)
+        let queues = &state.queues;
+        let mut more = Room::default();
+        more.add(&self.demand, 1);
+        let bitten = self.lenders.iter().filter(|lender| lender.bitten);
+        bitten.into_iter().all(|lender| {
+            let nearer = || {
+                let taker = queues.dominant_share_with(lender.left, &more);
+                taker <= queues.dominant_share(lender.right)
+            };
+            within(queues, lender.left, &self.demand) || nearer()
+        })
     }
 }
 

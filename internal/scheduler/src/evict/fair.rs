@@ -92,6 +92,14 @@ impl Sharers {
         }
     }
 
+    /// Does its own queue, with the gang, hold no more than its quota of what it is short of?
+    fn within_quota(&self, queues: &Queues) -> bool {
+        self.short.iter().all(|ix| {
+            let asked = self.demand.get(*ix);
+            queues.quota_left(self.own, *ix, self.own, asked) >= 0
+        })
+    }
+
     fn has_any(&mut self, state: &Scheduler, queue: QueueIx) -> bool {
         if self.second {
             return self
@@ -175,6 +183,12 @@ impl Sharers {
             if queue == self.own {
                 let mut bite = next(self, state)?;
                 bite.why = EvictionReason::Preempted;
+                return Some(bite);
+            }
+            if self.within_quota(&state.queues) {
+                // What it takes is its own: no share need be compared.
+                let mut bite = next(self, state)?;
+                bite.why = EvictionReason::Reclaimed;
                 return Some(bite);
             }
             let fork = state.queues.lowest_common_level(self.own, queue);

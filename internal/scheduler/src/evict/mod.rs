@@ -28,7 +28,7 @@ mod nominate;
 mod quota;
 mod search;
 mod stale;
-mod txn;
+pub(crate) mod txn;
 mod within;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,17 +59,20 @@ pub(crate) enum Sought {
     Made,
     /// Nobody may be evicted, or it would not help; why.
     Nobody(String),
+    /// The same, until time has passed.
+    NotYet(String),
 }
 
 impl Scheduler {
     /// Seeks evictions for the gangs that wait, in the order of their turns. True if somebody was
-    /// placed.
+    /// placed. Nobody is `served` twice in one plan.
     pub(crate) fn evict_for(
         &mut self,
         waiting: &[GangKey],
         now: Timestamp,
         plan: &mut Plan,
         obstacles: &mut BTreeMap<GangKey, Obstacle>,
+        served: &mut BTreeSet<GangKey>,
     ) -> bool {
         let mut made = false;
         let mut searches = 0;
@@ -78,6 +81,11 @@ impl Scheduler {
                 continue;
             };
             if !obstacle.is_of_room() {
+                continue;
+            }
+            if served.contains(key) {
+                // Two sets may be more than one needs for both: its next member waits its turn.
+                self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 continue;
             }
             let likeness = self.likeness(key);
@@ -99,8 +107,14 @@ impl Scheduler {
             match sought {
                 Sought::Made => {
                     made = true;
+                    served.insert(key.clone());
                     if self.gangs.get(key).is_none_or(|gang| gang.line.is_none()) {
                         obstacles.remove(key);
+                    }
+                }
+                Sought::NotYet(why) => {
+                    if let Some(obstacle) = obstacles.get_mut(key) {
+                        obstacle.no_evictions(&why);
                     }
                 }
                 Sought::Nobody(why) => {
@@ -145,13 +159,15 @@ impl Scheduler {
         }
         if let Some(then) = again {
             self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
-            // What was refused now is not refused for good.
-            self.version += 1;
         }
         if reasons.is_empty() {
             reasons.push("evictions are switched off".into());
         }
-        (Sought::Nobody(reasons.join("; ")), cost)
+        let why = reasons.join("; ");
+        if again.is_some() {
+            return (Sought::NotYet(why), cost);
+        }
+        (Sought::Nobody(why), cost)
     }
 
     /// The ways in which a gang may come to room, in order: by the rules of its queue.
@@ -236,9 +252,19 @@ impl Scheduler {
         for loser in losers {
             self.settle(&loser);
         }
+        let leavers: BTreeSet<PodKey> = bites
+            .iter()
+            .flat_map(|bite| &bite.pods)
+            .filter(|pod| self.is_leaving(pod))
+            .cloned()
+            .collect();
+        if !leavers.is_empty() {
+            self.hold_back(key, &placed);
+        }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.won = Some(age);
+            gang.awaits.extend(leavers);
         }
         let bound = placed
             .into_iter()

@@ -121,7 +121,12 @@ impl Scheduler {
                 self.give_up(&key);
                 continue;
             }
-            let fits = self.fits_now(&held, false);
+            let waits = self.still_awaits(&key);
+            let fits = if waits {
+                vec![false; held.len()]
+            } else {
+                self.fits_now(&held, false)
+            };
             let stages = self.staged(&key, &held, &fits);
             let bound: Vec<Placement> = held
                 .iter()
@@ -149,6 +154,44 @@ impl Scheduler {
             self.settle(&key);
             self.write_binds(&key, bound, &mut plan.binds);
         }
+    }
+
+    /// Is somebody on the way out who was evicted for the gang? Those who left are forgotten.
+    fn still_awaits(&mut self, key: &GangKey) -> bool {
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return false;
+        };
+        let mut awaits = std::mem::take(&mut gang.awaits);
+        awaits.retain(|pod| self.is_leaving(pod));
+        let waits = !awaits.is_empty();
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.awaits = awaits;
+        }
+        waits
+    }
+
+    pub(crate) fn is_leaving(&self, pod: &PodKey) -> bool {
+        self.pods
+            .get(pod)
+            .is_some_and(|pod| pod.stage == Stage::Leaving)
+    }
+
+    /// Lets members that would be bound at once wait for those who are evicted for their gang:
+    /// until these have left, their queues hold what they hold.
+    pub(crate) fn hold_back(&mut self, key: &GangKey, placed: &[Placement]) {
+        for placement in placed {
+            if self.is_bound(&placement.pod) {
+                let standing = Standing {
+                    stage: Stage::Pipelined,
+                    node: Some(placement.node),
+                    devices: placement.devices.clone(),
+                    assumed: false,
+                    evicting: None,
+                };
+                self.restand(&placement.pod, standing);
+            }
+        }
+        self.settle(key);
     }
 
     /// The places held for a gang, in rank order.
@@ -187,6 +230,9 @@ impl Scheduler {
         for placement in self.held_places(key) {
             self.restand(&placement.pod, Standing::pending());
         }
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.awaits.clear();
+        }
         self.settle(key);
     }
 
@@ -201,6 +247,9 @@ impl Scheduler {
         match bound {
             Some(placed) => {
                 self.keep(txn);
+                if let Some(gang) = self.gangs.get_mut(key) {
+                    gang.awaits.clear();
+                }
                 self.write_binds(key, placed, &mut plan.binds);
             }
             None => self.undo(txn),

@@ -59,6 +59,15 @@ enum Undo {
     Gang(GangKey, Past),
 }
 
+impl Undo {
+    fn tried(&self) -> Option<GangKey> {
+        match self {
+            Undo::Gang(key, _) => Some(key.clone()),
+            Undo::Pod(..) => None,
+        }
+    }
+}
+
 /// Changes that are not decided yet. Must end in `keep` or `undo`.
 #[derive(Debug)]
 pub(crate) struct Txn {
@@ -96,7 +105,12 @@ impl Scheduler {
 
     /// Leaves the state as it was at `begin`.
     pub(crate) fn undo(&mut self, mut txn: Txn) {
+        let tried: BTreeSet<GangKey> = txn.log.iter().filter_map(Undo::tried).collect();
         self.undo_to(&mut txn, 0);
+        for key in tried {
+            // What was undone last is what it is to be settled by.
+            self.settle(&key);
+        }
         self.changed = txn.changed;
         self.wake = txn.wake;
         self.stirred = txn.stirred;

@@ -8,12 +8,17 @@ use super::across::Lenders;
 use super::candidates::{Bite, Cursor, Limit};
 use super::search::{Ask, Candidates, Found};
 use crate::gang::GangKey;
+use crate::queue::{QueueIx, ROOT};
+use crate::resource::{Demand, Ix, PODS};
 use crate::state::Scheduler;
 
 /// One queue's gangs that come after the one that wants room.
 struct Juniors {
     cursor: Cursor,
     now: Timestamp,
+    demand: Demand,
+    /// The queues on the way to the root, and what each held of what is asked for.
+    held: Vec<(QueueIx, Vec<(Ix, i64)>)>,
 }
 
 impl Candidates for Juniors {
@@ -21,8 +26,18 @@ impl Candidates for Juniors {
         self.cursor.next(state, self.now)
     }
 
-    fn admits(&self, _: &Scheduler) -> bool {
-        true
+    /// A queue beyond its share must not grow by evictions: what it borrows it has from what is
+    /// idle, and others would take it back.
+    fn admits(&self, state: &Scheduler) -> bool {
+        let queues = &state.queues;
+        self.held.iter().all(|(at, held)| {
+            held.iter().all(|(ix, before)| {
+                let with = queues
+                    .allocated(*at, *ix)
+                    .saturating_add(self.demand.get(*ix));
+                with <= *before || with <= queues.allocatable(*at, *ix)
+            })
+        })
     }
 }
 
@@ -39,7 +54,7 @@ impl Candidates for Both {
     }
 
     fn admits(&self, state: &Scheduler) -> bool {
-        self.lenders.admits(state)
+        self.lenders.admits(state) && self.juniors.admits(state)
     }
 }
 
@@ -51,7 +66,7 @@ impl Scheduler {
         ask: &Ask,
         now: Timestamp,
     ) -> Result<Found, Refusal> {
-        let (mut juniors, queue) = self.own_juniors(key, now)?;
+        let (mut juniors, queue) = self.own_juniors(key, ask, now)?;
         match self.search(key, ask, &mut juniors, now) {
             Some(found) => Ok(found),
             None => Err(self.no_use(
@@ -69,13 +84,18 @@ impl Scheduler {
         ask: &Ask,
         now: Timestamp,
     ) -> Option<Found> {
-        let (juniors, _) = self.own_juniors(key, now).ok()?;
+        let (juniors, _) = self.own_juniors(key, ask, now).ok()?;
         let priority = self.priority_of(self.gangs.get(key)?);
         let lenders = Lenders::new(self, ask.payer?.queue, ask, priority, now);
         self.search(key, ask, &mut Both { lenders, juniors }, now)
     }
 
-    fn own_juniors(&self, key: &GangKey, now: Timestamp) -> Result<(Juniors, String), Refusal> {
+    fn own_juniors(
+        &self,
+        key: &GangKey,
+        ask: &Ask,
+        now: Timestamp,
+    ) -> Result<(Juniors, String), Refusal> {
         let Some(gang) = self.gangs.get(key) else {
             return Err(Refusal::at_once("it is gone"));
         };
@@ -84,6 +104,8 @@ impl Scheduler {
         let mut juniors = Juniors {
             cursor: Cursor::new(&queue, limit),
             now,
+            demand: ask.demand.clone(),
+            held: self.held_on_the_way(ask),
         };
         if limit == Limit::Nobody {
             return Err(Refusal::at_once(format!(
@@ -104,6 +126,17 @@ impl Scheduler {
         }
         juniors.cursor.rewind();
         Ok((juniors, queue))
+    }
+
+    fn held_on_the_way(&self, ask: &Ask) -> Vec<(QueueIx, Vec<(Ix, i64)>)> {
+        let own = ask.payer.map_or(ROOT, |payer| payer.queue);
+        let way = self.queues.path(own).filter(|at| *at != ROOT);
+        way.map(|at| {
+            let asked = ask.demand.0.iter().filter(|(ix, _)| *ix != PODS);
+            let held = asked.map(|(ix, _)| (*ix, self.queues.allocated(at, *ix)));
+            (at, held.collect())
+        })
+        .collect()
     }
 
     /// A search that came to nothing; looked at again when somebody's minimum runtime is over.

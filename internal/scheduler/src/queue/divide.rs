@@ -1,41 +1,11 @@
-//! Entitlements: how what there is is divided among those who ask, level by level and resource by
-//! resource. Whole units throughout, and never more than there is:
-//!
-//! 1. what is reserved for a queue and asked for; what is reserved and not asked for is set aside;
-//! 2. what a queue deserves and asks for;
-//! 3. the rest by surplus weight among those who still ask, the higher priority first. Parts are
-//!    rounded down, and the units that are left go to the largest remainders, then to the older.
-//!
-//! Where 1 or 2 cannot be had in full, the higher priority goes first, and equals get parts in
-//! proportion to what they ask.
+//! Entitlements: what there is, divided level by level and resource by resource among those who
+//! ask (`portion`). Made again only when what is requested, what there is or the tree changed.
 
-use std::cmp::Reverse;
-
+use crate::queue::portion::{Claim, share_out};
 use crate::queue::rules::WEIGHT_UNIT;
-use crate::queue::{QueueIx, Queues, ROOT};
+use crate::queue::share::{Share, ratio};
+use crate::queue::{Door, QueueIx, Queues, ROOT};
 use crate::resource::{Ix, PODS, Room, unit};
-
-/// What one of those who share asks for.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Claim {
-    pub(super) wants: i64,
-    pub(super) reserved: i64,
-    pub(super) deserved: i64,
-    pub(super) weight: i64,
-    pub(super) priority: i32,
-    /// What it used of late, where that counts.
-    pub(super) usage: i64,
-    /// Its place by age.
-    pub(super) rank: usize,
-    pub(super) got: i64,
-}
-
-/// How much more than its weight says recent usage counts, in thousandths; and what all is.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Memory {
-    pub(super) strength: i64,
-    pub(super) total: i64,
-}
 
 impl Queues {
     /// Brings the tree, and the entitlements where something moved, up to date. What there is to
@@ -59,6 +29,9 @@ impl Queues {
             .collect();
         for ix in resources {
             self.divide(ix);
+        }
+        for at in 0..self.table.len() {
+            self.table[at].size = self.size(at);
         }
     }
 
@@ -120,7 +93,7 @@ impl Queues {
     fn own_wants(&self, at: QueueIx, ix: Ix) -> i64 {
         let own = &self.table[at].own;
         match self.rules(at) {
-            Some(rules) if rules.door == super::Door::Open => own.requested.get(ix),
+            Some(rules) if rules.door == Door::Open => own.requested.get(ix),
             Some(_) => own.allocated.get(ix),
             None if at == ROOT => own.allocated.get(ix),
             None => 0,
@@ -168,135 +141,17 @@ impl Queues {
         share.min(rules.ceiling(ix).unwrap_or(i64::MAX))
     }
 
+    fn size(&self, at: QueueIx) -> Share {
+        let resources = (0..self.pool.len()).map(|ix| ix as Ix);
+        let parts = resources.filter(|ix| self.counts(*ix)).map(|ix| {
+            let all = self.pool.get(ix);
+            ratio(self.allocatable(at, ix).min(all), all)
+        });
+        Share(parts.sum())
+    }
+
     /// Does the resource count in shares? How many pods there are does not.
     pub(super) fn counts(&self, ix: Ix) -> bool {
         ix != PODS && self.pool.get(ix) > 0
-    }
-}
-
-/// Divides a pool among claims: see the module's head.
-pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
-    let aside = |claim: &Claim| (claim.reserved - claim.wants).max(0);
-    let aside = claims.iter().map(aside).fold(0, i64::saturating_add);
-    let mut left = pool.saturating_sub(aside).max(0);
-    grant(&mut left, unit, claims, |claim| {
-        claim.reserved.min(claim.wants)
-    });
-    grant(&mut left, unit, claims, |claim| {
-        claim.deserved.min(claim.wants)
-    });
-    let mut tiers: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
-    tiers.sort_unstable_by_key(|priority| Reverse(*priority));
-    tiers.dedup();
-    for priority in tiers {
-        surplus(&mut left, unit, claims, priority, memory);
-    }
-}
-
-/// Raises every claim to its goal, or as near to it as what is left allows.
-fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
-    let short = |claim: &Claim| (goal(claim) - claim.got).max(0);
-    let mut by_priority: Vec<usize> = (0..claims.len()).collect();
-    by_priority.sort_unstable_by_key(|at| (Reverse(claims[*at].priority), claims[*at].rank));
-    let priorities: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
-    for tier in by_priority.chunk_by(|a, b| priorities[*a] == priorities[*b]) {
-        let asked: i128 = tier.iter().map(|at| i128::from(short(&claims[*at]))).sum();
-        let pool = i128::from(*left);
-        let mut remainders = Vec::new();
-        for at in tier {
-            let part = i128::from(short(&claims[*at]));
-            if asked <= pool {
-                claims[*at].got += part as i64;
-                *left -= part as i64;
-            } else if part > 0 {
-                let given = (part * pool / asked) as i64 / unit * unit;
-                claims[*at].got += given;
-                *left -= given;
-                let short = part * pool - i128::from(given) * asked;
-                remainders.push((Reverse(short), claims[*at].rank, *at));
-            }
-        }
-        hand_out(left, unit, claims, remainders, &goal);
-    }
-}
-
-/// Divides what is left by weight among those of a priority who still ask.
-fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memory: Memory) {
-    // Every round but the last satisfies somebody.
-    for _ in 0..=claims.len() {
-        let asks = |claim: &Claim| {
-            claim.priority == priority && claim.wants > claim.got && claim.weight > 0
-        };
-        let weights = weigh(claims, asks, memory);
-        let all: i128 = weights.iter().map(|(_, weight)| *weight).sum();
-        if all == 0 || *left == 0 {
-            return;
-        }
-        let pool = i128::from(*left);
-        let mut again = false;
-        let mut remainders = Vec::new();
-        for (at, weight) in weights {
-            let claim = &mut claims[at];
-            let short = claim.wants - claim.got;
-            let part = pool * weight;
-            let given = if i128::from(short) * all <= part {
-                again |= i128::from(short) * all < part;
-                short
-            } else {
-                let given = (part / all) as i64 / unit * unit;
-                let rest = part - i128::from(given) * all;
-                remainders.push((Reverse(rest), claim.rank, at));
-                given
-            };
-            claim.got += given;
-            *left -= given;
-        }
-        if !again {
-            hand_out(left, unit, claims, remainders, |claim| claim.wants);
-            return;
-        }
-    }
-}
-
-/// Weights as they count: less for who used more than its part of late.
-fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec<(usize, i128)> {
-    let asking: Vec<usize> = (0..claims.len()).filter(|at| asks(&claims[*at])).collect();
-    if memory.strength == 0 || memory.total <= 0 {
-        let weights = asking
-            .iter()
-            .map(|at| (*at, i128::from(claims[*at].weight)));
-        return weights.collect();
-    }
-    let all: i128 = asking.iter().map(|at| i128::from(claims[*at].weight)).sum();
-    let weights = asking.into_iter().map(|at| {
-        // w + k (w - u), all as parts of a million.
-        let weight = i128::from(claims[at].weight) * 1_000_000 / all;
-        let usage = i128::from(claims[at].usage) * 1_000_000 / i128::from(memory.total);
-        let strength = i128::from(memory.strength);
-        let counted = weight + strength * (weight - usage) / i128::from(WEIGHT_UNIT);
-        (at, counted.max(0))
-    });
-    weights.collect()
-}
-
-/// Hands out single units, to the largest remainders first.
-fn hand_out(
-    left: &mut i64,
-    unit: i64,
-    claims: &mut [Claim],
-    mut remainders: Vec<(Reverse<i128>, usize, usize)>,
-    goal: impl Fn(&Claim) -> i64,
-) {
-    remainders.sort_unstable();
-    for (Reverse(remainder), _, at) in remainders {
-        if *left == 0 {
-            return;
-        }
-        if remainder > 0 {
-            let short = (goal(&claims[at]) - claims[at].got).max(0);
-            let given = unit.min(*left).min(short);
-            claims[at].got += given;
-            *left -= given;
-        }
     }
 }

@@ -20,7 +20,7 @@
 //!
 //! **Turns** (`turns`): on every level the queue of higher priority; then one that is not above
 //! its share; one that stays within what it deserves with its next gang; the smaller dominant
-//! share; the older.
+//! share, with its next gang and without; the one entitled to less; the older.
 //!
 //! # In others' words
 //!
@@ -46,9 +46,12 @@
 //! | Koordinator `allow-lent-resource: "false"` | `guarantee` equal to `deserved`, or a lending limit of 0 |
 
 mod account;
+#[allow(dead_code, reason = "asked by preemption and reclaim")]
+mod borrow;
 mod divide;
 mod limits;
 mod pick;
+mod portion;
 pub(crate) mod rules;
 #[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod share;
@@ -56,6 +59,9 @@ mod tree;
 mod turns;
 mod usage;
 mod view;
+
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -134,6 +140,8 @@ pub(crate) struct Queue {
     entitled: Room,
     /// What its own gangs are entitled to beside its children.
     own_entitled: Room,
+    /// How much it may hold as its share, over all resources: settles ties.
+    size: Share,
     /// What it held of late, as an average that forgets.
     usage: Room,
     /// What it held at the end of the last plan.

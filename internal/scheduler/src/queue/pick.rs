@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound::{Excluded, Unbounded};
-use std::sync::Arc;
 
 use crate::gang::GangKey;
 use crate::line::LineKey;
@@ -78,6 +77,11 @@ impl Picker {
         Picker { queue, way }
     }
 
+    /// Is the order another than that of the line?
+    pub(crate) fn by_user(&self) -> bool {
+        matches!(self.way, Way::Users { .. })
+    }
+
     /// Who is next; the same one until it is dealt with.
     pub(crate) fn next(&mut self, queues: &Queues) -> Option<GangKey> {
         let node = queues.at(self.queue);
@@ -109,8 +113,9 @@ impl Picker {
         }
     }
 
-    /// The one that was next is dealt with. `place` is where it stood in the line.
-    pub(crate) fn done(&mut self, place: Option<LineKey>) {
+    /// The one that was next is dealt with. `place` is where it stood in the line; `grows` is
+    /// true if it got its minimum and members beyond that wait, whose turn comes later.
+    pub(crate) fn done(&mut self, place: Option<LineKey>, grows: bool) {
         match &mut self.way {
             Way::Line(after) => *after = place.max(after.take()),
             Way::Users {
@@ -119,6 +124,9 @@ impl Picker {
                 turn,
             } => {
                 if let Some(line) = lines.get_mut(*turn) {
+                    if let Some(gang) = line.gangs.get(line.next).filter(|_| grows) {
+                        line.gangs.push(gang.clone());
+                    }
                     line.next += 1;
                 }
                 if *policy == Policy::RoundRobin {
@@ -141,7 +149,6 @@ impl Queues {
 
     /// Notes that a user's gang was served, so that the next turn is another's.
     pub(crate) fn serve(&mut self, queue: QueueIx, user: UserIx) {
-        let name: Arc<str> = Arc::from(self.user_name(user));
-        self.table[queue].served = Some(name);
+        self.table[queue].served = self.users.get(user).cloned();
     }
 }

@@ -21,6 +21,8 @@ struct Key {
     /// Its dominant share with its next gang, and without.
     with: Share,
     without: Share,
+    /// What it is entitled to: the weaker queue goes first.
+    size: Share,
     rank: usize,
 }
 
@@ -147,6 +149,7 @@ impl Key {
             beyond,
             with,
             without: queues.dominant_share(at),
+            size: queues.table[at].size,
             rank: queues.table[at].rank,
         }
     }
@@ -164,6 +167,7 @@ impl Key {
                 beyond: false,
                 with: Share::NONE,
                 without: Share::NONE,
+                size: Share::NONE,
                 rank: usize::MAX,
             };
         }
@@ -178,6 +182,7 @@ impl Key {
             beyond,
             with,
             without: queues.dominant(held, &none, share).0,
+            size: Share::NONE,
             rank: usize::MAX,
         }
     }

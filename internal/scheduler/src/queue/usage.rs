@@ -6,7 +6,7 @@
 use jiff::Timestamp;
 
 use crate::queue::Queues;
-use crate::queue::divide::Memory;
+use crate::queue::portion::Memory;
 use crate::resource::Ix;
 
 /// How the past counts.

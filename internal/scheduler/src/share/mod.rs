@@ -201,11 +201,7 @@ impl Wish {
     }
 }
 
-fn said<'a>(
-    notes: &'a BTreeMap<String, String>,
-    name: &str,
-    customary: &str,
-) -> Option<&'a str> {
+fn said<'a>(notes: &'a BTreeMap<String, String>, name: &str, customary: &str) -> Option<&'a str> {
     let words = [name, customary].into_iter().filter_map(|n| notes.get(n));
     words.map(|word| word.trim()).find(|word| !word.is_empty())
 }
@@ -215,7 +211,9 @@ mod tests {
     use super::*;
 
     fn read(notes: &[(&str, &str)], asked: i64) -> Wish {
-        let notes = notes.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let notes = notes
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
         let meta = ObjectMeta {
             annotations: Some(notes.collect()),
             ..ObjectMeta::default()
@@ -230,11 +228,31 @@ mod tests {
     #[test]
     fn a_share_is_read_from_either_spelling() {
         let table = [
-            (vec![("muster.io/gpu-fraction", "0.5")], 0, share(Part::Milli(500), 1)),
-            (vec![("gpu-fraction", "0.25")], 1, share(Part::Milli(250), 1)),
-            (vec![("muster.io/gpu-memory", "2000")], 0, share(Part::Memory(2000), 1)),
-            (vec![("gpu-memory", "1"), ("gpu-fraction-num-devices", "3")], 0, share(Part::Memory(1), 3)),
-            (vec![("muster.io/gpu-fraction", "0.5")], 2, share(Part::Milli(500), 2)),
+            (
+                vec![("muster.io/gpu-fraction", "0.5")],
+                0,
+                share(Part::Milli(500), 1),
+            ),
+            (
+                vec![("gpu-fraction", "0.25")],
+                1,
+                share(Part::Milli(250), 1),
+            ),
+            (
+                vec![("muster.io/gpu-memory", "2000")],
+                0,
+                share(Part::Memory(2000), 1),
+            ),
+            (
+                vec![("gpu-memory", "1"), ("gpu-fraction-num-devices", "3")],
+                0,
+                share(Part::Memory(1), 3),
+            ),
+            (
+                vec![("muster.io/gpu-fraction", "0.5")],
+                2,
+                share(Part::Milli(500), 2),
+            ),
             (vec![], 2, None),
         ];
         for (notes, asked, want) in table {

@@ -77,6 +77,10 @@ fn same_but_images(new: &Value, old: &Value) -> bool {
                     Some(image) => map.insert("image".to_owned(), image.clone()),
                     None => map.remove("image"),
                 };
+                // The pull policy comes with the first image, by default.
+                if before.get("imagePullPolicy").is_none() {
+                    map.remove("imagePullPolicy");
+                }
             }
             json::same(&now, before)
         })

@@ -1,0 +1,94 @@
+//! What the commands take that run something on this machine: server, agent, checks.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use clap::Args;
+
+use super::name_and_value;
+
+/// Where the server listens when nothing else is said.
+pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
+
+#[derive(Args, Debug)]
+pub struct Up {
+    #[command(flatten)]
+    pub server: ServerOptions,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Args, Debug)]
+pub struct Server {
+    #[command(flatten)]
+    pub server: ServerOptions,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct ServerOptions {
+    /// The address for everything: API, web UI and agents
+    #[arg(long, env = "MUSTER_LISTEN", default_value = DEFAULT_LISTEN, value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Another name or address that the server's certificate is for (repeatable)
+    #[arg(long = "advertise", value_name = "NAME")]
+    pub advertise: Vec<String>,
+    /// A file with the first administrator's password, used at the first start only
+    /// [default: draw one, print it, and keep it in server/first-password]
+    #[arg(long, value_name = "FILE")]
+    pub first_password_file: Option<PathBuf>,
+    /// Seconds a node may be silent before its pods are declared lost
+    #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
+    pub node_grace: u64,
+}
+
+#[derive(Args, Debug)]
+pub struct Agent {
+    /// The server's address, as https://HOST:PORT
+    #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
+    pub server: String,
+    /// A join token (`muster token join`); needed until the agent has its certificate
+    #[arg(
+        long,
+        env = "MUSTER_JOIN_TOKEN",
+        value_name = "TOKEN",
+        hide_env_values = true
+    )]
+    pub token: Option<String>,
+    /// The file with the server's CA certificate (server/ca.pem on the server)
+    /// [default: the fingerprint inside the join token]
+    #[arg(long, value_name = "FILE")]
+    pub ca: Option<PathBuf>,
+    #[command(flatten)]
+    pub machine: MachineOptions,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct MachineOptions {
+    /// The node's name [default: the host's name]
+    #[arg(long, value_name = "NAME")]
+    pub node_name: Option<String>,
+    /// The address that other nodes reach this one by [default: the one that leads to the
+    /// server]
+    #[arg(long, value_name = "IP")]
+    pub node_address: Option<IpAddr>,
+    /// A machine description (TOML) that stands in for this machine's GPUs, for tests and
+    /// demos
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Let pods that name an image run their command on the host, without the image
+    #[arg(long)]
+    pub host_images: bool,
+    /// The CRI runtime's socket, such as /run/containerd/containerd.sock
+    #[arg(long, value_name = "SOCKET")]
+    pub cri: Option<PathBuf>,
+    /// A label for the node, as NAME=VALUE (repeatable)
+    #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
+    pub labels: Vec<(String, String)>,
+}
+
+#[derive(Args, Debug)]
+pub struct Doctor {
+    /// A machine description to check in place of this machine's GPUs
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+}

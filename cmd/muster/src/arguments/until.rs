@@ -1,0 +1,48 @@
+//! What `muster wait` may wait for.
+
+/// The condition that means success.
+pub const SUCCEEDED: &str = "Succeeded";
+
+/// What a wait is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Until {
+    /// It is deleted.
+    Gone,
+    /// A condition is true, or a pod's phase is this.
+    Condition(String),
+}
+
+impl std::fmt::Display for Until {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Until::Gone => f.write_str("delete"),
+            Until::Condition(name) => write!(f, "condition={name}"),
+        }
+    }
+}
+
+/// Reads `condition=NAME` or `delete`.
+pub fn until(text: &str) -> Result<Until, String> {
+    match text.split_once('=') {
+        None if text == "delete" => Ok(Until::Gone),
+        Some(("condition", name)) if !name.is_empty() => Ok(Until::Condition(name.to_string())),
+        _ => Err("use condition=NAME or delete".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_to_wait_for_is_a_condition_or_delete() {
+        assert_eq!(until("delete"), Ok(Until::Gone));
+        assert_eq!(
+            until("condition=Ready"),
+            Ok(Until::Condition("Ready".to_string()))
+        );
+        for bad in ["", "condition=", "jsonpath=x", "ready"] {
+            assert!(until(bad).is_err(), "{bad}");
+        }
+    }
+}

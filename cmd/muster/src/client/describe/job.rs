@@ -1,0 +1,339 @@
+//! A job's page: what it asks for, where its pods are, what has become of them. It reads
+//! and words; nothing is decided here.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use resources::devices::{NodeInventory, chosen, inventory};
+use resources::names;
+use resources::registry::Kind;
+use serde_json::Value;
+
+use super::super::output::{self, Paint, Table};
+use super::super::{Connection, explain, kinds, ranks};
+use super::words::{dash, exit, policy_words, replica};
+
+/// Everything that the page shows.
+pub struct Page {
+    kind: &'static Kind,
+    job: DynamicObject,
+    group: Option<DynamicObject>,
+    pods: Vec<Pod>,
+    /// Devices by node, to call them by number.
+    inventories: BTreeMap<String, NodeInventory>,
+    /// Why it waits, when it does.
+    waits: Option<String>,
+}
+
+impl Page {
+    /// Reads what belongs to a job.
+    pub async fn read(
+        connection: &Connection,
+        kind: &'static Kind,
+        job: DynamicObject,
+    ) -> Result<Page> {
+        let name = job.metadata.name.clone().unwrap_or_default();
+        let groups = kinds::kind("podgroups")?;
+        let group = connection.api(groups).get_opt(&name).await?;
+        let pods = ranks::pods_of(connection, kind, &name).await?;
+        let nodes: Api<Node> = Api::all(connection.client.clone());
+        // Callers who may not see nodes read their devices by id.
+        let nodes = nodes.list(&ListParams::default()).await;
+        let inventories = nodes
+            .into_iter()
+            .flatten()
+            .filter_map(|node| {
+                let inventory = inventory(node.metadata.annotations.as_ref())?;
+                Some((node.metadata.name?, inventory))
+            })
+            .collect();
+        let waits = match kinds::ended(&job) {
+            Some(_) => None,
+            None => explain::sentence(connection, kind, &name).await,
+        };
+        Ok(Page {
+            kind,
+            job,
+            group,
+            pods,
+            inventories,
+            waits,
+        })
+    }
+
+    /// Kind and name of what belongs to the job and has events of its own.
+    pub fn related(&self) -> Vec<(String, String)> {
+        let group = self.group.iter().map(|group| ("PodGroup", &group.metadata));
+        let pods = self.pods.iter().map(|pod| ("Pod", &pod.metadata));
+        group
+            .chain(pods)
+            .map(|(kind, metadata)| (kind.to_string(), metadata.name.clone().unwrap_or_default()))
+            .collect()
+    }
+
+    /// The page, without its events.
+    pub fn render(&self) -> String {
+        let mut text = self.head();
+        text.push_str(&section("Replicas", &self.replicas()));
+        text.push_str(&section("Pods", &self.pods()));
+        text.push_str(&section("Conditions", &self.conditions()));
+        text
+    }
+
+    fn head(&self) -> String {
+        let metadata = &self.job.metadata;
+        let data = &self.job.data;
+        let (state, message) = kinds::state(&self.job);
+        let mut lines = vec![
+            ("Name", output::name_of(&self.job, self.kind)),
+            ("Namespace", metadata.namespace.clone().unwrap_or_default()),
+            ("State", format!("{state}  {message}").trim().to_string()),
+        ];
+        if let Some(waits) = &self.waits {
+            lines.push(("Waits", waits.clone()));
+        }
+        lines.push(("Queue", self.queue()));
+        if let Some(group) = &self.group {
+            let (phase, _) = kinds::state(group);
+            let gang = format!(
+                "{phase}, {} must start together",
+                group.data["spec"]["minMember"]
+            );
+            lines.push(("Gang", gang));
+        }
+        let policy = match self.kind.kind {
+            "PyTorchJob" => &data["spec"]["runPolicy"],
+            _ => &data["spec"],
+        };
+        lines.push(("Policy", policy_words(policy)));
+        let created = metadata.creation_timestamp.as_ref();
+        lines.push(("Created", moment(created.map(|time| time.0.to_string()))));
+        for (label, field) in [("Started", "startTime"), ("Ended", "completionTime")] {
+            if let Some(time) = data["status"][field].as_str() {
+                lines.push((label, time.to_string()));
+            }
+        }
+        for (label, map) in [
+            ("Labels", &metadata.labels),
+            ("Annotations", &metadata.annotations),
+        ] {
+            let shown: Vec<String> = map
+                .iter()
+                .flatten()
+                .filter(|(name, _)| !name.ends_with("last-applied-configuration"))
+                .map(|(name, value)| format!("{name}={value}"))
+                .collect();
+            if !shown.is_empty() {
+                lines.push((label, shown.join(", ")));
+            }
+        }
+        let paint = Paint::stdout();
+        lines
+            .into_iter()
+            .map(|(label, value)| {
+                format!(
+                    "{} {value}\n",
+                    paint.strong(&format!("{:<12}", format!("{label}:")))
+                )
+            })
+            .collect()
+    }
+
+    fn queue(&self) -> String {
+        let group = self.group.as_ref();
+        let queue = group.and_then(|group| group.data["spec"]["queue"].as_str());
+        queue.unwrap_or(names::DEFAULT_QUEUE).to_string()
+    }
+
+    fn replicas(&self) -> Table {
+        let mut table = Table::new([
+            "ROLE",
+            "WANTED",
+            "ACTIVE",
+            "SUCCEEDED",
+            "FAILED",
+            "RESTARTS",
+            "EACH ASKS FOR",
+            "COMMAND",
+        ]);
+        let data = &self.job.data;
+        if self.kind.kind != "PyTorchJob" {
+            let spec = &data["spec"];
+            let wanted = format!(
+                "{} of {}",
+                spec["parallelism"].as_i64().unwrap_or(1),
+                spec["completions"].as_i64().unwrap_or(1)
+            );
+            table.row(replica(
+                "pods",
+                wanted,
+                &data["status"],
+                &spec["template"]["spec"],
+            ));
+            return table;
+        }
+        let specs = data["spec"]["pytorchReplicaSpecs"].as_object();
+        for (role, spec) in specs.into_iter().flatten() {
+            let wanted = spec["replicas"].as_i64().unwrap_or(1).to_string();
+            let mut template = spec["template"]["spec"].clone();
+            // A replica's policy is its own, not its template's.
+            template["restartPolicy"] = spec["restartPolicy"].clone();
+            let status = &data["status"]["replicaStatuses"][role];
+            table.row(replica(role, wanted, status, &template));
+        }
+        table
+    }
+
+    fn pods(&self) -> Table {
+        let mut table = Table::new([
+            "NAME", "STATUS", "NODE", "DEVICES", "RESTARTS", "EXIT", "AGE",
+        ]);
+        for pod in &self.pods {
+            let status = pod.status.as_ref();
+            let spec = pod.spec.as_ref();
+            let node = spec.and_then(|spec| spec.node_name.clone());
+            let statuses = status.and_then(|status| status.container_statuses.as_ref());
+            let restarts: i32 = statuses
+                .into_iter()
+                .flatten()
+                .map(|c| c.restart_count)
+                .sum();
+            let exits: Vec<String> = statuses
+                .into_iter()
+                .flatten()
+                .filter_map(|container| exit(container.state.as_ref()?))
+                .collect();
+            let phase = status.and_then(|status| status.phase.clone());
+            let reason = status.and_then(|status| status.reason.clone());
+            table.row([
+                pod.metadata.name.clone().unwrap_or_default(),
+                reason.or(phase).unwrap_or_default(),
+                node.clone().unwrap_or_else(|| "-".to_string()),
+                self.devices(pod, node.as_deref()),
+                restarts.to_string(),
+                dash(exits.join(", ")),
+                output::age(pod.metadata.creation_timestamp.as_ref()),
+            ]);
+        }
+        table
+    }
+
+    /// A pod's devices by number and model, or by id where the node's inventory is unknown.
+    fn devices(&self, pod: &Pod, node: Option<&str>) -> String {
+        let inventory = node.and_then(|node| self.inventories.get(node));
+        let mut words = Vec::new();
+        for ids in chosen(pod.metadata.annotations.as_ref())
+            .values()
+            .flat_map(BTreeMap::values)
+        {
+            for id in ids {
+                let known = inventory.and_then(|all| all.gpus.iter().find(|gpu| gpu.id == *id));
+                words.push(known.map_or_else(
+                    || id.clone(),
+                    |gpu| format!("{} ({})", gpu.index, gpu.model),
+                ));
+            }
+        }
+        dash(words.join(", "))
+    }
+
+    fn conditions(&self) -> Table {
+        let mut table = Table::new(["TYPE", "STATUS", "REASON", "SINCE", "MESSAGE"]);
+        let conditions = self.job.data["status"]["conditions"].as_array();
+        let mut conditions: Vec<&Value> = conditions.into_iter().flatten().collect();
+        // Times in RFC 3339 and UTC sort as text.
+        conditions.sort_by_key(|condition| condition["lastTransitionTime"].as_str());
+        for condition in conditions {
+            let text = |field: &str| condition[field].as_str().unwrap_or("").to_string();
+            table.row([
+                text("type"),
+                text("status"),
+                text("reason"),
+                text("lastTransitionTime"),
+                text("message"),
+            ]);
+        }
+        table
+    }
+}
+
+fn section(name: &str, table: &Table) -> String {
+    let heading = Paint::stdout().strong(&format!("{name}:"));
+    if table.is_empty() {
+        return format!("{heading} <none>\n");
+    }
+    let indented: String = table
+        .render()
+        .lines()
+        .map(|line| format!("  {line}\n"))
+        .collect();
+    format!("{heading}\n{indented}")
+}
+
+fn moment(time: Option<String>) -> String {
+    dash(time.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn page() -> Page {
+        let job = json!({
+            "metadata": {"name": "j", "namespace": "d"},
+            "spec": {"runPolicy": {"backoffLimit": 2}, "pytorchReplicaSpecs": {"Master": {
+                "restartPolicy": "OnFailure",
+                "template": {"spec": {"containers": [{"name": "pytorch", "command": ["train"],
+                    "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}}}}},
+            "status": {"conditions": [{"type": "Running", "status": "True", "message": "it runs"}],
+                "replicaStatuses": {"Master": {"active": 1}}},
+        });
+        let pod = json!({
+            "metadata": {"name": "j-master-0", "annotations":
+                {"muster.io/devices": json!({"pytorch": {"nvidia.com/gpu": ["GPU-7"]}}).to_string()}},
+            "spec": {"nodeName": "n", "containers": []},
+            "status": {"phase": "Running", "containerStatuses": [{"name": "pytorch", "image": "",
+                "imageID": "", "ready": true, "restartCount": 2,
+                "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]},
+        });
+        let gpus = json!({"gpus": [{"id": "GPU-7", "index": 3, "model": "H100"}]});
+        Page {
+            kind: kinds::kind("pytorchjobs").unwrap(),
+            job: serde_json::from_value(job).unwrap(),
+            group: None,
+            pods: vec![serde_json::from_value(pod).unwrap()],
+            inventories: [("n".to_string(), serde_json::from_value(gpus).unwrap())].into(),
+            waits: None,
+        }
+    }
+
+    #[test]
+    fn a_jobs_page_names_state_replicas_devices_restarts_and_exits() {
+        let text = page().render();
+        for expected in [
+            "State:       Running  it runs",
+            "Policy:      backoff limit: 2",
+            "OnFailure",
+            "nvidia.com/gpu=1",
+            "3 (H100)",
+            "OOMKilled (137)",
+        ] {
+            assert!(text.contains(expected), "{expected:?} in\n{text}");
+        }
+    }
+
+    #[test]
+    fn devices_of_an_unknown_node_are_shown_by_id() {
+        let mut page = page();
+        page.inventories.clear();
+        assert!(page.render().contains("GPU-7"));
+        assert_eq!(
+            page.related(),
+            [("Pod".to_string(), "j-master-0".to_string())]
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! `muster describe`: a job as a page of what matters about it, anything else as an
+//! outline, and the events of both.
+
+mod events;
+mod job;
+mod outline;
+mod words;
+
+use anyhow::Result;
+
+use super::output;
+use super::{Answer, Connection, failure, kinds};
+use crate::arguments::Target;
+
+/// Shows one resource with its events.
+pub async fn describe(connection: &Connection, target: Target) -> Result<Answer> {
+    let names: Vec<String> = target.name.into_iter().collect();
+    let (kind, names) = kinds::split(&target.what, &names)?;
+    let [name] = names.as_slice() else {
+        return Err(failure::usage(format!(
+            "name one {} to describe; `muster get {}` lists those there are",
+            kind.singular, kind.plural
+        )));
+    };
+    let object = connection.api(kind).get(name).await?;
+    let namespace = object.metadata.namespace.clone();
+    let mut subjects = vec![(kind.kind.to_string(), name.clone())];
+    let text = if kinds::job_kinds().iter().any(|job| job.kind == kind.kind) {
+        let page = job::Page::read(connection, kind, object).await?;
+        subjects.extend(page.related());
+        page.render()
+    } else {
+        outline::of(serde_json::to_value(&object)?)
+    };
+    output::put(&text)?;
+    let events = events::of(connection, namespace.as_deref(), &subjects).await?;
+    output::put(&events)?;
+    Ok(Answer::Yes)
+}

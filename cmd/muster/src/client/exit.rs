@@ -1,0 +1,92 @@
+//! The exit statuses, and the words that help and man pages have for them. Scripts rely on
+//! these numbers: they may grow, and never change their meaning.
+
+/// Why a command did not end with 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// The answer is no, or the work could not be done.
+    Failed,
+    /// What was typed makes no sense.
+    Usage,
+    /// What was named does not exist.
+    NotFound,
+    /// The server refused.
+    Refused,
+    /// No server answered.
+    Unreachable,
+    /// A wait's time was over.
+    TimedOut,
+    /// Standard output's reader went away.
+    ClosedPipe,
+}
+
+impl Exit {
+    /// The number.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::NotFound => 3,
+            Exit::Refused => 4,
+            Exit::Unreachable => 5,
+            Exit::TimedOut => 124,
+            // What a shell shows for a program that SIGPIPE ended.
+            Exit::ClosedPipe => 141,
+        }
+    }
+}
+
+/// The statuses as help shows them.
+pub const HELP: &str = "\
+Exit status:
+  0    done, or yes
+  1    the answer is no (a job failed, a check found something), or the work could not be done
+  2    what was typed makes no sense
+  3    what was named does not exist
+  4    the server refused: no permission, a conflict, an invalid field
+  5    no server answered
+  124  a wait's time was over
+  `muster run` ends with the exit status of its job's command.";
+
+/// What `muster run` adds.
+pub const RUN_HELP: &str = "\
+Exit status:
+  0 when the job succeeded; when it failed, the exit status of the replica that failed first
+  (128 and the signal's number when a signal ended it), or 1 when no replica told one.
+
+Examples:
+  muster run -- hostname
+  muster run --replicas 4 --gpus 1 --queue research -- python3 train.py --epochs 3";
+
+/// What `muster wait` adds.
+pub const WAIT_HELP: &str = "\
+Exit status:
+  0 when it came about, 1 when it can't any more, 124 when the time was over.
+
+Examples:
+  muster wait train
+  muster wait node/n1 --for condition=Ready --timeout 60
+  muster wait pod/p --for delete";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_is_in_the_help_and_none_is_used_twice() {
+        let all = [
+            Exit::Failed,
+            Exit::Usage,
+            Exit::NotFound,
+            Exit::Refused,
+            Exit::Unreachable,
+            Exit::TimedOut,
+        ];
+        let mut codes: Vec<u8> = all.iter().map(|exit| exit.code()).collect();
+        for code in &codes {
+            assert!(HELP.contains(&format!("\n  {code:<4} ")), "{code}");
+        }
+        codes.dedup();
+        assert_eq!(codes.len(), all.len());
+    }
+}

@@ -1,0 +1,202 @@
+//! `muster get --watch`: what there is, then each change as it comes. It knows nothing of
+//! any kind; tables are the server's.
+
+use anyhow::{Result, bail};
+use futures::{AsyncBufReadExt, TryStreamExt};
+use kube::api::DynamicObject;
+use resources::registry::Kind;
+use serde_json::Value;
+
+use super::ranks::{MOST_ERRORS, REST};
+use super::show::{dress, escape, http, none_found, table};
+use super::{Answer, Connection, failure, output};
+use crate::arguments::{Get, Output};
+
+/// What is watched, and how it is shown.
+struct Watched<'a> {
+    connection: &'a Connection,
+    kind: &'a Kind,
+    arguments: &'a Get,
+    path: String,
+    /// Columns come with a watch's first table only.
+    columns: Value,
+    /// Rows that come one by one stand under the headings all the same.
+    widths: Vec<usize>,
+    version: String,
+}
+
+/// Prints what there is and every change to it, until interrupted.
+pub async fn get(
+    connection: &Connection,
+    kind: &Kind,
+    names: &[String],
+    arguments: &Get,
+) -> Result<Answer> {
+    let namespace = (!arguments.all_namespaces).then_some(connection.namespace.as_str());
+    let mut path = format!("{}?", connection.collection(kind, namespace));
+    match names {
+        [] => {}
+        [name] => path.push_str(&format!(
+            "fieldSelector={}&",
+            escape(&format!("metadata.name={name}"))
+        )),
+        _ => return Err(failure::usage("watch one resource, or all of a kind")),
+    }
+    if let Some(selector) = &arguments.selector {
+        path.push_str(&format!("labelSelector={}&", escape(selector)));
+    }
+    let mut watched = Watched {
+        connection,
+        kind,
+        arguments,
+        path,
+        columns: Value::Null,
+        widths: Vec::new(),
+        version: String::new(),
+    };
+    if !watched.list().await? {
+        none_found(connection, kind, namespace).await;
+    }
+    let mut errors = 0;
+    loop {
+        match watched.changes().await {
+            Ok(()) => errors = 0,
+            Err(error) if failure::closed_pipe(&error) || failure::lasts(&error) => {
+                return Err(error);
+            }
+            Err(error) => {
+                errors += 1;
+                if errors > MOST_ERRORS {
+                    return Err(error);
+                }
+                tokio::time::sleep(REST).await;
+            }
+        }
+    }
+}
+
+impl Watched<'_> {
+    fn form(&self) -> Option<Output> {
+        self.arguments.output.filter(|form| *form != Output::Wide)
+    }
+
+    /// Prints what there is; whether there was anything.
+    async fn list(&mut self) -> Result<bool> {
+        let listed = table(self.connection, &self.path).await?;
+        self.version = version_of(&listed);
+        let some = listed["rows"]
+            .as_array()
+            .is_some_and(|rows| !rows.is_empty());
+        match self.form() {
+            // Tables carry only metadata: the objects come from the watch, which begins
+            // with those there are when it names no version.
+            Some(_) => self.version.clear(),
+            None => self.rows(listed)?,
+        }
+        Ok(some)
+    }
+
+    fn rows(&mut self, mut table: Value) -> Result<()> {
+        let first = self.columns.is_null();
+        match table["columnDefinitions"].as_array() {
+            Some(columns) if !columns.is_empty() => {
+                self.columns = table["columnDefinitions"].clone();
+            }
+            _ => table["columnDefinitions"] = self.columns.clone(),
+        }
+        let wide = self.arguments.output == Some(Output::Wide);
+        let spaces = self.arguments.all_namespaces && self.kind.namespaced;
+        let shown = output::server_table(&table, wide, spaces);
+        if shown.is_empty() {
+            self.columns = Value::Null;
+            return Ok(());
+        }
+        self.widths = shown.widths(&self.widths);
+        if first {
+            output::put(&shown.headings(&self.widths))?;
+        }
+        output::put(&shown.body(&self.widths))
+    }
+
+    /// Follows one watch to its end; the next one goes on from where it was.
+    async fn changes(&mut self) -> Result<()> {
+        let path = format!(
+            "{}watch=true&allowWatchBookmarks=true&resourceVersion={}",
+            self.path, self.version
+        );
+        let mut request = http(&path)?;
+        if self.form().is_some() {
+            let json = axum::http::HeaderValue::from_static("application/json");
+            request.headers_mut().insert("accept", json);
+        }
+        let stream = self.connection.client.request_stream(request).await?;
+        let mut lines = Box::pin(stream).lines();
+        while let Some(line) = lines.try_next().await? {
+            let mut event: Value = serde_json::from_str(&line)?;
+            let object = event["object"].take();
+            match event["type"].as_str() {
+                Some("ERROR") => {
+                    // History that is gone: begin with what there is now.
+                    self.version.clear();
+                    bail!(
+                        "{}",
+                        object["message"].as_str().unwrap_or("the watch ended")
+                    );
+                }
+                Some("BOOKMARK") => self.remember(&object),
+                _ => {
+                    self.remember(&object);
+                    self.show(object)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, object: &Value) {
+        let version = version_of(object);
+        if !version.is_empty() {
+            self.version = version;
+        }
+    }
+
+    fn show(&mut self, object: Value) -> Result<()> {
+        let Some(form) = self.form() else {
+            return self.rows(object);
+        };
+        let mut object: DynamicObject = serde_json::from_value(object)?;
+        dress(&mut object, self.kind, self.arguments);
+        if form == Output::Yaml {
+            output::put_line("---")?;
+        }
+        output::print_object(&object, self.kind, form)
+    }
+}
+
+/// The version a list, an object or a table of one row is at.
+fn version_of(value: &Value) -> String {
+    let of = |value: &Value| {
+        let version = value["metadata"]["resourceVersion"].as_str();
+        version
+            .filter(|version| !version.is_empty())
+            .map(String::from)
+    };
+    of(value)
+        .or_else(|| of(&value["rows"][0]["object"]))
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tables_version_is_its_own_or_its_rows() {
+        let list = serde_json::json!({"metadata": {"resourceVersion": "7"}, "rows": []});
+        let row = serde_json::json!({"metadata": {"resourceVersion": ""},
+            "rows": [{"object": {"metadata": {"resourceVersion": "9"}}}]});
+        assert_eq!(version_of(&list), "7");
+        assert_eq!(version_of(&row), "9");
+        assert_eq!(version_of(&serde_json::json!({})), "");
+    }
+}

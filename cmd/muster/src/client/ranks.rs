@@ -1,0 +1,283 @@
+//! Which pod is a job's rank, and waiting until it runs.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::{DynamicObject, ListParams};
+use kube::runtime::watcher::{self, watch_object};
+use resources::names;
+use resources::registry::Kind;
+
+use super::output::Progress;
+use super::{Connection, failure, kinds};
+
+/// How often in a row a watch may fail before it is given up.
+pub const MOST_ERRORS: u32 = 40;
+
+/// How long to rest before a failed watch is tried again.
+pub const REST: Duration = Duration::from_millis(500);
+
+/// What became of waiting for a pod's start.
+pub enum Start {
+    /// It runs or has run: its name.
+    Started(String),
+    /// It won't start any more, and why.
+    Over(String),
+}
+
+/// The next state of a watched object: it, or that there is none. Watches that fail are
+/// taken up again, up to a bound.
+pub async fn next<K>(
+    changes: &mut (impl Stream<Item = watcher::Result<Option<K>>> + Unpin),
+) -> Result<Option<K>> {
+    let mut errors = 0;
+    loop {
+        match changes.next().await {
+            Some(Ok(object)) => return Ok(object),
+            Some(Err(error)) => {
+                let error = anyhow::Error::new(error);
+                errors += 1;
+                if errors > MOST_ERRORS || failure::lasts(&error) {
+                    return Err(error);
+                }
+                if errors == 1 {
+                    Progress::default().say("the server does not answer; trying again");
+                }
+                tokio::time::sleep(REST).await;
+            }
+            None => bail!("the watch ended"),
+        }
+    }
+}
+
+/// The name of the pod that runs a rank: the master is rank 0, workers come after it; a
+/// Job's ranks are its completion indexes, or its pods by age.
+pub async fn pod_of(
+    connection: &Connection,
+    kind: &Kind,
+    job: &DynamicObject,
+    rank: u32,
+) -> Result<String> {
+    let name = job.metadata.name.as_deref().unwrap_or_default();
+    if kind.kind == "PyTorchJob" {
+        return named(name, job, rank);
+    }
+    let list = pods_of(connection, kind, name).await?;
+    match list
+        .get(rank as usize)
+        .and_then(|pod| pod.metadata.name.clone())
+    {
+        Some(pod) => Ok(pod),
+        None => Err(failure::not_found(format!(
+            "job {name:?} has {} pods, so no rank {rank}",
+            list.len()
+        ))),
+    }
+}
+
+fn named(name: &str, job: &DynamicObject, rank: u32) -> Result<String> {
+    let specs = &job.data["spec"]["pytorchReplicaSpecs"];
+    let count = |role: &str| match &specs[role] {
+        serde_json::Value::Null => 0,
+        spec => spec["replicas"].as_u64().unwrap_or(1),
+    };
+    let elastic = &job.data["spec"]["elasticPolicy"]["maxReplicas"];
+    let masters = count("Master").min(1);
+    let workers = count("Worker").max(elastic.as_u64().unwrap_or(0));
+    if u64::from(rank) >= masters + workers {
+        return Err(failure::not_found(format!(
+            "job {name:?} has {} replicas, so no rank {rank}",
+            masters + workers
+        )));
+    }
+    Ok(match u64::from(rank) {
+        0 if masters == 1 => format!("{name}-master-0"),
+        rank => format!("{name}-worker-{}", rank - masters),
+    })
+}
+
+/// A job's pods, by rank.
+pub async fn pods_of(connection: &Connection, kind: &Kind, name: &str) -> Result<Vec<Pod>> {
+    let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let label = match kind.kind {
+        "PyTorchJob" => names::JOB_NAME,
+        _ => names::BATCH_JOB_NAME,
+    };
+    let selector = ListParams::default().labels(&format!("{label}={name}"));
+    let mut list = pods.list(&selector).await?.items;
+    list.sort_by_key(|pod| (order(pod), pod.metadata.creation_timestamp.clone()));
+    Ok(list)
+}
+
+fn order(pod: &Pod) -> (bool, u32) {
+    let read = |map: &Option<BTreeMap<String, String>>, name: &str| {
+        let map = map.as_ref()?;
+        map.get(name).cloned()
+    };
+    let labels = &pod.metadata.labels;
+    let worker = read(labels, names::REPLICA_TYPE).is_some_and(|role| role == "worker");
+    let index = read(&pod.metadata.annotations, names::COMPLETION_INDEX)
+        .or_else(|| read(labels, names::REPLICA_INDEX));
+    (
+        worker,
+        index.and_then(|text| text.parse().ok()).unwrap_or(0),
+    )
+}
+
+/// The exit status of the replica that failed first, as a program may end with it; none
+/// when no pod tells one.
+pub fn first_failure(pods: &[Pod]) -> Option<u8> {
+    let ends = pods.iter().flat_map(|pod| {
+        let statuses = pod
+            .status
+            .as_ref()
+            .and_then(|s| s.container_statuses.as_ref());
+        let states = statuses
+            .into_iter()
+            .flatten()
+            .filter_map(|c| c.state.as_ref());
+        states.filter_map(|state| state.terminated.as_ref())
+    });
+    // The pods come by rank, and of equals the first is the least.
+    ends.filter(|end| end.exit_code != 0)
+        .min_by_key(|end| end.finished_at.clone())
+        .map(|end| u8::try_from(end.exit_code).unwrap_or(u8::MAX))
+}
+
+/// Waits until a job's rank runs, or until it can't any more.
+pub async fn await_rank(
+    connection: &Connection,
+    kind: &'static Kind,
+    job: &DynamicObject,
+    rank: u32,
+) -> Result<Start> {
+    let name = job.metadata.name.clone().unwrap_or_default();
+    let mut changes = std::pin::pin!(watch_object(connection.api(kind), &name));
+    // A Job's pods have names that are drawn: each change of the job is a reason to look.
+    let pod = loop {
+        let Some(job) = next(&mut changes).await? else {
+            return Ok(Start::Over(format!("the job {name:?} is gone")));
+        };
+        match pod_of(connection, kind, &job, rank).await {
+            Ok(pod) => break pod,
+            Err(error) if kind.kind == "PyTorchJob" => return Err(error),
+            Err(error) if kinds::ended(&job).is_some() => {
+                return Ok(Start::Over(error.to_string()));
+            }
+            Err(_) => {}
+        }
+    };
+    until_started(connection, &pod, Some((kind, &name))).await
+}
+
+/// Waits until a pod has started or is over, so that its log can be followed; or until the
+/// job it belongs to has ended without it.
+pub async fn until_started(
+    connection: &Connection,
+    pod: &str,
+    job: Option<(&'static Kind, &str)>,
+) -> Result<Start> {
+    let pods: Api<Pod> = Api::namespaced(connection.client.clone(), &connection.namespace);
+    let started = async {
+        let mut progress = Progress::default();
+        let mut changes = std::pin::pin!(watch_object(pods, pod));
+        loop {
+            let Some(object) = next(&mut changes).await? else {
+                if job.is_none() {
+                    return Ok(Start::Over(format!("the pod {pod:?} is gone")));
+                }
+                continue;
+            };
+            if has_log(&object) {
+                return Ok(Start::Started(pod.to_string()));
+            }
+            progress.say(&waits_for(pod, &object));
+        }
+    };
+    let Some((kind, name)) = job else {
+        return started.await;
+    };
+    let over = async {
+        let mut changes = std::pin::pin!(watch_object(connection.api(kind), name));
+        loop {
+            match next(&mut changes).await? {
+                None => return Ok(Start::Over(format!("the job {name:?} is gone"))),
+                // A job that is over has no more to start: what it left can be read at once.
+                Some(job) if kinds::ended(&job).is_some() => {
+                    return Ok(Start::Started(pod.to_string()));
+                }
+                Some(_) => {}
+            }
+        }
+    };
+    tokio::select! {
+        started = started => started,
+        over = over => over,
+    }
+}
+
+fn has_log(pod: &Pod) -> bool {
+    let phase = pod
+        .status
+        .as_ref()
+        .and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Running" | "Succeeded" | "Failed"))
+}
+
+/// Why a pod does not run yet, in the scheduler's words.
+fn waits_for(name: &str, pod: &Pod) -> String {
+    let conditions = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let unscheduled = conditions
+        .into_iter()
+        .flatten()
+        .find(|condition| condition.type_ == "PodScheduled" && condition.status == "False");
+    match unscheduled.and_then(|condition| condition.message.as_deref()) {
+        Some(message) if !message.is_empty() => format!("{name} waits: {message}"),
+        _ => format!("{name} is about to start"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(spec: serde_json::Value) -> DynamicObject {
+        serde_json::from_value(serde_json::json!({"metadata": {"name": "j"}, "spec": spec}))
+            .unwrap()
+    }
+
+    #[test]
+    fn the_master_is_rank_0_and_a_rank_too_many_is_refused() {
+        let both = job(
+            serde_json::json!({"pytorchReplicaSpecs": {"Master": {"replicas": 1}, "Worker": {"replicas": 2}}}),
+        );
+        assert_eq!(named("j", &both, 0).unwrap(), "j-master-0");
+        assert_eq!(named("j", &both, 2).unwrap(), "j-worker-1");
+        assert_eq!(
+            named("j", &both, 3).unwrap_err().to_string(),
+            "job \"j\" has 3 replicas, so no rank 3"
+        );
+        let elastic = job(serde_json::json!({
+            "elasticPolicy": {"maxReplicas": 4},
+            "pytorchReplicaSpecs": {"Worker": {"replicas": 2}},
+        }));
+        assert_eq!(named("j", &elastic, 3).unwrap(), "j-worker-3");
+        assert!(named("j", &elastic, 4).is_err());
+    }
+
+    #[test]
+    fn a_pod_that_waits_says_so_in_the_schedulers_words() {
+        let pod: Pod = serde_json::from_value(serde_json::json!({
+            "metadata": {}, "spec": {"containers": []},
+            "status": {"phase": "Pending", "conditions": [
+                {"type": "PodScheduled", "status": "False", "message": "no room"}]},
+        }))
+        .unwrap();
+        assert!(!has_log(&pod));
+        assert_eq!(waits_for("p", &pod), "p waits: no room");
+    }
+}

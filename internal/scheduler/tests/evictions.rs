@@ -1,0 +1,571 @@
+//! Evictions, by table: who must go, who stays, what is held for whom, and what is said.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use scheduler::{Actions, Config, Event, EvictionReason, Plan, ReservationKind, Scheduler};
+use serde_json::{Value, json};
+use support::*;
+
+/// A scheduler, and the pods as the API would have them.
+struct Cluster {
+    scheduler: Scheduler,
+    pods: BTreeMap<String, Pod>,
+    at: jiff::Timestamp,
+}
+
+impl Cluster {
+    fn new() -> Cluster {
+        Cluster::with(Config::default())
+    }
+
+    fn with(config: Config) -> Cluster {
+        let mut cluster = Cluster {
+            scheduler: Scheduler::new(config),
+            pods: BTreeMap::new(),
+            at: now(),
+        };
+        for (name, value) in [("low", 1), ("mid", 5), ("high", 10)] {
+            cluster.scheduler.apply(priority_class(name, value));
+        }
+        cluster
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Event::PodChanged(pod) = &event {
+            let name = pod.metadata.name.clone().unwrap();
+            self.pods.insert(name, (**pod).clone());
+        }
+        self.scheduler.apply(event);
+    }
+
+    fn nodes(&mut self, nodes: &[(&str, i64)]) {
+        for (name, gpus) in nodes {
+            self.tell(node(name, *gpus));
+        }
+    }
+
+    fn queue(&mut self, name: &str, gpus: i64) {
+        self.tell(queue_with(name, |queue| {
+            queue["spec"]["deserved"] =
+                json!({"nvidia.com/gpu": gpus.to_string(), "cpu": "1000", "memory": "1000Ti"});
+            queue["metadata"]["annotations"] = json!({"muster.io/surplus-weight": "0"});
+        }));
+    }
+
+    /// A gang `members` strong that needs `min` of them.
+    fn gang(&mut self, name: &str, queue: &str, class: &str, min: i32, members: usize, gpus: i64) {
+        self.gang_with(name, queue, class, min, members, gpus, |_| {});
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn gang_with(
+        &mut self,
+        name: &str,
+        queue: &str,
+        class: &str,
+        min: i32,
+        members: usize,
+        gpus: i64,
+        change: impl FnOnce(&mut Value),
+    ) {
+        self.tell(group_with(name, min, |group| {
+            group["spec"]["queue"] = json!(queue);
+            group["spec"]["priorityClassName"] = json!(class);
+            group["metadata"]["annotations"] = json!({});
+            change(group);
+        }));
+        for i in 0..members {
+            self.tell(pod(&format!("{name}-{i}"), name, gpus));
+        }
+    }
+
+    fn plan(&mut self) -> Plan {
+        self.scheduler.plan(self.at)
+    }
+
+    fn change(&mut self, name: &str, change: impl FnOnce(&mut Value)) {
+        let mut object = serde_json::to_value(&self.pods[name]).unwrap();
+        change(&mut object);
+        let pod: Pod = serde_json::from_value(object).unwrap();
+        self.tell(Event::PodChanged(Box::new(pod)));
+    }
+
+    /// Bound pods run; evicted pods are told to go.
+    fn confirm(&mut self, plan: &Plan) {
+        let started = self.at.to_string();
+        for bind in &plan.binds {
+            self.change(&bind.pod.name, |pod| {
+                pod["spec"]["nodeName"] = json!(bind.node);
+                pod["status"] = json!({"phase": "Running", "startTime": started});
+                if !bind.devices.is_empty() {
+                    pod["metadata"]["annotations"]["muster.io/devices"] =
+                        json!(serde_json::to_string(&bind.devices).unwrap());
+                }
+            });
+        }
+        for eviction in &plan.evictions {
+            self.change(&eviction.pod.name, |pod| {
+                pod["metadata"]["deletionTimestamp"] = json!(started);
+            });
+        }
+    }
+
+    /// Plans and confirms until whoever can run does.
+    fn run(&mut self) -> Plan {
+        let plan = self.plan();
+        self.confirm(&plan);
+        plan
+    }
+
+    fn gone(&mut self, name: &str) {
+        self.pods.remove(name);
+        self.scheduler.apply(pod_gone(name));
+    }
+
+    fn leave(&mut self, plan: &Plan) {
+        for eviction in &plan.evictions {
+            self.gone(&eviction.pod.name);
+        }
+    }
+}
+
+fn evicted(plan: &Plan) -> Vec<&str> {
+    let mut names: Vec<&str> = plan.evictions.iter().map(|e| e.pod.name.as_str()).collect();
+    names.sort_unstable();
+    names
+}
+
+fn nominated(plan: &Plan) -> Vec<&str> {
+    let held = plan
+        .reservations
+        .iter()
+        .filter(|held| held.kind == ReservationKind::Nominated);
+    let mut names: Vec<&str> = held
+        .flat_map(|held| &held.pods)
+        .map(|(pod, _)| pod.name.as_str())
+        .collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4), ("n2", 4)]);
+    c.gang("old", "default", "low", 2, 2, 4);
+    assert_eq!(c.run().binds.len(), 2);
+    c.gang("new", "default", "high", 2, 2, 4);
+    let plan = c.plan();
+    assert_eq!(evicted(&plan), ["old-0", "old-1"]);
+    assert!(
+        plan.evictions
+            .iter()
+            .all(|e| e.why == EvictionReason::Preempted)
+    );
+    assert_eq!(plan.evictions[0].by.as_ref().unwrap().name, "new");
+    assert_eq!(nominated(&plan), ["new-0", "new-1"]);
+    assert!(
+        plan.binds.is_empty(),
+        "nobody is bound where others still are"
+    );
+    assert!(
+        report(&plan, "new").binding.contains("room is held"),
+        "{:?}",
+        report(&plan, "new")
+    );
+    c.confirm(&plan);
+    assert!(c.plan().binds.is_empty());
+    // One place alone is not enough for a gang.
+    c.gone("old-0");
+    assert!(c.plan().binds.is_empty());
+    c.gone("old-1");
+    let plan = c.run();
+    assert_eq!(bound(&plan).len(), 2);
+    assert!(nominated(&plan).is_empty());
+    assert!(c.plan().evictions.is_empty());
+}
+
+#[test]
+fn room_that_is_held_is_nobody_elses() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 4);
+    let plan = c.run();
+    assert_eq!(evicted(&plan), ["old-0"]);
+    c.gone("old-0");
+    c.gang("thief", "default", "high", 1, 1, 4);
+    assert_eq!(
+        bound(&c.plan()),
+        BTreeMap::from([("new-0".into(), "n1".into())])
+    );
+}
+
+#[test]
+fn a_held_place_is_given_back_when_its_gang_goes() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 4);
+    let plan = c.run();
+    c.gone("new-0");
+    c.tell(Event::PodGroupGone("ns".into(), "new".into()));
+    c.leave(&plan);
+    c.gang("other", "default", "low", 1, 1, 4);
+    assert_eq!(bound(&c.plan()).len(), 1);
+}
+
+#[test]
+fn a_held_place_is_left_for_one_that_is_free_at_once() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 4);
+    c.run();
+    c.nodes(&[("n2", 4)]);
+    let plan = c.plan();
+    assert_eq!(
+        bound(&plan),
+        BTreeMap::from([("new-0".into(), "n2".into())])
+    );
+}
+
+#[test]
+fn an_eviction_that_could_not_be_written_gives_the_place_back() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.run();
+    let before = c.scheduler.view().nodes;
+    c.gang("new", "default", "high", 1, 1, 4);
+    let plan = c.plan();
+    c.scheduler.forget_eviction(&plan.evictions[0].pod);
+    c.scheduler.hold(
+        &plan.reservations[0].group,
+        now() + jiff::SignedDuration::from_secs(5),
+    );
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty() && plan.binds.is_empty() && plan.reservations.is_empty());
+    assert_eq!(c.scheduler.view().nodes, before);
+}
+
+// Volcano #5022 and #5026: evictions were committed although the preemptor failed.
+#[test]
+fn nobody_is_evicted_for_a_gang_that_would_not_fit_even_so() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4), ("n2", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.gang("firm", "default", "high", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 2, 2, 4);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty() && plan.reservations.is_empty());
+    let said = &report(&plan, "new").evictions;
+    assert!(said.contains("would not make room"), "{said}");
+}
+
+// Volcano #5984: ten pods were evicted where one was enough.
+#[test]
+fn one_large_victim_goes_rather_than_ten_small_ones_that_do_not_help() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n0", 8)]);
+    for i in 0..10 {
+        c.nodes(&[(&format!("s{i}"), 1)]);
+    }
+    c.gang("large", "default", "mid", 1, 1, 8);
+    for i in 0..10 {
+        c.gang(&format!("small{i}"), "default", "low", 1, 1, 1);
+    }
+    assert_eq!(c.run().binds.len(), 11);
+    c.gang("new", "default", "high", 1, 1, 8);
+    assert_eq!(evicted(&c.plan()), ["large-0"]);
+}
+
+#[test]
+fn the_youngest_of_the_lowest_priority_goes_first() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 3)]);
+    c.gang("a", "default", "low", 1, 1, 1);
+    c.run();
+    c.at += jiff::SignedDuration::from_secs(10);
+    c.gang("b", "default", "low", 1, 1, 1);
+    c.gang("c", "default", "mid", 1, 1, 1);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 1);
+    assert_eq!(evicted(&c.plan()), ["b-0"]);
+}
+
+#[test]
+fn an_elastic_gang_shrinks_before_any_gang_is_lost_and_goes_whole_after() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 8)]);
+    c.gang("elastic", "default", "low", 2, 4, 1);
+    c.gang("rigid", "default", "low", 4, 4, 1);
+    assert_eq!(c.run().binds.len(), 8);
+    c.gang("new", "default", "high", 2, 2, 1);
+    let plan = c.run();
+    assert_eq!(evicted(&plan), ["elastic-2", "elastic-3"]);
+    c.leave(&plan);
+    c.run();
+    c.gang("more", "default", "high", 1, 1, 1);
+    let plan = c.plan();
+    let names = evicted(&plan);
+    assert!(
+        names == ["elastic-0", "elastic-1"] || names.len() == 4,
+        "a gang is lost whole: {names:?}"
+    );
+}
+
+#[test]
+fn equals_do_not_evict_each_other_unless_the_queue_lets_the_older_do_it() {
+    for (policy, want) in [
+        ("LowerPriority", 0),
+        ("LowerOrNewerEqualPriority", 1),
+        ("Never", 0),
+    ] {
+        let mut c = Cluster::new();
+        c.nodes(&[("n1", 1)]);
+        c.tell(queue_with("q", |queue| {
+            queue["metadata"]["annotations"] =
+                json!({"muster.io/preemption": json!({"withinQueue": policy}).to_string()});
+        }));
+        c.gang_with("young", "q", "mid", 1, 1, 1, |group| {
+            group["metadata"]["creationTimestamp"] = json!("2025-12-31T23:59:59Z");
+        });
+        c.run();
+        c.gang_with("old", "q", "mid", 1, 1, 1, |group| {
+            group["metadata"]["creationTimestamp"] = json!("2025-12-31T00:00:00Z");
+        });
+        assert_eq!(c.plan().evictions.len(), want, "{policy}");
+    }
+}
+
+#[test]
+fn some_are_never_evicted_and_some_never_evict() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 1)]);
+    c.gang_with("firm", "default", "low", 1, 1, 1, |group| {
+        group["metadata"]["annotations"]["muster.io/preemptible"] = json!("false");
+    });
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 1);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty());
+    assert!(
+        report(&plan, "new")
+            .evictions
+            .contains("nobody in queue default")
+    );
+
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 1)]);
+    c.gang("old", "default", "low", 1, 1, 1);
+    c.run();
+    let class = json!({"metadata": {"name": "polite"}, "value": 100, "preemptionPolicy": "Never"});
+    c.tell(Event::PriorityClassChanged(Box::new(
+        serde_json::from_value(class).unwrap(),
+    )));
+    c.gang("new", "default", "polite", 1, 1, 1);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty());
+    assert!(report(&plan, "new").evictions.contains("policy is Never"));
+}
+
+#[test]
+fn a_gang_keeps_its_minimum_until_its_minimum_runtime_is_over() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 2)]);
+    c.gang_with("old", "default", "low", 2, 2, 1, |group| {
+        group["metadata"]["annotations"]["muster.io/min-runtime"] = json!("10m");
+    });
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 1);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty());
+    let over = now() + jiff::SignedDuration::from_mins(10);
+    assert_eq!(plan.wake, Some(over), "it is looked at again by itself");
+    c.at = over;
+    assert_eq!(evicted(&c.plan()), ["old-0", "old-1"]);
+}
+
+// Volcano #4679 and #4817: reclaim was blocked because the full cluster refused to let it in.
+#[test]
+fn a_full_cluster_does_not_keep_a_queue_from_its_share() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 8)]);
+    c.queue("a", 4);
+    c.queue("b", 4);
+    for i in 0..8 {
+        c.gang(&format!("a{i}"), "a", "high", 1, 1, 1);
+    }
+    assert_eq!(c.run().binds.len(), 8);
+    c.gang_with("b", "b", "low", 4, 4, 1, |group| {
+        group["spec"]["minResources"] = json!({"nvidia.com/gpu": "4"});
+    });
+    let plan = c.run();
+    assert_eq!(plan.evictions.len(), 4, "{:?}", plan.reports);
+    assert!(
+        plan.evictions
+            .iter()
+            .all(|e| e.why == EvictionReason::Reclaimed)
+    );
+    c.leave(&plan);
+    assert_eq!(c.run().binds.len(), 4);
+    // Within its share a queue loses nothing, and takes nothing beyond its own.
+    c.gang("more", "b", "low", 1, 1, 1);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty(), "{:?}", plan.evictions);
+    assert!(report(&plan, "more").evictions.contains("than its share"));
+}
+
+#[test]
+fn a_queue_that_is_not_reclaimable_loses_nothing() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 2)]);
+    c.queue("b", 2);
+    c.tell(queue_with("a", |queue| {
+        queue["spec"]["deserved"] = json!({"nvidia.com/gpu": "0"});
+        queue["spec"]["reclaimable"] = json!(false);
+    }));
+    c.gang("a", "a", "low", 1, 1, 2);
+    c.run();
+    c.gang("b", "b", "high", 1, 1, 2);
+    assert!(c.plan().evictions.is_empty());
+}
+
+// Volcano #3373: two gangs deadlocked, each half running. Here half a gang is never left so.
+#[test]
+fn two_half_gangs_do_not_hold_each_other_up() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("a", "default", "mid", 3, 3, 1);
+    c.gang("b", "default", "mid", 3, 3, 1);
+    // Somebody else bound two of each.
+    for name in ["a-0", "a-1", "b-0", "b-1"] {
+        c.change(name, |pod| {
+            pod["spec"]["nodeName"] = json!("n1");
+            pod["status"] = json!({"phase": "Running"});
+        });
+    }
+    let plan = c.run();
+    assert!(plan.binds.is_empty() && plan.evictions.is_empty());
+    c.at = plan.wake.expect("it will be looked at again");
+    let plan = c.run();
+    assert!(
+        plan.evictions
+            .iter()
+            .all(|e| e.why == EvictionReason::StaleGang)
+    );
+    assert!(!plan.evictions.is_empty());
+    c.leave(&plan);
+    let plan = c.run();
+    let whole = c.scheduler.view();
+    let running = |gang: &str| {
+        let pods = whole
+            .pods
+            .iter()
+            .filter(|((_, name), _)| name.starts_with(gang));
+        pods.filter(|(_, pod)| pod.node.is_some()).count()
+    };
+    assert!(
+        [running("a"), running("b")]
+            .iter()
+            .all(|n| *n == 0 || *n == 3),
+        "{plan:?}"
+    );
+}
+
+// Volcano #5805: a gang stayed below its minimum after a node was repaired.
+#[test]
+fn a_gang_below_its_minimum_is_completed_when_a_node_is_repaired() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 1), ("n2", 1)]);
+    c.gang("g", "default", "mid", 2, 2, 1);
+    c.run();
+    c.tell(Event::NodeGone("n2".into()));
+    let lost: Vec<String> = {
+        let view = c.scheduler.view();
+        let on = view
+            .pods
+            .iter()
+            .filter(|(_, pod)| pod.node.as_deref() == Some("n2"));
+        on.map(|((_, name), _)| name.clone()).collect()
+    };
+    assert_eq!(lost.len(), 1);
+    c.gone(&lost[0]);
+    c.tell(pod(&lost[0], "g", 1));
+    let plan = c.run();
+    assert!(plan.evictions.is_empty() && plan.binds.is_empty());
+    c.nodes(&[("n2", 1)]);
+    let plan = c.run();
+    assert_eq!(
+        bound(&plan),
+        BTreeMap::from([(lost[0].clone(), "n2".to_owned())])
+    );
+    c.at += jiff::SignedDuration::from_hours(1);
+    assert!(c.plan().evictions.is_empty());
+}
+
+#[test]
+fn actions_that_are_off_are_not_taken() {
+    let off = Actions {
+        preempt: false,
+        reclaim: false,
+        ..Actions::default()
+    };
+    let mut c = Cluster::with(Config {
+        actions: off,
+        ..Config::default()
+    });
+    c.nodes(&[("n1", 1)]);
+    c.gang("old", "default", "low", 1, 1, 1);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 1);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty());
+    assert!(report(&plan, "new").evictions.contains("switched off"));
+}
+
+#[test]
+fn devices_that_are_still_held_are_not_given_out() {
+    let mut c = Cluster::new();
+    c.tell(described("n1", 4, |_| true));
+    c.gang("old", "default", "low", 1, 1, 2);
+    c.gang("stays", "default", "high", 1, 1, 1);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 2);
+    let plan = c.run();
+    assert_eq!(evicted(&plan), ["old-0"]);
+    c.leave(&plan);
+    let plan = c.run();
+    assert_eq!(plan.binds.len(), 1);
+    let ids: Vec<&String> = plan.binds[0].devices["main"]["nvidia.com/gpu"]
+        .iter()
+        .collect();
+    assert_eq!(ids.len(), 2);
+}
+
+#[test]
+fn an_evicted_pod_is_not_evicted_again_and_old_news_of_it_changes_nothing() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 4);
+    let plan = c.plan();
+    assert_eq!(evicted(&plan), ["old-0"]);
+    // News from before the eviction reached the API.
+    c.change("old-0", |pod| pod["metadata"]["labels"] = json!({"a": "b"}));
+    assert!(c.plan().evictions.is_empty());
+    c.queue("else", 0);
+    let plan = c.plan();
+    assert!(plan.evictions.is_empty());
+    assert_eq!(nominated(&plan), ["new-0"]);
+}
