@@ -249,6 +249,7 @@ impl Node {
             .iter()
             .any(|(ix, used)| used > 0 && used > offer.allocatable.get(ix))
             || self.held.overdrawn()
+            || self.gpus.whole < 0
     }
 
     fn count_devices(&mut self) {

@@ -32,7 +32,7 @@ fn gpus_fit(node: &Node, held: &Ledger, take: &Take, ids: &[Arc<str>]) -> bool {
     let begins = ids.iter().filter(|id| held.of(id) == 0).count() as i64;
     let unnamed = (take.gpus - ids.len() as i64).max(0);
     ids.iter().all(|id| held.of(id) + take.each <= GPU_UNIT)
-        && (begins + unnamed == 0 || FreeGpus::of(offer, held).whole >= begins + unnamed)
+        && FreeGpus::of(offer, held).whole >= begins + unnamed
 }
 
 impl Scheduler {
@@ -219,9 +219,9 @@ impl Scheduler {
         self.gangs.get(key).is_some_and(|gang| gang.whole(key))
             && held.iter().all(|placement| {
                 let node = &self.nodes[placement.node];
-                let devices = node.offer.as_ref().and_then(|offer| offer.devices.as_ref());
-                let healthy = |id| devices.is_none_or(|devices| devices.is_healthy(id));
-                node.usable() && !node.overdrawn() && placement.devices.iter().all(healthy)
+                node.usable()
+                    && !node.overdrawn()
+                    && self.gpus_stand(placement.class, placement.node, &placement.devices)
             })
     }
 

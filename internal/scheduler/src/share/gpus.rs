@@ -72,6 +72,12 @@ fn unnamed(take: &Take, ids: &[Arc<str>]) -> i64 {
     (take.gpus - ids.len() as i64).max(0)
 }
 
+/// Is it the index of a GPU that is only counted, and may be shared?
+pub(super) fn is_counted(offer: &Offer, id: &str) -> bool {
+    let counted = (offer.allocatable.get(GPU) / GPU_UNIT).min(COUNTED_MAX);
+    id.parse().is_ok_and(|at: i64| (0..counted).contains(&at))
+}
+
 /// What is free of a node's GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeGpus {
@@ -96,19 +102,14 @@ impl FreeGpus {
                 begun.extend(free.filter(|held| *held > 0).map(|held| GPU_UNIT - held));
             }
             None => {
-                let counted = |id: &str| {
-                    let at = id.parse::<i64>();
-                    at.is_ok_and(|at| (0..all.min(COUNTED_MAX)).contains(&at))
-                };
-                let ours = ledger.ids().filter(|(id, _)| counted(id));
+                let ours = ledger.ids().filter(|(id, _)| is_counted(offer, id));
                 begun.extend(ours.map(|(_, held)| GPU_UNIT - held));
             }
         }
-        begun.retain(|free| *free > 0);
-        FreeGpus {
-            whole: whole - ledger.unnamed,
-            begun,
-        }
+        whole -= ledger.unnamed;
+        // Where more are spoken for than there are, those that nobody names are on any of them.
+        begun.retain(|free| *free > 0 && whole >= 0);
+        FreeGpus { whole, begun }
     }
 
     /// Thousandths free in all.

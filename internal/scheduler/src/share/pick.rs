@@ -9,7 +9,7 @@ use super::{FreeGpus, Take};
 use crate::class::ClassIx;
 use crate::node::{Node, NodeIx};
 use crate::resource::{GPU, GPU_UNIT};
-use crate::share::gpus::COUNTED_MAX;
+use crate::share::gpus::{COUNTED_MAX, is_counted};
 use crate::state::Scheduler;
 
 /// Which GPU of a node a pod that shares one gets.
@@ -48,6 +48,24 @@ impl Scheduler {
             _ if count == 0 => Vec::new(),
             Some(_) => shared(node, take, count, self.config.gpus),
             None => whole(node, count),
+        }
+    }
+
+    /// Are GPUs that were picked before still such as the node has, and named where they must be?
+    pub(crate) fn gpus_stand(&self, class: ClassIx, at: NodeIx, ids: &[Arc<str>]) -> bool {
+        let Some(offer) = &self.nodes[at].offer else {
+            return false;
+        };
+        let gpus = self.take_on(class, at).gpus;
+        let shares = self.classes.get(class).share().is_some();
+        match &offer.devices {
+            Some(devices) => {
+                ids.len() as i64 == gpus && ids.iter().all(|id| devices.is_healthy(id))
+            }
+            None if shares => {
+                ids.len() as i64 == gpus && ids.iter().all(|id| is_counted(offer, id))
+            }
+            None => ids.is_empty(),
         }
     }
 
