@@ -315,7 +315,7 @@ impl Scheduler {
         self.touch(at);
     }
 
-    fn leave_class(&mut self, class: crate::class::ClassIx) {
+    pub(crate) fn leave_class(&mut self, class: crate::class::ClassIx) {
         if self.classes.leave(class) {
             self.views.remove(&class);
         }

@@ -243,7 +243,12 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
 
 /// How many pods of a class fit, and the resources that allow no more. Parts of GPUs must be had
 /// GPU by GPU.
-fn headroom(class: &Class, node: &Node, gpus: &FreeGpus, free: impl Fn(Ix) -> i64) -> (u32, Set) {
+pub(crate) fn headroom(
+    class: &Class,
+    node: &Node,
+    gpus: &FreeGpus,
+    free: impl Fn(Ix) -> i64,
+) -> (u32, Set) {
     let shared = |ix: Ix| class.share().filter(|_| ix == GPU);
     let times = |ix: Ix, amount: i64| match shared(ix) {
         Some(share) => share

@@ -9,7 +9,7 @@ use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
 
-use crate::evict::VictimKey;
+use crate::evict::{Kept, VictimKey};
 use crate::line::LineKey;
 use crate::node::NodeIx;
 use crate::phase::Shown;
@@ -176,6 +176,8 @@ pub(crate) struct Gang {
     pub(crate) won: Option<u64>,
     /// Who was evicted for it and may not have left yet.
     pub(crate) awaits: BTreeSet<PodKey>,
+    /// Places kept for members that were moved.
+    pub(crate) kept: Vec<Kept>,
     /// Since when it runs with fewer members than it needs.
     pub(crate) stale_since: Option<Timestamp>,
     /// Let in by its queue. Stays so: a gang that restarts is not new work.

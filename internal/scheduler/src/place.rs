@@ -74,6 +74,17 @@ impl Scheduler {
 
     /// Tries to place a gang: its minimum, or so many members beyond it where it is whole.
     pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        // What is kept for its moved members is theirs now.
+        let kept = self.let_go(key);
+        let attempt = self.attempt_freely(key, now, beyond);
+        match attempt {
+            Attempt::Placed(..) => self.forget_places(kept),
+            _ => self.keep_again(key, kept),
+        }
+        attempt
+    }
+
+    fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         if let Err(obstacle) = self.let_in(key, now) {
             return Attempt::Blocked(obstacle);
         }

@@ -297,6 +297,7 @@ impl Scheduler {
         }
         self.evict_stale(now, &mut plan);
         plan.reservations = self.nominations();
+        self.kept_places(&mut plan);
         self.queues.note_held();
         self.say(&obstacles, &order, &mut plan);
         self.changed = false;

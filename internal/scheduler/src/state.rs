@@ -129,6 +129,8 @@ pub struct Scheduler {
     pub(crate) age: u64,
     /// How often anything changed that a search for evictions could see.
     pub(crate) version: u64,
+    /// Gangs for whose moved members places are kept.
+    pub(crate) keeping: BTreeSet<GangKey>,
     /// Gangs that run with fewer members than they need.
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
@@ -166,6 +168,7 @@ impl Scheduler {
             victims: BTreeMap::new(),
             age: 0,
             version: 0,
+            keeping: BTreeSet::new(),
             broken: BTreeSet::new(),
             refused: BTreeMap::new(),
         }
@@ -486,6 +489,8 @@ impl Scheduler {
     /// Moves a gang and what it holds and asks for from one account to another.
     fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
         self.unexpect(key);
+        let places = self.let_go(key);
+        self.forget_places(places);
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };

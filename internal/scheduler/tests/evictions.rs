@@ -569,3 +569,82 @@ fn an_evicted_pod_is_not_evicted_again_and_old_news_of_it_changes_nothing() {
     assert!(plan.evictions.is_empty());
     assert_eq!(nominated(&plan), ["new-0"]);
 }
+
+#[test]
+fn a_gang_is_moved_only_if_it_has_a_new_place_which_is_kept_for_it() {
+    let mut c = Cluster::with(Config {
+        actions: Actions {
+            consolidate: true,
+            ..Actions::default()
+        },
+        ..Config::default()
+    });
+    c.nodes(&[("n1", 4), ("n2", 4)]);
+    // Two of two GPUs, on a node each.
+    for (name, at) in [("a", "n1"), ("b", "n2")] {
+        c.gang(name, "default", "mid", 1, 1, 2);
+        c.change(&format!("{name}-0"), |pod| {
+            pod["spec"]["nodeName"] = json!(at);
+            pod["status"] = json!({"phase": "Running"});
+        });
+    }
+    c.gang("new", "default", "mid", 1, 1, 4);
+    let plan = c.run();
+    let [eviction] = &plan.evictions[..] else {
+        panic!("one is moved: {:?}", plan.evictions)
+    };
+    assert_eq!(eviction.why, EvictionReason::Consolidated);
+    let moved = eviction.pod.name.clone();
+    assert_eq!(nominated(&plan).len(), 2, "a place for each");
+    // Nobody else gets the place, and who comes back does.
+    c.gone(&moved);
+    c.gang("thief", "default", "low", 1, 1, 2);
+    let plan = c.run();
+    assert_eq!(bound(&plan).keys().collect::<Vec<_>>(), ["new-0"]);
+    let gang = moved.trim_end_matches("-0").to_owned();
+    c.tell(pod(&moved, &gang, 2));
+    let plan = c.run();
+    assert!(bound(&plan).contains_key(&moved), "{:?}", plan.reports);
+    assert!(nominated(&plan).is_empty());
+}
+
+#[test]
+fn nobody_is_moved_without_leave_to_move() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4), ("n2", 4)]);
+    for (name, at) in [("a", "n1"), ("b", "n2")] {
+        c.gang(name, "default", "mid", 1, 1, 2);
+        c.change(&format!("{name}-0"), |pod| {
+            pod["spec"]["nodeName"] = json!(at);
+            pod["status"] = json!({"phase": "Running"});
+        });
+    }
+    c.gang("new", "default", "mid", 1, 1, 4);
+    assert!(c.plan().evictions.is_empty());
+}
+
+#[test]
+fn victims_are_taken_node_by_node_where_their_order_would_clear_none() {
+    let mut c = Cluster::new();
+    let names: Vec<String> = (0..4).map(|i| format!("n{i}")).collect();
+    for name in &names {
+        c.nodes(&[(name, 4)]);
+    }
+    c.queue("greedy", 8);
+    c.queue("entitled", 8);
+    for i in 0..16 {
+        let name = format!("old{i:02}");
+        c.gang(&name, "greedy", "mid", 1, 1, 1);
+        // The youngest are spread over all nodes.
+        c.change(&format!("{name}-0"), |pod| {
+            pod["spec"]["nodeName"] = json!(format!("n{}", i % 4));
+            pod["status"] = json!({"phase": "Running"});
+        });
+    }
+    c.gang("new", "entitled", "mid", 2, 2, 4);
+    let plan = c.plan();
+    assert_eq!(plan.evictions.len(), 8, "{:?}", report(&plan, "new"));
+    let nodes: std::collections::BTreeSet<&str> =
+        plan.evictions.iter().map(|e| e.node.as_str()).collect();
+    assert_eq!(nodes.len(), 2);
+}

@@ -9,7 +9,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use scheduler::{Event, Plan, Scheduler};
+use scheduler::{Actions, Config, Event, Plan, Scheduler};
 use serde_json::json;
 use support::*;
 
@@ -440,6 +440,18 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// Evicts nobody: what holds of evictions is in `evictions_properties`.
+fn scheduler() -> Scheduler {
+    Scheduler::new(Config {
+        actions: Actions {
+            preempt: false,
+            reclaim: false,
+            ..Actions::default()
+        },
+        ..Config::default()
+    })
 }
 
 fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {

@@ -178,6 +178,32 @@ impl Candidates for Lenders {
         }
     }
 
+    fn everybody(&mut self, state: &mut Scheduler) -> Vec<Bite> {
+        let mut txn = state.begin();
+        let mut bites = Vec::new();
+        for lender in &mut self.lenders {
+            lender.cursor.rewind();
+            // Whoever is not needed is out of the way when his gang's turn comes.
+            while let Some(mut bite) = lender.cursor.next(state, self.now) {
+                bite.why = EvictionReason::Reclaimed;
+                state.take(&mut txn, &mut bite);
+                bites.push(bite);
+            }
+            lender.bitten = true;
+        }
+        state.undo(txn);
+        bites
+    }
+
+    fn may_take(&self, state: &Scheduler, bite: &Bite) -> bool {
+        let queue = state.gangs.get(&bite.gang).and_then(|gang| gang.payer);
+        let lender = queue.and_then(|payer| {
+            let mut lenders = self.lenders.iter();
+            lenders.find(|lender| lender.path.last() == Some(&payer.queue))
+        });
+        lender.is_some_and(|lender| self.eligible(&state.queues, lender))
+    }
+
     /// Where branches part above the taker's queue, its branch is within its share, or nearer to it
     /// than those that lose.
     fn admits(&self, state: &Scheduler) -> bool {

@@ -271,7 +271,7 @@ impl Scheduler {
     }
 
     /// Is the gang not to be lost now?
-    fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Spared> {
+    pub(super) fn spared(&self, gang: &Gang, now: Timestamp) -> Option<Spared> {
         if self.is_new(gang) {
             return Some(Spared::New);
         }

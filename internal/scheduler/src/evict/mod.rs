@@ -22,8 +22,10 @@
 //! every plan that evicts. There are finitely many, so plans come to rest.
 
 mod across;
+mod bynode;
 mod candidates;
 mod fair;
+mod moves;
 mod nominate;
 mod quota;
 mod search;
@@ -36,6 +38,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 pub(crate) use candidates::VictimKey;
+pub(crate) use moves::Kept;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -137,12 +140,28 @@ impl Scheduler {
         if self.waits_politely(gang) {
             return nobody("its preemption policy is Never");
         }
+        if self.keeping.contains(key) {
+            return nobody("places are kept for it");
+        }
         let ask = self.ask(key);
         if !self.fits_when_empty(&ask) {
             return nobody("it would not fit even if every node were empty");
         }
         let mut reasons: Vec<String> = Vec::new();
         let (mut cost, mut again) = (false, None);
+        if self.config.actions.consolidate {
+            match self.consolidate(key, &ask, now) {
+                Ok((found, places)) => {
+                    self.decide(key, found, plan);
+                    self.keep_places(places);
+                    return (Sought::Made, true);
+                }
+                Err(refusal) => {
+                    cost |= refusal.searched;
+                    reasons.push(refusal.why);
+                }
+            }
+        }
         for way in self.ways(&ask) {
             let refusal = match self.go(way, key, &ask, now) {
                 Ok(found) => {

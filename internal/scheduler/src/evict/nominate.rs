@@ -109,6 +109,7 @@ impl Scheduler {
     /// Looks at every place that is held: binds what can be, gives back what is no longer good,
     /// and takes another place where one is free at once.
     pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) {
+        self.revisit_kept(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut tries = 0;
@@ -229,6 +230,8 @@ impl Scheduler {
     pub(crate) fn give_up(&mut self, key: &GangKey) {
         for placement in self.held_places(key) {
             self.restand(&placement.pod, Standing::pending());
+            // It may be gone, and known by what was meant for it alone.
+            self.tidy_node(placement.node);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.awaits.clear();

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::bynode::ByNode;
 use super::candidates::Bite;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
@@ -70,6 +71,17 @@ pub(crate) trait Candidates {
     /// With those gone who are, and the gang not counted: may it come in, as far as the grounds
     /// go on which others are evicted for it?
     fn admits(&self, state: &Scheduler) -> bool;
+
+    /// Everybody who could ever be taken, where that is more than go in one order: how many may be
+    /// taken is bounded then, and others could go instead.
+    fn everybody(&mut self, _: &mut Scheduler) -> Vec<Bite> {
+        Vec::new()
+    }
+
+    /// May one of them be taken, with those gone who are?
+    fn may_take(&self, _: &Scheduler, _: &Bite) -> bool {
+        true
+    }
 }
 
 impl Scheduler {
@@ -123,7 +135,7 @@ impl Scheduler {
 
     /// Could the gang fit, by what all nodes hold together, and within its queue's bounds? No
     /// means no.
-    fn might_fit(&mut self, ask: &Ask) -> bool {
+    pub(super) fn might_fit(&mut self, ask: &Ask) -> bool {
         self.counts_suffice(ask, |view| view.room) && self.within_quota(ask)
     }
 
@@ -176,9 +188,30 @@ impl Scheduler {
         within
     }
 
-    /// Takes candidates until the gang fits, and no more than it needs. None if it does not fit
-    /// with all of them gone; then nothing has changed.
+    /// Takes candidates until the gang fits, and no more than it needs: in their order, and where
+    /// that does not do, node by node. None if the gang does not fit; then nothing has changed.
     pub(crate) fn search(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        candidates: &mut dyn Candidates,
+        now: Timestamp,
+    ) -> Option<Found> {
+        if let Some(found) = self.search_in_order(key, ask, candidates, now) {
+            return Some(found);
+        }
+        let everybody = candidates.everybody(self);
+        if everybody.is_empty() {
+            return None;
+        }
+        let mut by_node = ByNode {
+            bites: self.by_node(ask, everybody),
+            grounds: candidates,
+        };
+        self.search_in_order(key, ask, &mut by_node, now)
+    }
+
+    fn search_in_order(
         &mut self,
         key: &GangKey,
         ask: &Ask,
@@ -260,7 +293,7 @@ impl Scheduler {
         self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now)
     }
 
-    fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
+    pub(super) fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
         bite.before.clear();
         for pod in &bite.pods {
             if let Some(known) = self.pods.get(pod) {
@@ -270,7 +303,7 @@ impl Scheduler {
         }
     }
 
-    fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
+    pub(super) fn put_back(&mut self, txn: &mut Txn, bite: &Bite) {
         for (pod, standing) in bite.pods.iter().zip(&bite.before) {
             txn.restand(self, pod, standing.clone());
         }
@@ -347,7 +380,7 @@ impl Scheduler {
                 .any(|(bite, kept)| *kept && !bite.shrinks && bite.gang == bites[at].gang)
     }
 
-    fn all_fit_beside(&self, bite: &Bite) -> bool {
+    pub(super) fn all_fit_beside(&self, bite: &Bite) -> bool {
         let nodes: BTreeSet<usize> = bite.before.iter().filter_map(|at| at.node).collect();
         nodes.into_iter().all(|at| !self.nodes[at].overdrawn())
     }

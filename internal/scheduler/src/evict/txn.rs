@@ -195,6 +195,27 @@ impl Txn {
     ) -> Option<Vec<Placement>> {
         let gang = state.gangs.get(key)?;
         let beyond = usize::from(gang.whole(key));
+        self.attempt_beyond(state, key, beyond, now)
+    }
+
+    /// Tries a gang with all its members.
+    pub(crate) fn attempt_all(
+        &mut self,
+        state: &mut Scheduler,
+        key: &GangKey,
+        now: Timestamp,
+    ) -> Option<Vec<Placement>> {
+        self.attempt_beyond(state, key, usize::MAX, now)
+    }
+
+    fn attempt_beyond(
+        &mut self,
+        state: &mut Scheduler,
+        key: &GangKey,
+        beyond: usize,
+        now: Timestamp,
+    ) -> Option<Vec<Placement>> {
+        let gang = state.gangs.get(key)?;
         let past = Past {
             admitted: gang.admitted,
             held_until: gang.held_until,
@@ -210,5 +231,85 @@ impl Txn {
                 .push(Undo::Pod(placement.pod.clone(), Standing::pending()));
         }
         Some(placed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::event::Event;
+    use crate::state::Config;
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// Three nodes, gangs of two that run or wait.
+    fn world(gangs: &[(i64, Option<usize>)]) -> Scheduler {
+        let mut s = Scheduler::new(Config::default());
+        for i in 0..3 {
+            s.apply(Event::NodeChanged(read(json!({
+                "metadata": {"name": format!("n{i}")},
+                "status": {"allocatable": {"cpu": "64", "pods": "110", "nvidia.com/gpu": "4"}},
+            }))));
+        }
+        for (at, (gpus, node)) in gangs.iter().enumerate() {
+            let name = format!("g{at}");
+            s.apply(Event::PodGroupChanged(read(json!({
+                "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+                "metadata": {"name": name, "namespace": "ns", "uid": name}, "spec": {"minMember": 2},
+            }))));
+            for i in 0..2 {
+                let mut pod = json!({
+                    "metadata": {"name": format!("{name}-{i}"), "namespace": "ns", "uid": format!("{name}-{i}"),
+                        "annotations": {"scheduling.k8s.io/group-name": name}},
+                    "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                        {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]},
+                });
+                if let Some(node) = node {
+                    pod["spec"]["nodeName"] = json!(format!("n{}", (node + i) % 3));
+                    pod["status"] = json!({"phase": "Running"});
+                }
+                s.apply(Event::PodChanged(read(pod)));
+            }
+        }
+        s
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_is_undone_leaves_no_trace(
+            gangs in proptest::collection::vec((0..4i64, proptest::option::of(0..3usize)), 1..8),
+            steps in proptest::collection::vec((any::<bool>(), 0..16usize), 1..12),
+            planned in any::<bool>(),
+        ) {
+            let mut s = world(&gangs);
+            if planned {
+                s.plan(Timestamp::UNIX_EPOCH);
+            }
+            let mut untouched = s.clone();
+            s.reckon_queues();
+            let mut txn = s.begin();
+            for (evicts, at) in steps {
+                if evicts {
+                    let pods: Vec<PodKey> = s.pods.keys().cloned().collect();
+                    let pod = &pods[at % pods.len()];
+                    if s.pods[pod].stage.occupies() {
+                        txn.evict(&mut s, pod);
+                    }
+                } else {
+                    let keys: Vec<GangKey> = s.gangs.keys().cloned().collect();
+                    txn.attempt(&mut s, &keys[at % keys.len()], Timestamp::UNIX_EPOCH);
+                }
+            }
+            s.undo(txn);
+            prop_assert_eq!(s.view(), untouched.view());
+            prop_assert_eq!(s.plan(Timestamp::UNIX_EPOCH), untouched.plan(Timestamp::UNIX_EPOCH));
+        }
     }
 }

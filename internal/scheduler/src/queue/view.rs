@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::queue::{QueueIx, Queues, ROOT, Rules};
-use crate::resource::{GPU, Ix, Names, Room, whole};
+use crate::resource::{GPU, Ix, Names, Room, unit, whole};
 use crate::view::QueueView;
 
 impl Queues {
@@ -66,7 +66,12 @@ impl Queues {
             dominant: dominant.map(|ix| names.name(ix).to_owned()),
             share_of_entitled: self.dominant_share(at).as_f64(),
             above: self.above_share(at).map(|ix| names.name(ix).to_owned()),
-            usage: names.amounts(&queue.usage),
+            usage: names.listed(
+                queue
+                    .usage
+                    .iter()
+                    .map(|(ix, n)| (ix, n / unit(ix) * unit(ix))),
+            ),
             faults: rules.map(|rules| rules.faults.clone()).unwrap_or_default(),
             line: line.collect(),
             phases: BTreeMap::new(),
