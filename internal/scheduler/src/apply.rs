@@ -155,10 +155,11 @@ impl Scheduler {
             queue: told.queue,
             terms: told.terms,
             asks: match wish.share {
-                Some(share) => {
+                // Containers that ask for GPUs each get their number of them.
+                Some(share) if asks.is_empty() || wish.container.is_some() => {
                     devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
                 }
-                None => asks,
+                _ => asks,
             },
             started: told.started,
             polite: told.polite,

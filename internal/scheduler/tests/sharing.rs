@@ -416,6 +416,21 @@ fn a_sharer_that_does_not_say_its_gpu_counts_with_a_whole_one() {
 }
 
 #[test]
+fn containers_that_ask_for_gpus_get_their_number_of_shared_ones() {
+    let event = noted("a", "gpu-fraction", "0.5", |pod| {
+        let one = json!({"limits": {"nvidia.com/gpu": "1"}});
+        pod["spec"]["containers"] = json!([
+            {"name": "x", "resources": one}, {"name": "y"}, {"name": "z", "resources": one},
+        ]);
+    });
+    let mut s = tell([described("n", 2, |_| true), event]);
+    let plan = s.plan(now());
+    let devices = &plan.binds[0].devices;
+    assert_eq!(devices.keys().collect::<Vec<_>>(), ["x", "z"]);
+    assert_ne!(devices["x"], devices["z"]);
+}
+
+#[test]
 fn the_named_container_gets_the_gpu() {
     let event = noted("a", "gpu-fraction", "0.5", |pod| {
         pod["metadata"]["annotations"]["gpu-fraction-container-name"] = json!("worker");

@@ -1,5 +1,6 @@
 //! Which node and which GPUs a pod gets: the one place where that is decided for pods that take
-//! GPUs, whole or in part. Packing leaves whole GPUs for those who need them: the fullest GPU that
+//! GPUs, whole or in part (a choice that weighs fragmentation takes the place of both questions
+//! here). Packing leaves whole GPUs for those who need them: the fullest GPU that
 //! has room is taken, and a free one only where none has. Spreading takes the emptiest.
 
 use std::cmp::Reverse;
