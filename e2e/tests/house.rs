@@ -22,16 +22,18 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("runtime", &[]),
     ("scheduler", &[]),
     ("schema", &[]),
+    ("simulator", &["invariants", "scheduler", "workloads"]),
     ("store", &[]),
     ("workloads", &[]),
 ];
 
 /// Crates that decide and do nothing else, and what they must not be built on.
-const PURE: [&str; 5] = [
+const PURE: [&str; 6] = [
     "invariants",
     "resources",
     "scheduler",
     "schema",
+    "simulator",
     "workloads",
 ];
 const IMPURE: [&str; 6] = ["axum", "hyper", "nix", "reqwest", "sled", "tokio"];

@@ -81,6 +81,8 @@ pub enum Command {
     Nodes(Listing),
     /// List queues with their shares
     Queue(Listing),
+    /// Say what would become of work on a cluster: the scheduler over simulated time
+    Simulate(crate::simulate::Simulate),
     /// Manage tokens: for programs (`create`) and for agents that join (`join`)
     #[command(subcommand)]
     Token(Token),

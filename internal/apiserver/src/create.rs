@@ -71,9 +71,6 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
     let name = object::name(object).to_string();
     let key = kind.key(call.namespace.as_deref(), &name);
     let store = &call.server.0.store;
-    if store.get(&key).is_some() {
-        return Err(Failure::already_exists(kind, &name).into());
-    }
     let encoded = Encoded::new(kind, object);
     let namespace = call.namespace.clone();
     let quota =

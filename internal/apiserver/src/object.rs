@@ -15,6 +15,9 @@ use crate::status::Failure;
 /// Field of an [`EntryMeta`], not selectable, that is set while the object is being deleted.
 pub const DELETING: &str = "~deleting";
 
+/// The bytes that most objects take at most, field managers included.
+const TYPICAL: usize = 4096;
+
 /// An object ready to be written: only its revision is missing.
 #[derive(Debug)]
 pub struct Encoded {
@@ -35,7 +38,7 @@ impl Encoded {
     /// Encodes an object that has been checked.
     pub fn new(kind: &Kind, object: &Value) -> Self {
         let mut head = Vec::with_capacity(96);
-        let mut tail = Vec::with_capacity(1024);
+        let mut tail = Vec::with_capacity(TYPICAL);
         head.push(b'{');
         // These come first, so that the revision stands near the start whatever else there is.
         for key in ["apiVersion", "kind"] {

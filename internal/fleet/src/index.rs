@@ -90,7 +90,9 @@ impl Index {
                     .insert(key.clone());
             }
         }
-        if old.as_deref().map(PodFacts::of) != Some(PodFacts::of(&pod)) {
+        // A hosts file names bound pods only.
+        let named = old_node.is_some() || new_node.is_some();
+        if named && old.as_deref().map(PodFacts::of) != Some(PodFacts::of(&pod)) {
             self.touch_namespace(&key.0, &mut touched);
         }
         self.pods.insert(key, Arc::new(pod));
@@ -266,11 +268,13 @@ impl Index {
 
     fn touch_namespace(&mut self, namespace: &str, touched: &mut Touched) {
         *self.names_version.entry(namespace.to_owned()).or_default() += 1;
-        let nodes: BTreeSet<String> = self
-            .bound_pods(namespace)
-            .filter_map(|pod| node_of(pod).map(str::to_owned))
-            .collect();
-        touched.nodes.extend(nodes);
+        let from = (namespace.to_owned(), String::new());
+        let has_one = |keys: &BTreeSet<Key>| {
+            let first = keys.range(from.clone()..).next();
+            first.is_some_and(|key| key.0 == namespace)
+        };
+        let nodes = self.by_node.iter().filter(|(_, keys)| has_one(keys));
+        touched.nodes.extend(nodes.map(|(node, _)| node.clone()));
     }
 }
 

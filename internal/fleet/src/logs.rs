@@ -11,6 +11,7 @@ use bytes::Bytes;
 use futures::{Stream, StreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
 use parking_lot::Mutex;
 use rpc::LOG_WINDOW_CHUNKS;
 use rpc::agent::v1::{CloseLog, LogCredit, LogEnd, OpenLog};
@@ -145,6 +146,10 @@ impl Fleet {
             .lock()
             .pod(&query.namespace, &query.pod)
             .filter(|pod| query.uid.is_none() || pod.metadata.uid == query.uid);
+        let pod = match pod {
+            Some(pod) => Some(pod),
+            None => self.unlisted_pod(&query).await,
+        };
         let Some(pod) = pod else {
             return self.open_log_of_the_gone(query).await;
         };
@@ -171,6 +176,18 @@ impl Fleet {
             },
             other => other,
         }
+    }
+
+    /// A pod that the index doesn't have: it keeps only those that have a node.
+    async fn unlisted_pod(&self, query: &LogQuery) -> Option<Arc<Pod>> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &query.namespace);
+        let found = api.get_opt(&query.pod).await.unwrap_or_else(|error| {
+            tracing::debug!(%error, pod = query.pod, "a pod whose log is wanted could not be read");
+            None
+        });
+        found
+            .filter(|pod| query.uid.is_none() || pod.metadata.uid == query.uid)
+            .map(Arc::new)
     }
 
     async fn open_log_of_the_gone(&self, query: LogQuery) -> Result<LogStream, LogError> {
@@ -414,5 +431,43 @@ mod tests {
             Some("CrashLoopBackOff")
         );
         assert_eq!(waiting_reason(&pod, "b"), None);
+    }
+
+    #[tokio::test]
+    async fn a_pod_without_a_node_has_no_log_yet_and_one_that_is_not_there_none_at_all() {
+        let api = tower::service_fn(|request: http::Request<kube::client::Body>| async move {
+            let (code, body) = if request.uri().path().ends_with("/pods/waiting") {
+                let pod = json!({
+                    "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "waiting", "uid": "u"},
+                    "spec": {"containers": [{"name": "a"}]}});
+                (200, pod)
+            } else {
+                let status = json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "NotFound", "code": 404});
+                (404, status)
+            };
+            let answer = http::Response::builder().status(code);
+            answer.body(kube::client::Body::from(body.to_string().into_bytes()))
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let ca = crate::CertificateAuthority::load_or_create(dir.path()).unwrap();
+        let client = kube::Client::new(api, "default");
+        let fleet = Fleet::start(client, crate::FleetConfig::new(Arc::new(ca)));
+        let refused = async |pod: &str, uid: Option<&str>| {
+            let query = LogQuery {
+                namespace: "ns".to_owned(),
+                pod: pod.to_owned(),
+                uid: uid.map(str::to_owned),
+                ..LogQuery::default()
+            };
+            fleet.open_log(query).await.err().unwrap().to_string()
+        };
+        let waits = "has not been given a node yet";
+        assert!(refused("waiting", None).await.contains(waits));
+        assert!(refused("waiting", Some("u")).await.contains(waits));
+        assert!(refused("waiting", Some("old")).await.contains("not found"));
+        assert!(refused("gone", None).await.contains("not found"));
+        fleet.shutdown();
     }
 }

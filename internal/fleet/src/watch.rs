@@ -49,19 +49,28 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         retain: |_, _| Touched::default(),
     };
     let weak = Arc::downgrade(fleet);
+    let any = watcher::Config::default();
+    // A pod that waits for a node is no session's business.
+    let bound = any.clone().fields("spec.nodeName!=");
     vec![
-        tokio::spawn(follow(weak.clone(), Api::all(client.clone()), pods)).abort_handle(),
-        tokio::spawn(follow(weak.clone(), Api::all(client.clone()), services)).abort_handle(),
-        tokio::spawn(follow(weak, Api::all(client), nodes)).abort_handle(),
+        tokio::spawn(follow(weak.clone(), Api::all(client.clone()), bound, pods)).abort_handle(),
+        tokio::spawn(follow(
+            weak.clone(),
+            Api::all(client.clone()),
+            any.clone(),
+            services,
+        ))
+        .abort_handle(),
+        tokio::spawn(follow(weak, Api::all(client), any, nodes)).abort_handle(),
     ]
 }
 
-async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, feed: Feed<K>)
+async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, chosen: watcher::Config, feed: Feed<K>)
 where
     K: kube::Resource + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     // The watcher lists again by itself after errors, with a growing pause.
-    let mut events = std::pin::pin!(watcher(api, watcher::Config::default()).default_backoff());
+    let mut events = std::pin::pin!(watcher(api, chosen).default_backoff());
     let mut seen = BTreeSet::new();
     while let Some(event) = events.next().await {
         let Some(fleet) = fleet.upgrade() else { return };

@@ -12,6 +12,7 @@ use resources::names;
 use resources::quantity::Quantity;
 
 use crate::Placement;
+use crate::constraints::Demands;
 use crate::gpus::{self, GpuAsk};
 
 /// A pod's namespace and name.
@@ -46,7 +47,7 @@ pub(crate) struct NodeFacts {
 
 pub(crate) struct PodFacts {
     pub(crate) uid: String,
-    pub(crate) spec: k8s::PodSpec,
+    pub(crate) demands: Demands,
     /// Parts of GPUs are not among them.
     pub(crate) requests: Amounts,
     pub(crate) gpus: GpuAsk,
@@ -150,7 +151,7 @@ impl Cluster {
 
     /// A pod as it is. One that was assumed stays where it was assumed until it says otherwise.
     pub fn put_pod(&mut self, pod: &k8s::Pod) {
-        let Some(spec) = pod.spec.clone() else { return };
+        let Some(spec) = &pod.spec else { return };
         let meta = &pod.metadata;
         let id = PodId {
             namespace: meta
@@ -178,8 +179,8 @@ impl Cluster {
             .node_name
             .clone()
             .filter(|node| !node.is_empty() && !ended);
-        let scheduler = spec.scheduler_name.clone().unwrap_or_default();
-        let mut requests = pod_requests(&spec);
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+        let mut requests = pod_requests(spec);
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
             gpus: GpuAsk::read(meta, &mut requests),
@@ -192,9 +193,9 @@ impl Cluster {
             leaving: meta.deletion_timestamp.is_some(),
             succeeded: phase == "Succeeded",
             ended,
-            ours: self.scheduler_names.contains(&scheduler),
+            ours: self.scheduler_names.iter().any(|name| name == scheduler),
             assumed: false,
-            spec,
+            demands: Demands::of(spec),
         };
         if let Some(old) = self.pods.get(&id)
             && old.assumed

@@ -1,14 +1,47 @@
 //! May this pod be on this node? Kubernetes' rules for selectors, affinity, taints, read afresh.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1 as k8s;
 use resources::names;
 
 use crate::cluster::NodeFacts;
 
+/// What a pod asks of its node, cut out of its spec: a whole one for each pod would be most of the account's size.
+pub(crate) struct Demands {
+    tolerations: Vec<k8s::Toleration>,
+    selector: BTreeMap<String, String>,
+    affinity: Option<k8s::NodeSelector>,
+    names_image: bool,
+}
+
+impl Demands {
+    pub(crate) fn of(spec: &k8s::PodSpec) -> Demands {
+        let affinity = spec
+            .affinity
+            .as_ref()
+            .and_then(|a| a.node_affinity.as_ref());
+        let inits = spec.init_containers.iter().flatten();
+        let mut images = spec
+            .containers
+            .iter()
+            .chain(inits)
+            .filter_map(|c| c.image.as_deref());
+        Demands {
+            tolerations: spec.tolerations.clone().unwrap_or_default(),
+            selector: spec.node_selector.clone().unwrap_or_default(),
+            affinity: affinity.and_then(|a| {
+                a.required_during_scheduling_ignored_during_execution
+                    .clone()
+            }),
+            names_image: images.any(|image| !image.is_empty()),
+        }
+    }
+}
+
 /// The first rule that says no, in words.
-pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Option<String> {
-    let none = Vec::new();
-    let tolerations = spec.tolerations.as_ref().unwrap_or(&none);
+pub(crate) fn forbidden(demands: &Demands, name: &str, node: &NodeFacts) -> Option<String> {
+    let tolerations = &demands.tolerations;
     let cordon = k8s::Taint {
         key: "node.kubernetes.io/unschedulable".to_owned(),
         effect: "NoSchedule".to_owned(),
@@ -32,20 +65,12 @@ pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Op
             ));
         }
     }
-    for (key, value) in spec.node_selector.iter().flatten() {
+    for (key, value) in &demands.selector {
         if node.labels.get(key) != Some(value) {
             return Some(format!("the node lacks label {key}={value}"));
         }
     }
-    let affinity = spec
-        .affinity
-        .as_ref()
-        .and_then(|a| a.node_affinity.as_ref());
-    let required = affinity.and_then(|a| {
-        a.required_during_scheduling_ignored_during_execution
-            .as_ref()
-    });
-    if let Some(required) = required
+    if let Some(required) = &demands.affinity
         && !required
             .node_selector_terms
             .iter()
@@ -53,10 +78,10 @@ pub(crate) fn forbidden(spec: &k8s::PodSpec, name: &str, node: &NodeFacts) -> Op
     {
         return Some("no term of the required node affinity matches".to_owned());
     }
-    wrong_runtime(spec, node)
+    wrong_runtime(demands, node)
 }
 
-fn wrong_runtime(spec: &k8s::PodSpec, node: &NodeFacts) -> Option<String> {
+fn wrong_runtime(demands: &Demands, node: &NodeFacts) -> Option<String> {
     let label = |name: &str| node.labels.get(name).map(String::as_str);
     let [process, cri, host] = [
         names::RUNTIME_PROCESS,
@@ -67,13 +92,7 @@ fn wrong_runtime(spec: &k8s::PodSpec, node: &NodeFacts) -> Option<String> {
     if process.is_none() && cri.is_none() && host.is_none() {
         return None;
     }
-    let inits = spec.init_containers.iter().flatten();
-    let images = spec
-        .containers
-        .iter()
-        .chain(inits)
-        .filter_map(|c| c.image.as_deref());
-    if images.into_iter().any(|image| !image.is_empty()) {
+    if demands.names_image {
         let runs = cri == Some("true") || host == Some("true");
         return (!runs).then(|| "the node runs no images".to_owned());
     }

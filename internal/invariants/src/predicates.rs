@@ -75,7 +75,7 @@ fn constraints(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) 
     for (bind, pod) in known(before, binds) {
         let why = match before.nodes.get(&bind.node) {
             None => Some("there is no such node".to_owned()),
-            Some(node) => forbidden(&pod.spec, &bind.node, node),
+            Some(node) => forbidden(&pod.demands, &bind.node, node),
         };
         if let Some(why) = why {
             out.push(Violation {

@@ -123,3 +123,29 @@ pub const KAI_GPU_COUNT: &str = "gpu-fraction-num-devices";
 pub const KAI_GPU_CONTAINER: &str = "gpu-fraction-container-name";
 /// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
 pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+
+/// Annotation on a PodGroup or pod: what it asks of the network, JSON:
+/// `{"required": level, "preferred": level, "slices": [{"level": level, "size": n}]}`. Levels are node label keys.
+pub const TOPOLOGY: &str = "muster.io/topology";
+/// Annotation on a PodGroup: its sub-groups, JSON: `[{"name", "parent"?, "minMember"?, "topology"?}]`.
+pub const SUB_GROUPS: &str = "muster.io/sub-groups";
+/// Label or annotation on a pod: its sub-group within the gang.
+pub const SUB_GROUP: &str = "muster.io/sub-group";
+/// Label or annotation on a pod: its rank in the gang; neighbours in rank are placed close on the network.
+pub const RANK: &str = "muster.io/rank";
+/// Pod annotation of Kueue: all pods of the task in one domain of this level.
+pub const KUEUE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
+/// Pod annotation of Kueue: in one domain of this level if possible.
+pub const KUEUE_PREFERRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-preferred-topology";
+/// Pod annotation of Kueue: anywhere.
+pub const KUEUE_UNCONSTRAINED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-unconstrained-topology";
+/// Pod annotation of Kueue: every domain of this level holds whole slices.
+pub const KUEUE_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-required-topology";
+/// Pod annotation of Kueue: pods of one slice.
+pub const KUEUE_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
+/// Pod annotation of Kueue: tasks of the same name are placed in one domain together.
+pub const KUEUE_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
+/// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.
+pub const ARRIVAL: &str = "muster.io/arrival";
+/// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.
+pub const DURATION: &str = "muster.io/duration";

@@ -25,6 +25,8 @@ pub enum Verdict {
     QueueClosed,
     /// The queue named does not exist.
     QueueMissing,
+    /// No network domain of the level that it requires holds it.
+    TopologyUnsatisfied,
     /// There is no node at all.
     NoNodes,
 }
@@ -40,6 +42,7 @@ impl Verdict {
             Self::InsufficientResources => "NotEnoughResources",
             Self::QueueClosed => "QueueClosed",
             Self::QueueMissing => "QueueNotFound",
+            Self::TopologyUnsatisfied => "TopologyUnsatisfied",
             Self::NoNodes => "NoNodes",
         }
     }

@@ -1,6 +1,9 @@
 //! Events into state. Each costs what it changed, may come twice or in any order across objects,
 //! and leaves the state as if built from the objects as they are now.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
@@ -8,11 +11,13 @@ use resources::names::NVIDIA_GPU;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
+use crate::labels::Labels;
 use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
 use crate::share::{Share, Wish};
 use crate::state::{Priority, Scheduler};
+use crate::topology::Hints;
 use crate::{GroupRef, PodRef, devices};
 
 impl Scheduler {
@@ -143,7 +148,6 @@ impl Scheduler {
         let mut new = Pod {
             uid: told.uid,
             class,
-            gang: told.gang,
             task: told.task,
             stage: told.stage,
             node: told.node.map(|name| self.node_at(name)),
@@ -164,6 +168,14 @@ impl Scheduler {
             started: told.started,
             polite: told.polite,
             evicting: None,
+            part: self.part_of(
+                &told.gang,
+                told.hints.as_deref(),
+                pod.metadata.labels.as_ref(),
+            ),
+            labels: Labels::new(pod.metadata.labels.as_ref()),
+            hints: told.hints,
+            gang: told.gang,
         };
         let ended = matches!(new.stage, Stage::Succeeded | Stage::Failed);
         match self.pods.get(&key) {
@@ -194,6 +206,21 @@ impl Scheduler {
             }
         }
         self.replace_pod_joined(&key, new);
+    }
+
+    /// The sub-group that a pod is in.
+    fn part_of(
+        &self,
+        gang: &GangKey,
+        hints: Option<&Hints>,
+        labels: Option<&BTreeMap<String, String>>,
+    ) -> Option<Arc<str>> {
+        let spec = self.gangs.get(gang).and_then(|gang| gang.spec.as_ref());
+        let policies = spec.map_or(&[][..], |spec| &spec.shape.policies);
+        if policies.is_empty() {
+            return hints.and_then(|hints| hints.sub_group.clone());
+        }
+        policies.iter().find_map(|policy| policy.part(labels?))
     }
 
     /// Puts a pod in another's place, within the same class.
@@ -266,6 +293,14 @@ impl Scheduler {
         }
         gang.moved = true;
         gang.count(key, &pod.task, pod.stage, up);
+        gang.count_part(pod.part.as_ref(), pod.stage, up);
+        if pod.hints.as_deref().is_some_and(Hints::asks) {
+            gang.hinted = if up {
+                gang.hinted + 1
+            } else {
+                gang.hinted.saturating_sub(1)
+            };
+        }
         gang.count_priority(pod.priority, up);
         if pod.stage == Stage::Leaving {
             // Still asked for: an eviction turns what was held into what is waited for.
@@ -346,10 +381,42 @@ impl Scheduler {
             gang.shown = None;
             gang.admitted = false;
         }
+        let regrouped = {
+            let old = gang.spec.as_ref().map(|spec| &spec.shape.policies);
+            old.map_or(&[][..], Vec::as_slice) != spec.shape.policies
+        };
         gang.spec = Some(spec);
         gang.moved = true;
         gang.recall(group);
+        if regrouped {
+            self.regroup(&key);
+        }
         self.settle(&key);
+    }
+
+    /// Finds the members' sub-groups again after the gang's rules about them changed.
+    fn regroup(&mut self, key: &GangKey) {
+        let members: Vec<PodKey> = self
+            .gangs
+            .get(key)
+            .map(|gang| gang.members.iter().cloned().collect())
+            .unwrap_or_default();
+        for name in members {
+            let Some(pod) = self.pods.get(&name) else {
+                continue;
+            };
+            let labels = pod.labels.map();
+            let part = self.part_of(key, pod.hints.as_deref(), Some(&labels));
+            let stage = pod.stage;
+            let Some(pod) = self.pods.get_mut(&name) else {
+                continue;
+            };
+            let old = std::mem::replace(&mut pod.part, part.clone());
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.count_part(old.as_ref(), stage, false);
+                gang.count_part(part.as_ref(), stage, true);
+            }
+        }
     }
 
     fn group_gone(&mut self, namespace: &str, name: &str) {
@@ -380,6 +447,7 @@ impl Scheduler {
         }
         self.world_changed();
         self.changed = true;
+        self.eased += 1;
     }
 
     fn priority_changed(&mut self, name: String, priority: Option<Priority>) {

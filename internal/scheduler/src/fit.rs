@@ -10,6 +10,7 @@ use crate::node::{Node, NodeIx, Offer};
 use crate::resource::{GPU, Ix, NAMES_MAX, Set};
 use crate::score::{self, Key};
 use crate::share::FreeGpus;
+use crate::topology::{DomainIx, Tree};
 
 /// What one node is to the class.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -105,15 +106,31 @@ pub(crate) struct View {
     /// How many they would hold if they were empty.
     pub(crate) empty: u64,
     pub(crate) tally: Tally,
+    /// The number of the last change that gave some node room for more.
+    pub(crate) gained: u64,
+    /// The number of the last change of any node's standing.
+    pub(crate) changed: u64,
+    /// The tree's numbering that the sums are kept by.
+    pub(crate) epoch: u64,
+    /// Each node's domain as counted, and what each domain holds now and would hold empty.
+    homes: Vec<Option<DomainIx>>,
+    sums: Vec<u64>,
+    empty_sums: Vec<u64>,
 }
 
 impl View {
     /// Takes in one node as it is.
-    pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node) {
+    pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node, tree: &Tree) {
         if self.standings.len() <= at {
             self.standings.resize(at + 1, Standing::Absent);
             self.fixed.resize(at + 1, None);
+            self.homes.resize(at + 1, None);
         }
+        if self.sums.len() < tree.len() {
+            self.sums.resize(tree.len(), 0);
+            self.empty_sums.resize(tree.len(), 0);
+        }
+        let old_count = self.holds(at);
         let old_empty = self.fixed[at].map_or(0, |fixed| fixed.empty);
         let fixed = node.offer.as_ref().map(|offer| match self.fixed[at] {
             Some(fixed) if fixed.offered == node.offered => fixed,
@@ -134,9 +151,21 @@ impl View {
             _ => Standing::Absent,
         };
         let old = std::mem::replace(&mut self.standings[at], standing);
+        let count = self.holds(at);
+        let new_empty = fixed.map_or(0, |fixed| fixed.empty);
+        let (old_home, home) = (self.homes[at], tree.home(at));
+        if old_home != home || old_count != count || old_empty != new_empty {
+            self.shift(tree, old_home, -i64::from(old_count), -i64::from(old_empty));
+            self.shift(tree, home, i64::from(count), i64::from(new_empty));
+            self.homes[at] = home;
+        }
+        if count > old_count || (old_home != home && count > 0) {
+            self.gained = self.gained.max(node.touched);
+        }
         if old == standing {
             return;
         }
+        self.changed = self.changed.max(node.touched);
         self.tally.count(old, false);
         self.tally.count(standing, true);
         if let Standing::Holds { key, .. } = old {
@@ -147,6 +176,110 @@ impl View {
             self.holds.insert((key, at));
             self.room += u64::from(key.count);
         }
+    }
+
+    fn shift(&mut self, tree: &Tree, home: Option<DomainIx>, now: i64, empty: i64) {
+        let Some(home) = home else { return };
+        for at in tree.above(home) {
+            let at = at as usize;
+            self.sums[at] = self.sums[at].saturating_add_signed(now);
+            self.empty_sums[at] = self.empty_sums[at].saturating_add_signed(empty);
+        }
+    }
+
+    /// How many pods of the class a domain holds now.
+    pub(crate) fn sum(&self, at: DomainIx) -> u64 {
+        self.sums.get(at as usize).copied().unwrap_or(0)
+    }
+
+    /// How many it would hold if it were empty.
+    pub(crate) fn sum_empty(&self, at: DomainIx) -> u64 {
+        self.empty_sums.get(at as usize).copied().unwrap_or(0)
+    }
+
+    /// How many a node would hold if it were empty.
+    pub(crate) fn empty_at(&self, at: NodeIx) -> u64 {
+        let fixed = self.fixed.get(at).copied().flatten();
+        fixed.map_or(0, |fixed| u64::from(fixed.empty))
+    }
+
+    /// Where a node with room stands.
+    pub(crate) fn key(&self, at: NodeIx) -> Option<Key> {
+        match self.standings.get(at) {
+            Some(Standing::Holds { key, .. }) => Some(*key),
+            _ => None,
+        }
+    }
+
+    /// The best tier of any node with room.
+    pub(crate) fn first_tier(&self) -> i64 {
+        self.holds.first().map_or(0, |(key, _)| key.tier)
+    }
+
+    /// Are nodes with room of several tiers?
+    pub(crate) fn is_mixed(&self) -> bool {
+        self.holds
+            .last()
+            .is_some_and(|(key, _)| key.tier != self.first_tier())
+    }
+
+    /// Adds nodes for `n` pods, beside those used already: of the best tier, as few as can be, the
+    /// last as tight as can be. None if there is not room for so many.
+    pub(crate) fn best_nodes(
+        &self,
+        n: u64,
+        used: &BTreeSet<NodeIx>,
+        picks: &mut Vec<(NodeIx, u64)>,
+    ) -> Option<()> {
+        let mut left = n;
+        let mut tier = self.first_tier();
+        // Nodes that hold this many or more are used up.
+        let mut below = u32::MAX;
+        let mut here: BTreeSet<NodeIx> = BTreeSet::new();
+        while left > 0 {
+            let want = u32::try_from(left).unwrap_or(u32::MAX);
+            let mut fits = self
+                .holds
+                .range((Key::least(tier, want), 0)..(Key::least(tier + 1, 0), 0));
+            if let Some((_, at)) = fits.find(|(_, at)| !used.contains(at) && !here.contains(at)) {
+                picks.push((*at, left));
+                return Some(());
+            }
+            let end = if below == u32::MAX {
+                Key::least(tier + 1, 0)
+            } else {
+                Key::least(tier, below)
+            };
+            let last = self
+                .holds
+                .range((Key::least(tier, 0), 0)..(end, 0))
+                .next_back();
+            let Some((most, _)) = last else {
+                // The next tier.
+                let (next, _) = self.holds.range((Key::least(tier + 1, 0), 0)..).next()?;
+                (tier, below) = (next.tier, u32::MAX);
+                continue;
+            };
+            for (key, at) in self
+                .holds
+                .range((Key::least(tier, most.count), 0)..(end, 0))
+            {
+                if used.contains(at) || here.contains(at) {
+                    continue;
+                }
+                if left < u64::from(key.count) {
+                    break;
+                }
+                picks.push((*at, u64::from(key.count)));
+                here.insert(*at);
+                left -= u64::from(key.count);
+                if left == 0 {
+                    return Some(());
+                }
+            }
+            below = most.count;
+        }
+        Some(())
     }
 
     /// The node to take for `want` pods: of the best tier, the one that just holds them all, else

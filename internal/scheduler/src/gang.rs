@@ -13,10 +13,12 @@ use crate::evict::{Kept, VictimKey};
 use crate::line::LineKey;
 use crate::node::NodeIx;
 use crate::phase::Shown;
+use crate::place::Parked;
 use crate::pod::{PodKey, Stage};
 use crate::queue::Payer;
 use crate::resource::{Demand, Names, Room};
 use crate::terms::Terms;
+use crate::topology::Shape;
 
 /// Which gang.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +59,8 @@ pub(crate) struct Spec {
     pub(crate) created: Option<Timestamp>,
     /// On what terms it may be evicted, and whose it is.
     pub(crate) terms: Terms,
+    /// Its sub-groups, and what it asks of the network.
+    pub(crate) shape: Shape,
 }
 
 impl Spec {
@@ -84,6 +88,7 @@ impl Spec {
                 .as_ref()
                 .map(|time| time.0),
             terms: Terms::read(&group.metadata),
+            shape: Shape::read(group),
         }
     }
 }
@@ -193,6 +198,12 @@ pub(crate) struct Gang {
     pub(crate) shown: Option<Shown>,
     /// What its waiting members were last told.
     pub(crate) told: String,
+    /// Members by sub-group.
+    pub(crate) parts: BTreeMap<Arc<str>, Counts>,
+    /// Members whose task asks something of the network itself.
+    pub(crate) hinted: usize,
+    /// Why it was blocked when it was last tried, and what it waits for.
+    pub(crate) parked: Option<Box<Parked>>,
 }
 
 impl Gang {
@@ -202,7 +213,39 @@ impl Gang {
             return 1;
         }
         let Some(spec) = &self.spec else { return 1 };
-        spec.min_member.max(spec.min_task_member.values().sum())
+        let parts = spec.shape.sub_groups.iter().map(|part| part.minimum);
+        spec.min_member
+            .max(spec.min_task_member.values().sum())
+            .max(parts.sum())
+    }
+
+    pub(crate) fn part(&self, part: &str) -> Counts {
+        self.parts.get(part).copied().unwrap_or_default()
+    }
+
+    /// Has every sub-group that must start the members that it needs?
+    fn parts_whole(&self) -> bool {
+        let Some(spec) = &self.spec else { return true };
+        let named = &spec.shape.sub_groups;
+        let mut policies = spec.shape.policies.iter();
+        named
+            .iter()
+            .all(|part| self.part(&part.name).have() >= part.minimum)
+            && policies.all(|policy| {
+                let made = self.parts.iter().filter(|(name, _)| policy.made(name));
+                made.filter(|(_, counts)| counts.have() >= policy.size)
+                    .count()
+                    >= policy.least
+            })
+    }
+
+    pub(crate) fn count_part(&mut self, part: Option<&Arc<str>>, stage: Stage, up: bool) {
+        let Some(part) = part else { return };
+        let counts = self.parts.entry(part.clone()).or_default();
+        counts.change(stage, up);
+        if *counts == Counts::default() {
+            self.parts.remove(part);
+        }
     }
 
     pub(crate) fn task(&self, task: &str) -> Counts {
@@ -211,7 +254,7 @@ impl Gang {
 
     /// Does what holds room, or is meant to, (or has succeeded) make the gang whole?
     pub(crate) fn whole(&self, key: &GangKey) -> bool {
-        self.whole_by(key, Counts::have)
+        self.whole_by(key, Counts::have) && self.parts_whole()
     }
 
     /// Do the members that are on nodes (or have succeeded) make the gang whole?

@@ -14,6 +14,7 @@ mod evict;
 mod filter;
 mod fit;
 mod gang;
+mod labels;
 mod line;
 mod node;
 mod phase;
@@ -27,6 +28,7 @@ mod score;
 mod share;
 mod state;
 mod terms;
+mod topology;
 mod trial;
 mod view;
 
@@ -37,6 +39,6 @@ pub use plan::{
 };
 pub use queue::Decay;
 pub use share::GpuOrder;
-pub use state::{Actions, Config, Scheduler};
+pub use state::{Actions, Config, Scheduler, Strategy};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -166,6 +166,7 @@ mod tests {
             priority_class: None,
             created: None,
             terms: Default::default(),
+            shape: crate::topology::Shape::default(),
         };
         Gang {
             spec: Some(spec),

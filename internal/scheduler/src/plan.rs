@@ -269,6 +269,7 @@ impl Scheduler {
         }
         self.plans += 1;
         self.wake = None;
+        self.reworded = 0;
         self.rank_nodes();
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
@@ -352,7 +353,7 @@ impl Scheduler {
                 _ => 0,
             };
             let mut again = false;
-            match self.attempt_most(&key, now, beyond) {
+            match self.attempt_turn(&key, now, beyond) {
                 Attempt::Nothing => {}
                 Attempt::Blocked(obstacle) => {
                     blocked.push(key.clone());

@@ -11,8 +11,10 @@ use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
 use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
+use crate::labels::Labels;
 use crate::node::NodeIx;
 use crate::terms::Terms;
+use crate::topology::Hints;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -95,6 +97,11 @@ pub(crate) struct Pod {
     pub(crate) started: Option<Timestamp>,
     /// It waits rather than evict others.
     pub(crate) polite: bool,
+    /// What it says of its own place in the gang.
+    pub(crate) hints: Option<Box<Hints>>,
+    pub(crate) labels: Labels,
+    /// Its sub-group in the gang.
+    pub(crate) part: Option<Arc<str>>,
 }
 
 /// What a Pod object says, before its class and node are looked up.
@@ -113,6 +120,7 @@ pub(crate) struct Told<'a> {
     pub(crate) started: Option<Timestamp>,
     pub(crate) polite: bool,
     pub(crate) terms: Terms,
+    pub(crate) hints: Option<Box<Hints>>,
 }
 
 impl<'a> Told<'a> {
@@ -163,6 +171,7 @@ impl<'a> Told<'a> {
                 Vec::new()
             },
             ours,
+            hints: Hints::read(meta),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),
             started: pod
                 .status

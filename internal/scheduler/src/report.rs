@@ -12,6 +12,27 @@ use crate::state::Scheduler;
 /// How many of the nodes that could run an image are named.
 const RUNNERS_NAMED: usize = 5;
 
+/// Why no domain of a level holds a part of a gang.
+#[derive(Clone, Debug)]
+pub(crate) struct TopologyBound {
+    /// The level's label.
+    pub(crate) key: String,
+    /// The part's name; empty for the gang.
+    pub(crate) part: String,
+    /// Pods that must be in one domain.
+    pub(crate) need: usize,
+    /// Domains looked at.
+    pub(crate) domains: usize,
+    /// The one with the most room, and how many it holds.
+    pub(crate) best: Option<(String, u64)>,
+    /// How many the largest would hold if it were empty.
+    pub(crate) empty: u64,
+    /// Running members decide which domain it is.
+    pub(crate) pinned: bool,
+    /// Pods of one slice, and the level whose domains hold whole ones.
+    pub(crate) slice: Option<(String, u32)>,
+}
+
 /// What stopped a gang.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Obstacle {
@@ -24,9 +45,30 @@ pub(crate) struct Obstacle {
     possible: usize,
     /// Why nobody is evicted for it.
     evictions: String,
+    /// Only more room could help.
+    room: bool,
 }
 
 impl Obstacle {
+    pub(crate) fn possible(&self) -> usize {
+        self.possible
+    }
+
+    /// Could only more room help?
+    pub(crate) fn is_room(&self) -> bool {
+        self.room
+    }
+
+    pub(crate) fn malformed(problem: &str, have: usize) -> Obstacle {
+        let mut obstacle = Obstacle::new(
+            Verdict::NoNodeFits,
+            problem.to_owned(),
+            "correct what the gang or its pods say".into(),
+        );
+        obstacle.possible = have;
+        obstacle
+    }
+
     fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
         Obstacle {
             verdict,
@@ -233,6 +275,7 @@ impl Scheduler {
         };
         let mut obstacle = Obstacle {
             possible,
+            room: true,
             nodes: view.tally.nodes,
             ..Obstacle::default()
         };
@@ -308,6 +351,53 @@ impl Scheduler {
                 view.empty
             ));
         }
+        obstacle
+    }
+
+    /// A part that no single domain holds. The class's view must be fresh.
+    pub(crate) fn no_domain_holds(
+        &self,
+        class: ClassIx,
+        bound: &TopologyBound,
+        possible: usize,
+    ) -> Obstacle {
+        let mut obstacle = self.no_room(class, bound.need, possible);
+        let what = match &*bound.part {
+            "" => "the gang".to_owned(),
+            part => part.to_owned(),
+        };
+        let TopologyBound { key, need, .. } = bound;
+        let members = if *need == 1 { "member" } else { "members" };
+        let slices = bound.slice.as_ref().map_or(String::new(), |(level, size)| {
+            format!(" in whole slices of {size} a {level}")
+        });
+        obstacle.verdict = Verdict::TopologyUnsatisfied;
+        let Some((best, room)) = &bound.best else {
+            obstacle.binding = format!("{what} must be in one {key}, and no node has that label");
+            obstacle.would_fit = format!("nodes with the label {key}, or another level");
+            return obstacle;
+        };
+        obstacle.binding = if bound.pinned {
+            format!(
+                "{need} more {members} of {what} must join the others in {key} {best}, which has room for {room}{slices}"
+            )
+        } else {
+            format!(
+                "{need} {members} of {what} must be in one {key}{slices}; of {} the roomiest, {best}, has room for {room}",
+                bound.domains
+            )
+        };
+        obstacle.would_fit = if bound.empty < *need as u64 {
+            format!(
+                "a larger {key} (the largest holds {} such members when empty), or a wider level",
+                bound.empty
+            )
+        } else {
+            format!(
+                "room for {} more in {best}, or a wider level than {key}",
+                (*need as u64).saturating_sub(*room).max(1)
+            )
+        };
         obstacle
     }
 
@@ -399,6 +489,9 @@ impl Scheduler {
         obstacle: &Obstacle,
         ahead: usize,
     ) -> PlacementReport {
+        if let Some(report) = self.same_report(key, ahead) {
+            return report;
+        }
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };
@@ -430,6 +523,7 @@ impl Scheduler {
             evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);
+        self.keep_report(key, ahead, &report);
         report
     }
 

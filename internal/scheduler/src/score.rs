@@ -37,6 +37,11 @@ pub(crate) struct Key {
 }
 
 impl Key {
+    /// How empty the node is: the more, the emptier.
+    pub(crate) fn emptiness(&self) -> (i64, i64) {
+        (self.idle, self.spare_gpus)
+    }
+
     /// The least key of a tier and count.
     pub(crate) fn least(tier: i64, count: u32) -> Key {
         Key {

@@ -18,6 +18,7 @@ use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Ix, Names, Room};
 use crate::share::{GpuOrder, Take};
 use crate::terms::Terms;
+use crate::topology::Tree;
 
 /// How many classes' views are kept between plans. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
@@ -35,6 +36,11 @@ pub struct Config {
     pub gpus: GpuOrder,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
+    /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
+    /// listed (as `kubernetes.io/hostname`) or not.
+    pub topology: Vec<String>,
+    /// Which nodes are taken first.
+    pub placement: Strategy,
 }
 
 /// What plans may do. Actions come in this order.
@@ -67,6 +73,25 @@ impl Default for Actions {
 /// How long a gang below its minimum is left running unless configured otherwise.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
+/// Which nodes are taken first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// As few nodes as can be, the fullest first, so that whole nodes stay free.
+    #[default]
+    Pack,
+    /// The emptiest node for each pod.
+    Spread,
+}
+
+/// The levels that are read unless others are given, widest first.
+const LEVELS: [&str; 5] = [
+    "topology.kubernetes.io/zone",
+    "muster.io/spine",
+    "muster.io/leaf",
+    "muster.io/rack",
+    "muster.io/nvlink-domain",
+];
+
 impl Default for Config {
     fn default() -> Config {
         let names = ["muster", "default-scheduler", "volcano", ""];
@@ -76,6 +101,8 @@ impl Default for Config {
             stale_after: STALE_AFTER,
             gpus: GpuOrder::default(),
             usage: None,
+            topology: LEVELS.map(str::to_owned).to_vec(),
+            placement: Strategy::Pack,
         }
     }
 }
@@ -135,6 +162,11 @@ pub struct Scheduler {
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    pub(crate) topology: Tree,
+    /// How often something was given back or allowed: what may help whoever waits for no room.
+    pub(crate) eased: u64,
+    /// Answers given anew in this plan for their wording's sake.
+    pub(crate) reworded: usize,
 }
 
 impl Scheduler {
@@ -145,6 +177,9 @@ impl Scheduler {
             classes: Classes::new(config.gpus == GpuOrder::Pack),
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
+            topology: Tree::new(&config.topology),
+            eased: 0,
+            reworded: 0,
             config,
             names: Names::new(),
             nodes: Vec::new(),
@@ -224,6 +259,9 @@ impl Scheduler {
     pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
         let recounted = self.uncount(at, offer.as_ref());
         self.weigh(at, -1);
+        self.eased += 1;
+        self.topology
+            .put(at, offer.as_ref().map(|offer| &offer.labels));
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
@@ -260,6 +298,7 @@ impl Scheduler {
 
     /// Gives room on a node back. The caller touches it afterwards.
     pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
+        self.eased += 1;
         self.nodes[at].vacate(take, devices);
         if self.nodes[at].usable() {
             self.used.add(&take.demand, -1);
@@ -274,19 +313,25 @@ impl Scheduler {
     /// Brings a class's view up to date.
     pub(crate) fn refresh(&mut self, class: ClassIx) {
         let view = self.views.entry(class).or_default();
+        if view.epoch != self.topology.epoch() {
+            *view = View::default();
+            view.epoch = self.topology.epoch();
+        }
         view.asked = self.plans;
         if view.seen == self.clock {
             return;
         }
         let facts = self.classes.get(class);
         for at in self.touched.range(view.seen + 1..).map(|(_, at)| *at) {
-            view.refresh(facts, at, &self.nodes[at]);
+            view.refresh(facts, at, &self.nodes[at], &self.topology);
         }
         view.seen = self.clock;
     }
 
     /// Numbers the nodes by name again after some came or went.
     pub(crate) fn rank_nodes(&mut self) {
+        let nodes = &self.nodes;
+        self.topology.settle(|at| nodes[at].name.clone());
         if !std::mem::take(&mut self.ranks_stale) {
             return;
         }
@@ -388,6 +433,9 @@ impl Scheduler {
             return;
         }
         self.stirred.insert(key.clone());
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.parked = None;
+        }
         let Some(gang) = self.gangs.get(key) else {
             return;
         };
@@ -415,6 +463,7 @@ impl Scheduler {
         if gang.expected != expects {
             gang.expected = expects;
             let times = if expects { 1 } else { -1 };
+            self.eased += u64::from(!expects);
             if let Some(spec) = &gang.spec {
                 self.queues.expect(payer.queue, &spec.min_resources, times);
             }
@@ -524,6 +573,7 @@ impl Scheduler {
             && let Some(payer) = gang.payer
         {
             self.queues.expect(payer.queue, &spec.min_resources, -1);
+            self.eased += 1;
         }
     }
 }

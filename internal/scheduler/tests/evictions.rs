@@ -440,6 +440,34 @@ fn a_queue_that_is_not_reclaimable_loses_nothing() {
     assert!(c.plan().evictions.is_empty());
 }
 
+#[test]
+fn a_queue_of_higher_priority_loses_only_what_another_deserves() {
+    let mut c = Cluster::new();
+    c.nodes(&[("n1", 4)]);
+    for (name, priority, surplus) in [("first", 2, "0"), ("second", 1, "1")] {
+        c.tell(queue_with(name, |queue| {
+            queue["spec"]["deserved"] =
+                json!({"nvidia.com/gpu": "1", "cpu": "1000", "memory": "1000Ti"});
+            queue["spec"]["priority"] = json!(priority);
+            queue["metadata"]["annotations"] = json!({"muster.io/surplus-weight": surplus});
+        }));
+    }
+    for i in 0..4 {
+        c.gang(&format!("f{i}"), "first", "low", 1, 1, 1);
+    }
+    assert_eq!(c.run().binds.len(), 4);
+    c.gang("s0", "second", "low", 1, 1, 1);
+    c.gang("s1", "second", "low", 1, 1, 1);
+    let plan = c.run();
+    assert_eq!(evicted(&plan), ["f3-0"]);
+    assert_eq!(nominated(&plan), ["s0-0"]);
+    c.leave(&plan);
+    // The second one would be within its share, but not within what its queue deserves.
+    let plan = c.run();
+    assert_eq!((plan.binds.len(), plan.evictions.len()), (1, 0));
+    assert!(c.plan().evictions.is_empty());
+}
+
 // Volcano #3373: two gangs deadlocked, each half running. Here half a gang is never left so.
 #[test]
 fn two_half_gangs_do_not_hold_each_other_up() {

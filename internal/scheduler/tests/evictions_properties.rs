@@ -308,8 +308,8 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         if reasons.contains(&EvictionReason::Preempted) {
             // A queue beyond its share must not grow by evictions: room alone does not tell.
             let gpus = |e: &&Eviction| world.gang_of(&e.pod.name).gpus;
-            let gone: i64 = evictions.iter().map(|e| gpus(&e)).sum();
-            let back: i64 = unit.iter().map(|e| gpus(e)).sum();
+            let gone: i64 = evictions.iter().map(gpus).sum();
+            let back: i64 = unit.iter().map(gpus).sum();
             let before = world.held(taker_gang.queue);
             let after = before - gone + back + coming as i64 * taker_gang.gpus;
             if after > before.max(world.case.deserved[taker_gang.queue]) {

@@ -334,7 +334,7 @@ proptest! {
         let most = |at: usize| view.queues[&format!("q{at}")].requested.get(GPU);
         // What all may use, from the leaves up.
         fn useful(world: &World, at: usize, most: &dyn Fn(usize) -> i64) -> i64 {
-            let below: i64 = world.children(Some(at)).map(|child| most(child)).sum();
+            let below: i64 = world.children(Some(at)).map(most).sum();
             let own = most(at) - below;
             let below: i64 = world.children(Some(at)).map(|child| useful(world, child, most)).sum();
             (own + below).min(world.ceiling(at))

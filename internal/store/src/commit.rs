@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::{mpsc, oneshot};
@@ -21,6 +22,11 @@ pub(crate) const QUEUE_MAX: usize = 1024;
 const GROUP_MAX: usize = 256;
 /// The most bytes of objects in one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
+/// A group of so many transactions says that there are many writers at once.
+const MANY: usize = 8;
+/// While there are many writers, how long a group is left open for more of them: a flush costs the same for a few as
+/// for all. A lone writer never waits.
+const GATHER: Duration = Duration::from_millis(1);
 
 /// The state that a transaction sees: everything committed before it, and its own
 /// changes. Changes are kept when the transaction answers Ok, and dropped otherwise.
@@ -206,27 +212,34 @@ where
 /// Runs until the store is closed.
 pub(crate) fn run(shared: &Shared, mut disk: Disk, mut queue: mpsc::Receiver<Box<dyn Job>>) {
     let mut failed: Option<StoreError> = None;
+    let mut last_group = 0;
     while let Some(first) = queue.blocking_recv() {
         let refusal = failed.clone().or_else(|| disk.check_space().err());
         if let Some(refusal) = refusal {
             first.finish(Err(refusal));
             continue;
         }
-        if let Err(error) = run_group(shared, &mut disk, &mut queue, first) {
-            tracing::error!(%error, "the store is read-only");
-            failed = Some(error);
+        if last_group >= MANY {
+            std::thread::sleep(GATHER);
+        }
+        match run_group(shared, &mut disk, &mut queue, first) {
+            Ok(size) => last_group = size,
+            Err(error) => {
+                tracing::error!(%error, "the store is read-only");
+                failed = Some(error);
+            }
         }
     }
     shared.memory.write().close();
 }
 
-/// Stages what is in the queue, writes it, publishes it and acknowledges it.
+/// Stages what is in the queue, writes it, publishes it and acknowledges it. Answers how many transactions that were.
 fn run_group(
     shared: &Shared,
     disk: &mut Disk,
     queue: &mut mpsc::Receiver<Box<dyn Job>>,
     first: Box<dyn Job>,
-) -> Result<(), StoreError> {
+) -> Result<usize, StoreError> {
     let memory = shared.memory.read();
     let mut group = Group {
         changes: BTreeMap::new(),
@@ -244,10 +257,11 @@ fn run_group(
         let room = jobs.len() < GROUP_MAX && group.bytes < GROUP_BYTES_MAX;
         next = if room { queue.try_recv().ok() } else { None };
     }
+    let size = jobs.len();
     if group.events.is_empty() {
         drop(memory);
         jobs.into_iter().for_each(|job| job.finish(Ok(())));
-        return Ok(());
+        return Ok(size);
     }
     let state = state_after(&memory, &group);
     let written = disk.write(
@@ -265,7 +279,7 @@ fn run_group(
     for job in jobs {
         job.finish(written.clone());
     }
-    written
+    written.map(|()| size)
 }
 
 /// Runs one transaction; of one that refuses or panics nothing stays.

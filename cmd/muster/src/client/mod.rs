@@ -82,6 +82,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         | Command::Server(_)
         | Command::Agent(_)
         | Command::Doctor(_)
+        | Command::Simulate(_)
         | Command::Completions { .. }
         | Command::Man { .. }
         | Command::Shim { .. } => unreachable!("main runs these itself"),

@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use resources::names;
 use serde_json::Value;
 use workloads::Outcome;
 use workloads::job::{Observed, reconcile};
@@ -18,6 +19,7 @@ impl Workload for Batch {
 
     const COMPONENT: &'static str = "job-controller";
     const HAS_GANG: bool = false;
+    const POD_LABEL: &'static str = names::BATCH_JOB_NAME;
 
     fn noticed(&mut self, _: &Key, _: Option<&Job>) {}
 

@@ -36,6 +36,7 @@ impl Workload for PyTorch {
 
     const COMPONENT: &'static str = "pytorchjob-controller";
     const HAS_GANG: bool = true;
+    const POD_LABEL: &'static str = names::JOB_NAME;
 
     fn noticed(&mut self, key: &Key, job: Option<&PyTorchJob>) {
         match job.filter(|job| !is_finished(job)) {

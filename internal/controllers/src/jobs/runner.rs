@@ -51,6 +51,8 @@ pub(crate) trait Workload: Send + 'static {
     const COMPONENT: &'static str;
     /// Whether it makes services and a pod group.
     const HAS_GANG: bool;
+    /// The label that each of its pods bears: pods without it are not even decoded.
+    const POD_LABEL: &'static str;
 
     /// A job was seen, or seen to be gone.
     fn noticed(&mut self, key: &Key, job: Option<&Self::Kind>);
@@ -119,21 +121,34 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
 
 fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
     let mut streams = vec![
-        listen::<W::Kind, W::Kind>(client, Heard::Job),
-        listen::<Pod, W::Kind>(client, Heard::Pod),
+        listen::<W::Kind, W::Kind>(client, watcher::Config::default(), Heard::Job),
+        listen::<Pod, W::Kind>(
+            client,
+            watcher::Config::default().labels(W::POD_LABEL),
+            Heard::Pod,
+        ),
     ];
     if W::HAS_GANG {
-        streams.push(listen::<Service, W::Kind>(client, Heard::Service));
-        streams.push(listen::<PodGroup, W::Kind>(client, Heard::Group));
+        streams.push(listen::<Service, W::Kind>(
+            client,
+            watcher::Config::default(),
+            Heard::Service,
+        ));
+        streams.push(listen::<PodGroup, W::Kind>(
+            client,
+            watcher::Config::default(),
+            Heard::Group,
+        ));
     }
     Box::pin(select_all(streams))
 }
 
 fn listen<O: Object, K: Object>(
     client: &Client,
+    chosen: watcher::Config,
     tell: impl Fn(Box<watcher::Event<O>>) -> Heard<K> + Send + 'static,
 ) -> Hearing<K> {
-    let events = watcher(Api::<O>::all(client.clone()), watcher::Config::default());
+    let events = watcher(Api::<O>::all(client.clone()), chosen);
     Box::pin(events.default_backoff().map(move |event| match event {
         Ok(event) => tell(Box::new(event)),
         Err(error) => Heard::Trouble(error),

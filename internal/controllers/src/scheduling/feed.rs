@@ -26,14 +26,17 @@ pub(super) enum Told {
     Listed(&'static str),
 }
 
-/// Everything that the scheduler must know of.
-pub(super) fn feed(client: &Client) -> BoxStream<'static, Told> {
+/// Everything that the scheduler must know of. A pod that waits for a scheduler of none of these names is nothing to
+/// it: it holds no room, and gets none from here.
+pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'static, Told> {
     let config = watcher::Config::default();
+    let names = scheduler_names.to_vec();
     stream::select_all([
         told(
             Api::all(client.clone()),
             config.clone(),
             "nodes",
+            |_| true,
             |o: Node| Event::NodeChanged(Box::new(o)),
             |_, name| Event::NodeGone(name),
         ),
@@ -41,6 +44,7 @@ pub(super) fn feed(client: &Client) -> BoxStream<'static, Told> {
             Api::all(client.clone()),
             config.clone(),
             "pods",
+            move |o| concerns(o, &names),
             |o: Pod| Event::PodChanged(Box::new(o)),
             Event::PodGone,
         ),
@@ -48,6 +52,7 @@ pub(super) fn feed(client: &Client) -> BoxStream<'static, Told> {
             Api::all(client.clone()),
             config.clone(),
             "podgroups",
+            |_| true,
             |o: PodGroup| Event::PodGroupChanged(Box::new(o)),
             Event::PodGroupGone,
         ),
@@ -55,6 +60,7 @@ pub(super) fn feed(client: &Client) -> BoxStream<'static, Told> {
             Api::all(client.clone()),
             config.clone(),
             "queues",
+            |_| true,
             |o: Queue| Event::QueueChanged(Box::new(o)),
             |_, name| Event::QueueGone(name),
         ),
@@ -62,11 +68,24 @@ pub(super) fn feed(client: &Client) -> BoxStream<'static, Told> {
             Api::all(client.clone()),
             config,
             "priorityclasses",
+            |_| true,
             |o: PriorityClass| Event::PriorityClassChanged(Box::new(o)),
             |_, name| Event::PriorityClassGone(name),
         ),
     ])
     .boxed()
+}
+
+/// Whether a pod takes room or wants it from a scheduler of these names.
+fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
+    pod.spec.as_ref().is_none_or(|spec| {
+        let bound = spec
+            .node_name
+            .as_deref()
+            .is_some_and(|node| !node.is_empty());
+        let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+        bound || scheduler_names.iter().any(|name| name == scheduler)
+    })
 }
 
 type Key = (String, String);
@@ -75,6 +94,7 @@ fn told<K>(
     api: Api<K>,
     config: watcher::Config,
     kind: &'static str,
+    heeds: impl Fn(&K) -> bool + Send + 'static,
     changed: fn(K) -> Event,
     gone: fn(String, String) -> Event,
 ) -> BoxStream<'static, Told>
@@ -97,7 +117,13 @@ where
                 })
                 .ok()
         })
-        .flat_map(move |event| stream::iter(known.take(event)))
+        .flat_map(move |event| {
+            let told = match &event {
+                watcher::Event::InitApply(object) | watcher::Event::Apply(object) => heeds(object),
+                _ => true,
+            };
+            stream::iter(if told { known.take(event) } else { Vec::new() })
+        })
         .boxed()
 }
 
@@ -155,6 +181,8 @@ fn key_of<K: Resource>(object: &K) -> Key {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::api::core::v1::PodSpec;
+
     use super::*;
 
     fn pod(name: &str) -> Pod {
@@ -162,6 +190,24 @@ mod tests {
         pod.metadata.namespace = Some("ns".to_owned());
         pod.metadata.name = Some(name.to_owned());
         pod
+    }
+
+    #[test]
+    fn a_pod_that_waits_for_another_scheduler_concerns_nobody_here() {
+        let names = ["muster".to_owned(), String::new()];
+        let pod = |scheduler: Option<&str>, node: Option<&str>| Pod {
+            spec: Some(PodSpec {
+                scheduler_name: scheduler.map(str::to_owned),
+                node_name: node.map(str::to_owned),
+                ..PodSpec::default()
+            }),
+            ..Pod::default()
+        };
+        assert!(concerns(&pod(None, None), &names));
+        assert!(concerns(&pod(Some("muster"), None), &names));
+        assert!(concerns(&pod(Some("other"), Some("n1")), &names));
+        assert!(!concerns(&pod(Some("other"), None), &names));
+        assert!(!concerns(&pod(Some("other"), Some("")), &names));
     }
 
     #[test]

@@ -121,7 +121,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         queues: Book::default(),
         queues_due: None,
     };
-    let mut changes = feed::feed(&ctx.client);
+    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler_names);
     loop {
         this.start_writes(Instant::now());
         let next = this.next_due();

@@ -26,7 +26,10 @@ pub(crate) async fn run(mut ctx: Context) {
     let any = watcher::Config::default;
     let kept = format!("{}={}", subsets::SLICE_KEEPER, subsets::SLICE_KEEPER_NAME);
     let mut services = mirror::watch(Api::<Service>::all(client.clone()), any());
-    let mut pods = mirror::watch(Api::<Pod>::all(client.clone()), any());
+    let mut pods = mirror::watch(
+        Api::<Pod>::all(client.clone()),
+        any().fields("status.podIP!="),
+    );
     let mut endpoints = mirror::watch(Api::<Endpoints>::all(client.clone()), any());
     let slices = Api::<EndpointSlice>::all(client.clone());
     let mut slices = mirror::watch(slices, any().labels(&kept));

@@ -1,15 +1,64 @@
 //! Owns how a pod whose node is lost is declared so. It does not judge whether it is.
 
 use jiff::Timestamp;
+use k8s_openapi::NamespaceResourceScope;
 use k8s_openapi::api::core::v1::{ObjectReference, Pod, PodCondition};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions};
 use kube::{Api, Client};
 use resources::names::NODE_LOST;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::access::unless_gone;
-use super::mirror::{Key, text, uid_of};
+use super::mirror::{Key, uid_of};
+
+/// The part of a pod that [`BoundPod`] is made of: reading the rest of every pod, to throw it away, would cost most
+/// of what these loops cost.
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(super) struct PodPart {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: SpecPart,
+    #[serde(default)]
+    status: StatusPart,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct SpecPart {
+    #[serde(default)]
+    node_name: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+struct StatusPart {
+    #[serde(default)]
+    phase: String,
+    #[serde(default)]
+    conditions: Vec<PodCondition>,
+}
+
+impl k8s_openapi::Resource for PodPart {
+    const API_VERSION: &'static str = Pod::API_VERSION;
+    const GROUP: &'static str = Pod::GROUP;
+    const KIND: &'static str = Pod::KIND;
+    const VERSION: &'static str = Pod::VERSION;
+    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
+    type Scope = NamespaceResourceScope;
+}
+
+impl k8s_openapi::Metadata for PodPart {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
 
 /// What matters of a pod for the nodes' and the leftover pods' sake.
 pub(super) struct BoundPod {
@@ -24,17 +73,16 @@ pub(super) struct BoundPod {
 }
 
 impl BoundPod {
-    pub(super) fn of(pod: Pod) -> BoundPod {
+    pub(super) fn of(pod: PodPart) -> BoundPod {
         let uid = uid_of(&pod);
-        let status = pod.status.unwrap_or_default();
         BoundPod {
             uid,
-            node: pod.spec.and_then(|spec| spec.node_name).unwrap_or_default(),
-            finished: matches!(text(status.phase.as_ref()), "Succeeded" | "Failed"),
+            node: pod.spec.node_name,
+            finished: matches!(&*pod.status.phase, "Succeeded" | "Failed"),
             deleting: pod.metadata.deletion_timestamp.is_some(),
             owned: pod.metadata.owner_references.is_some_and(|o| !o.is_empty()),
             created: pod.metadata.creation_timestamp.map(|time| time.0),
-            conditions: status.conditions.unwrap_or_default(),
+            conditions: pod.status.conditions,
         }
     }
 

@@ -9,7 +9,7 @@ use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Pod, Taint};
+use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -18,7 +18,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::access::{answered, together, unless_gone};
-use super::lost::{self, BoundPod};
+use super::lost::{self, BoundPod, PodPart};
 use super::mirror::{self, Key, Mirror, uid_of};
 use super::silence::{self, Verdict};
 use super::stopped;
@@ -86,8 +86,8 @@ pub(crate) async fn run(mut ctx: Context) {
         watcher::Config::default(),
     );
     let mut pods = mirror::watch(
-        Api::<Pod>::all(ctx.client.clone()),
-        watcher::Config::default(),
+        Api::<PodPart>::all(ctx.client.clone()),
+        watcher::Config::default().fields("spec.nodeName!="),
     );
     let mut state = Watcher {
         client: ctx.client.clone(),

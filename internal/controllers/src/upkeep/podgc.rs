@@ -7,12 +7,12 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::watcher;
 use kube::{Api, Client};
 
 use super::access::{answered, together};
-use super::lost::{self, BoundPod};
+use super::lost::{self, BoundPod, PodPart};
 use super::mirror::{self, Key, Mirror};
 use super::stopped;
 use super::work::Work;
@@ -29,7 +29,7 @@ pub(crate) async fn run(mut ctx: Context) {
         watcher::Config::default(),
     );
     let mut pod_events = mirror::watch(
-        Api::<Pod>::all(ctx.client.clone()),
+        Api::<PodPart>::all(ctx.client.clone()),
         watcher::Config::default(),
     );
     let mut nodes = Mirror::new();
@@ -137,26 +137,22 @@ async fn give_up(client: &Client, key: &Key, pod: &BoundPod) -> kube::Result<()>
 
 #[cfg(test)]
 mod tests {
-    use k8s_openapi::api::core::v1::{PodSpec, PodStatus};
-    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{OwnerReference, Time};
+    use serde_json::json;
 
     use super::*;
 
     fn pod(node: &str, phase: &str, created: i64, owned: bool) -> BoundPod {
-        let mut pod = Pod {
-            spec: Some(PodSpec {
-                node_name: Some(node.to_owned()),
-                ..PodSpec::default()
-            }),
-            status: Some(PodStatus {
-                phase: Some(phase.to_owned()),
-                ..PodStatus::default()
-            }),
-            ..Pod::default()
-        };
-        pod.metadata.creation_timestamp = Some(Time(Timestamp::from_second(created).unwrap()));
-        pod.metadata.owner_references = owned.then(|| vec![OwnerReference::default()]);
-        BoundPod::of(pod)
+        let owner = json!({"apiVersion": "v1", "kind": "Job", "name": "j", "uid": "u"});
+        let owners = if owned { vec![owner] } else { Vec::new() };
+        let part: PodPart = serde_json::from_value(json!({
+            "metadata": {
+                "creationTimestamp": Timestamp::from_second(created).unwrap(), "ownerReferences": owners,
+            },
+            "spec": {"nodeName": node, "containers": [{"name": "c"}]},
+            "status": {"phase": phase, "podIP": "10.0.0.1"},
+        }))
+        .unwrap();
+        BoundPod::of(part)
     }
 
     #[test]

@@ -1,14 +1,14 @@
 //! Jobs as the pages show them: rows, and one job whole.
 
 use std::cmp::Reverse;
+use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
 use resources::access::Caller;
-use resources::names;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::pods::Sight;
 use super::{Board, age};
 use crate::rest::state_of;
 
@@ -217,7 +217,7 @@ impl Facts {
         vec![(wanted, gpus(&spec["template"]))]
     }
 
-    fn row(&self, pods: &[std::sync::Arc<Pod>], now: Timestamp) -> JobRow {
+    fn row(&self, pods: &[Arc<Sight>], now: Timestamp) -> JobRow {
         let state = state_of(&self.object["status"]);
         let suspended = self.suspended() && !matches!(tone_of(&state), Tone::Good | Tone::Bad);
         let state = if suspended {
@@ -230,7 +230,7 @@ impl Facts {
         let started = self.stamp("/status/startTime");
         let ended = self.stamp("/status/completionTime").unwrap_or(now);
         let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs();
-        let running = pods.iter().filter(|pod| phase(pod) == "Running").count();
+        let running = pods.iter().filter(|pod| pod.phase() == "Running").count();
         JobRow {
             plural: self.plural,
             kind: self.kind,
@@ -277,23 +277,8 @@ impl Facts {
     }
 }
 
-fn phase(pod: &Pod) -> &str {
-    pod.status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref())
-        .unwrap_or("Pending")
-}
-
-fn label<'a>(pod: &'a Pod, name: &str) -> &'a str {
-    let labels = pod.metadata.labels.as_ref();
-    labels
-        .and_then(|labels| labels.get(name))
-        .map_or("", String::as_str)
-}
-
-fn replica(rank: usize, pod: &Pod) -> Replica {
-    let status = pod.status.clone().unwrap_or_default();
-    let containers = status.container_statuses.unwrap_or_default();
+fn replica(rank: usize, pod: &Sight) -> Replica {
+    let containers = &pod.containers;
     let waiting = containers
         .iter()
         .find_map(|c| c.state.as_ref()?.waiting.as_ref()?.reason.clone());
@@ -303,21 +288,12 @@ fn replica(rank: usize, pod: &Pod) -> Replica {
     let state = if pod.metadata.deletion_timestamp.is_some() {
         "Terminating".to_string()
     } else {
-        let phase = status.phase.unwrap_or_else(|| "Pending".to_string());
+        let phase = pod.phase();
         waiting
-            .or(status.reason)
+            .or_else(|| pod.reason.clone())
             .filter(|_| phase != "Running")
-            .unwrap_or(phase)
+            .unwrap_or_else(|| phase.to_string())
     };
-    let annotations = pod.metadata.annotations.clone().unwrap_or_default();
-    let chosen: resources::devices::ChosenDevices = annotations
-        .get(names::DEVICES)
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
-    let devices = chosen
-        .into_values()
-        .flat_map(|by| by.into_values().flatten())
-        .collect();
     let exit = ended.map(|end| {
         let reason = end
             .reason
@@ -328,15 +304,11 @@ fn replica(rank: usize, pod: &Pod) -> Replica {
     Replica {
         rank,
         pod: pod.metadata.name.clone().unwrap_or_default(),
-        role: label(pod, "training.kubeflow.org/replica-type").to_string(),
+        role: pod.label("training.kubeflow.org/replica-type").to_string(),
         tone: tone_of(&state),
         state,
-        node: pod
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.node_name.clone())
-            .unwrap_or_default(),
-        devices,
+        node: pod.node.clone().unwrap_or_default(),
+        devices: pod.devices(),
         restarts: containers.iter().map(|c| c.restart_count).sum(),
         exit: exit.unwrap_or_default(),
     }
@@ -368,7 +340,7 @@ impl Board {
         pytorch.chain(plain).collect()
     }
 
-    fn pods_of(&self, facts: &Facts) -> Vec<std::sync::Arc<Pod>> {
+    fn pods_of(&self, facts: &Facts) -> Vec<Arc<Sight>> {
         let name = facts.text("/metadata/name");
         let namespace = facts.text("/metadata/namespace");
         let mut pods: Vec<_> = self
@@ -377,14 +349,18 @@ impl Board {
             .into_iter()
             .filter(|pod| {
                 pod.metadata.namespace.as_deref() == Some(namespace)
-                    && label(pod, facts.owner_label()) == name
+                    && pod.label(facts.owner_label()) == name
             })
             .collect();
-        let key = |pod: &Pod| {
-            let index = label(pod, "training.kubeflow.org/replica-index").parse::<u64>();
-            let index =
-                index.or_else(|_| label(pod, "batch.kubernetes.io/job-completion-index").parse());
-            let role = label(pod, "training.kubeflow.org/replica-type").to_string();
+        let key = |pod: &Sight| {
+            let index = pod
+                .label("training.kubeflow.org/replica-index")
+                .parse::<u64>();
+            let index = index.or_else(|_| {
+                pod.label("batch.kubernetes.io/job-completion-index")
+                    .parse()
+            });
+            let role = pod.label("training.kubeflow.org/replica-type").to_string();
             (role, index.unwrap_or(u64::MAX), pod.metadata.name.clone())
         };
         pods.sort_by_key(|pod| key(pod));

@@ -5,6 +5,7 @@
 
 mod jobs;
 mod nodes;
+mod pods;
 mod queues;
 
 use std::sync::Arc;
@@ -12,12 +13,14 @@ use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::Node;
 use kube::runtime::reflector::{self, Store};
 use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Resource};
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 use tokio::sync::watch;
+
+use pods::Sight;
 
 pub use jobs::{JobDetail, JobRow, Tone};
 pub use nodes::{Cluster, NodeCard};
@@ -29,7 +32,7 @@ const COALESCE: Duration = Duration::from_millis(200);
 /// Everything the pages read. Cheap to clone.
 #[derive(Clone)]
 pub struct Board {
-    pods: Store<Pod>,
+    pods: Store<Sight>,
     nodes: Store<Node>,
     pytorch_jobs: Store<PyTorchJob>,
     plain_jobs: Store<Job>,

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
-use resources::amounts::{Amounts, pod_requests};
-use resources::devices::{ChosenDevices, NodeInventory};
+use resources::amounts::Amounts;
+use resources::devices::NodeInventory;
 use resources::names;
 use serde::Serialize;
 
@@ -205,37 +205,20 @@ impl Board {
         let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
         let mut holders: BTreeMap<String, String> = BTreeMap::new();
         for pod in self.pods.state() {
-            let Some(spec) = &pod.spec else { continue };
-            let Some(node) = &spec.node_name else {
+            let Some(node) = &pod.node else {
                 continue;
             };
-            let phase = pod
-                .status
-                .as_ref()
-                .and_then(|status| status.phase.as_deref());
-            if matches!(phase, Some("Succeeded" | "Failed")) {
+            if matches!(pod.phase(), "Succeeded" | "Failed") {
                 continue;
             }
-            used.entry(node.clone())
-                .or_default()
-                .add(&pod_requests(spec));
+            used.entry(node.clone()).or_default().add(&pod.requests);
             let meta = &pod.metadata;
             let holder = format!(
                 "{}/{}",
                 meta.namespace.as_deref().unwrap_or(""),
                 meta.name.as_deref().unwrap_or("")
             );
-            let chosen = meta
-                .annotations
-                .as_ref()
-                .and_then(|a| a.get(names::DEVICES));
-            let chosen: ChosenDevices = chosen
-                .and_then(|text| serde_json::from_str(text).ok())
-                .unwrap_or_default();
-            for id in chosen
-                .into_values()
-                .flat_map(|by| by.into_values().flatten())
-            {
+            for id in pod.devices() {
                 holders.insert(id, holder.clone());
             }
         }

@@ -1,7 +1,8 @@
 //! Reclaim across queues, by shares: a gang takes back what its queue is entitled to from queues
 //! that hold more than theirs. Its own queue must be within its share with it; the other one must
 //! be above its own, or above what it deserves while the taker's stays within what it deserves,
-//! where the two branches of the tree part. Whoever is furthest beyond its share loses first.
+//! where the two branches of the tree part. Only the latter takes from a queue of higher priority.
+//! Whoever is furthest beyond its share loses first.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -92,8 +93,11 @@ impl Lenders {
         all
     }
 
+    /// Beyond its share, a queue loses to its equals and betters; what others deserve, to all.
     fn eligible(&self, queues: &Queues, lender: &Lender) -> bool {
-        queues.above_share_of(lender.right, &self.demand).is_some()
+        let priority = |at: QueueIx| queues.rules(at).map_or(0, |rules| rules.priority);
+        let outranked = priority(lender.left) < priority(lender.right);
+        (!outranked && queues.above_share_of(lender.right, &self.demand).is_some())
             || (queues.within_deserved(lender.left, &self.demand, 1)
                 && above_deserved(queues, lender.right, &self.demand))
     }

@@ -56,9 +56,9 @@ impl Scheduler {
         let mut order: Vec<(usize, u32, NodeIx)> = Vec::new();
         for (node, list) in &on {
             let fits = self.fits_without(*node, &bites, list, class);
-            if fits > 0 {
-                let pods: usize = list.iter().map(|at| bites[*at].pods.len()).sum();
-                order.push((pods * 1000 / fits, self.nodes[*node].rank, *node));
+            let pods: usize = list.iter().map(|at| bites[*at].pods.len()).sum();
+            if let Some(price) = (pods * 1000).checked_div(fits) {
+                order.push((price, self.nodes[*node].rank, *node));
             }
         }
         order.sort_unstable();

@@ -120,7 +120,8 @@ fn claim(wants: i64, deserved: i64, weight: i64) -> Claim {
 
 #[test]
 fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
-    let table: [(i64, &[(i64, i64, i64)], &[i64]); 9] = [
+    type Row = (i64, &'static [(i64, i64, i64)], &'static [i64]);
+    let table: [Row; 9] = [
         // Within quota everybody gets what it asks for.
         (10, &[(3, 4, 1), (2, 4, 1)], &[3, 2]),
         // What one does not use of its quota goes to the other.

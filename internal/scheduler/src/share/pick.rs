@@ -1,7 +1,7 @@
-//! Which node and which GPUs a pod gets: the one place where that is decided for pods that take
-//! GPUs, whole or in part (a choice that weighs fragmentation takes the place of both questions
-//! here). Packing leaves whole GPUs for those who need them: the fullest GPU that
-//! has room is taken, and a free one only where none has. Spreading takes the emptiest.
+//! Which GPUs of its node a pod gets: the one place where that is decided for pods that take GPUs,
+//! whole or in part. Packing leaves whole GPUs for those who need them: the fullest GPU that
+//! has room is taken, and a free one only where none has. Spreading takes the emptiest. Which node
+//! it is, is `place`'s.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -33,14 +33,7 @@ struct Seat {
 }
 
 impl Scheduler {
-    /// The node for up to `want` pods of a class: among the gang's own first, where they hold
-    /// some. The class's view must be fresh.
-    pub(crate) fn pick_node(&self, class: ClassIx, own: &[NodeIx], want: u32) -> Option<NodeIx> {
-        let view = self.views.get(&class)?;
-        view.choose_among(own, want).or_else(|| view.choose(want))
-    }
-
-    /// The GPUs on it for one pod that takes so much. None are named where they are only counted
+    /// The GPUs on a node for one pod that takes so much. None are named where they are only counted
     /// and wanted whole.
     pub(crate) fn pick_gpus(&self, class: ClassIx, at: NodeIx, take: &Take) -> Vec<Arc<str>> {
         let node = &self.nodes[at];

@@ -48,6 +48,9 @@ fn read(name: &str) -> BTreeMap<String, String> {
     for line in text.lines().filter(|line| !line.starts_with('#')) {
         if line.starts_with(' ') {
             let reason = found.entry(last.clone()).or_default();
+            if !reason.is_empty() {
+                reason.push(' ');
+            }
             reason.push_str(line.trim());
         } else if !line.trim().is_empty() {
             line.clone_into(&mut last);

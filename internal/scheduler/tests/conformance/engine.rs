@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
-use scheduler::{Actions, Config, Event, GpuOrder, Plan, ReservationKind, Scheduler};
+use scheduler::{Actions, Config, Event, GpuOrder, Plan, ReservationKind, Scheduler, Strategy};
 use serde_json::Value;
 
 /// What a case asks of the scheduler as a whole.
@@ -19,8 +19,6 @@ pub struct Settings {
     pub spread_gpus: bool,
     /// The only actions to run; all that are on by default where empty.
     pub actions: Vec<Action>,
-    /// Among equally wide answers, share a gang evenly over its domains.
-    pub balanced: bool,
 }
 
 /// Which nodes go first.
@@ -129,6 +127,10 @@ fn config(settings: &Settings) -> Config {
         config.gpus = GpuOrder::Spread;
     }
     config.stale_after = jiff::SignedDuration::ZERO;
+    config.topology.clone_from(&settings.topology);
+    if settings.placing == Placing::Spread {
+        config.placement = Strategy::Spread;
+    }
     config
 }
 

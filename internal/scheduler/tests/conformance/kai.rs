@@ -23,7 +23,12 @@ const GPU: &str = "nvidia.com/gpu";
 
 pub fn run(case: &Value) -> Outcome {
     let scene = scene(case);
+    let mut first = None;
     for order in 0..ORDERS {
+        let plan = Cluster::new(&scene, order).plan();
+        if *first.get_or_insert_with(|| plan.clone()) != plan {
+            return Outcome::Fail(format!("order {order}: another plan than in order 0"));
+        }
         let result = if text(&case["id"]).starts_with("cycle/") {
             rounds(case, &scene, order)
         } else {
@@ -55,17 +60,36 @@ fn rounds(case: &Value, scene: &Scene, order: u64) -> Result<(), String> {
     let mut cluster = Cluster::new(scene, order);
     let first = case["rounds"].as_u64().unwrap_or(1) + SLACK;
     let last = first + case["stable_rounds"].as_u64().unwrap_or(0);
+    let mut past = String::new();
     for round in 1..=last {
         let decisions = cluster.plan();
+        note(&mut past, round, &decisions);
         checked(&cluster, case, &decisions).map_err(|why| format!("round {round}: {why}"))?;
         if round >= first {
             let seen = Seen::of(scene, &cluster, &decisions);
             compare(case, scene, &cluster, &seen)
-                .map_err(|why| format!("round {round}: {why}; {}", told(&decisions)))?;
+                .map_err(|why| format!("round {round}: {why}; {past}{}", told(&decisions)))?;
         }
         cluster.pass(&decisions);
     }
     Ok(())
+}
+
+/// Keeps what a round decided, in short, for when the end is not as wanted.
+fn note(past: &mut String, round: u64, decisions: &Decisions) {
+    const LONGEST: usize = 600;
+    let binds = decisions
+        .binds
+        .iter()
+        .map(|placed| format!("{} to {}", placed.pod, placed.node));
+    let evictions = decisions
+        .evictions
+        .iter()
+        .map(|evicted| format!("{} {}", evicted.pod, evicted.why));
+    let all: Vec<String> = binds.chain(evictions).collect();
+    if !all.is_empty() && past.len() < LONGEST {
+        past.push_str(&format!("[{round}: {}] ", all.join(", ")));
+    }
 }
 
 fn checked(cluster: &Cluster, case: &Value, decisions: &Decisions) -> Result<(), String> {
@@ -212,7 +236,7 @@ fn topology(asked: &Value) -> Option<Value> {
             found.insert(key.into(), json!(level));
         }
     }
-    (!found.is_empty()).then(|| Value::Object(found))
+    (!found.is_empty()).then_some(Value::Object(found))
 }
 
 fn group_object(workload: &Value) -> Value {
@@ -496,18 +520,37 @@ fn compare(case: &Value, scene: &Scene, cluster: &Cluster, seen: &Seen) -> Resul
     node_gpus(case, cluster, seen)
 }
 
-/// Can every wanted outcome be met by a workload of its own?
+/// Can every wanted outcome be met by a workload of its own? Matching by augmenting paths.
 fn assign(wanted: &[&Value], having: &[&Value], fits: &dyn Fn(&Value, &Value) -> bool) -> bool {
-    let Some((first, rest)) = wanted.split_first() else {
-        return true;
-    };
-    having.iter().enumerate().any(|(at, have)| {
-        if !fits(first, have) {
-            return false;
+    fn place(
+        want: usize,
+        edges: &[Vec<bool>],
+        taken: &mut [Option<usize>],
+        tried: &mut [bool],
+    ) -> bool {
+        for have in 0..taken.len() {
+            if !edges[want][have] || std::mem::replace(&mut tried[have], true) {
+                continue;
+            }
+            let free = match taken[have] {
+                None => true,
+                Some(other) => place(other, edges, taken, tried),
+            };
+            if free {
+                taken[have] = Some(want);
+                return true;
+            }
         }
-        let mut left = having.to_vec();
-        left.remove(at);
-        assign(rest, &left, fits)
+        false
+    }
+    let edges: Vec<Vec<bool>> = wanted
+        .iter()
+        .map(|want| having.iter().map(|have| fits(want, have)).collect())
+        .collect();
+    let mut taken = vec![None; having.len()];
+    (0..wanted.len()).all(|want| {
+        let mut tried = vec![false; having.len()];
+        place(want, &edges, &mut taken, &mut tried)
     })
 }
 

@@ -11,6 +11,7 @@
 mod book;
 mod cluster;
 mod engine;
+mod falsify;
 mod kai;
 mod objects;
 mod preemption;
@@ -53,44 +54,86 @@ const SUITES: [(&str, Run); 4] = [
     ("volcano-allocate", volcano::run),
 ];
 
+/// The cases' directory, and whether it was given by name.
+fn directory() -> (PathBuf, bool) {
+    match std::env::var_os("MUSTER_CONFORMANCE") {
+        Some(given) => (PathBuf::from(given), true),
+        None => {
+            let beside = "../../../shared/conformance";
+            (Path::new(env!("CARGO_MANIFEST_DIR")).join(beside), false)
+        }
+    }
+}
+
+/// A suite's cases; none where its file is missing, which is said.
+fn suite(directory: &Path, suite: &str) -> Vec<(String, Value)> {
+    let path = directory.join(format!("{suite}.jsonl"));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => book::cases(suite, &text),
+        Err(error) => {
+            println!(
+                "skipped: {}: {error} (set MUSTER_CONFORMANCE)",
+                path.display()
+            );
+            Vec::new()
+        }
+    }
+}
+
+fn outcome(run: Run, case: &Value) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run(case)))
+        .unwrap_or_else(|panic| Outcome::Fail(format!("panic: {}", words(&*panic))))
+}
+
+/// The runner bites: what passes no longer does once one of its assertions is turned round.
+#[test]
+fn a_case_whose_expectation_is_turned_round_fails() {
+    let (directory, _) = directory();
+    let mut blunt = Vec::new();
+    for (name, run) in SUITES {
+        for (id, case) in suite(&directory, name) {
+            if matches!(outcome(run, &case), Outcome::Fail(_)) {
+                continue;
+            }
+            for (what, turned) in falsify::all(name, &case) {
+                if !matches!(outcome(run, &turned), Outcome::Fail(_)) {
+                    blunt.push(format!("{id}: {what}"));
+                }
+            }
+        }
+    }
+    assert!(blunt.is_empty(), "still pass:\n{}", blunt.join("\n"));
+}
+
 #[test]
 fn every_case_ends_as_its_suite_asks_or_is_listed_with_a_reason() {
-    let given = std::env::var_os("MUSTER_CONFORMANCE").map(PathBuf::from);
-    let directory = given.clone().unwrap_or_else(|| {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/conformance")
-    });
-    if !directory.is_dir() {
-        println!(
-            "skipped: no cases at {} (set MUSTER_CONFORMANCE)",
-            directory.display()
-        );
-        return;
-    }
+    let (directory, given) = directory();
     let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
     let quiet = only.is_none();
     if quiet {
         std::panic::set_hook(Box::new(|_| {}));
     }
     let mut all = Vec::new();
-    for (suite, run) in SUITES {
-        let path = directory.join(format!("{suite}.jsonl"));
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            println!("skipped: cannot read {}", path.display());
-            continue;
-        };
-        for (id, case) in book::cases(suite, &text) {
+    for (name, run) in SUITES {
+        for (id, case) in suite(&directory, name) {
             if only.as_ref().is_some_and(|only| !id.contains(only)) {
                 continue;
             }
-            let outcome = catch_unwind(AssertUnwindSafe(|| run(&case)))
-                .unwrap_or_else(|panic| Outcome::Fail(format!("panic: {}", words(&panic))));
-            all.push(Done { suite, id, outcome });
+            let outcome = outcome(run, &case);
+            all.push(Done {
+                suite: name,
+                id,
+                outcome,
+            });
         }
+    }
+    if all.is_empty() {
+        return;
     }
     if quiet {
         let _ = std::panic::take_hook();
     }
-    let whole = only.is_none() && given.is_none();
+    let whole = only.is_none() && !given;
     let wrong = book::settle(&all, whole);
     assert!(
         wrong.is_empty(),
@@ -100,7 +143,7 @@ fn every_case_ends_as_its_suite_asks_or_is_listed_with_a_reason() {
     );
 }
 
-fn words(panic: &Box<dyn std::any::Any + Send>) -> String {
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic
         .downcast_ref::<String>()
         .cloned()

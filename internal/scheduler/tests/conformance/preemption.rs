@@ -17,9 +17,13 @@ const PLENTY: &str = "1000000";
 pub fn run(case: &Value) -> Outcome {
     let scene = scene(case);
     let mut worst = Outcome::Pass;
+    let mut first = None;
     for order in 0..ORDERS {
         let mut cluster = Cluster::new(&scene, order);
         let decisions = cluster.plan();
+        if *first.get_or_insert_with(|| decisions.clone()) != decisions {
+            return Outcome::Fail(format!("order {order}: another plan than in order 0"));
+        }
         match judge(case, &cluster, &decisions) {
             Outcome::Fail(why) => return Outcome::Fail(format!("order {order}: {why}")),
             Outcome::Noted(why) => worst = Outcome::Noted(why),

@@ -17,9 +17,13 @@ const GROUP: &str = "workload";
 pub fn run(case: &Value) -> Outcome {
     let scene = scene(case);
     let mut worst = Outcome::Pass;
+    let mut first = None;
     for order in 0..ORDERS {
         let mut cluster = Cluster::new(&scene, order);
         let decisions = cluster.plan();
+        if *first.get_or_insert_with(|| decisions.clone()) != decisions {
+            return Outcome::Fail(format!("order {order}: another plan than in order 0"));
+        }
         match judge(case, &scene, &cluster) {
             Outcome::Fail(why) => {
                 let waits: Vec<&str> = decisions.waits.iter().map(|(_, w)| w.as_str()).collect();
@@ -62,7 +66,6 @@ fn scene(case: &Value) -> Scene {
     let levels = levels(case);
     scene.settings.topology = levels.iter().filter(|l| *l != HOST).cloned().collect();
     scene.settings.actions = vec![Action::Allocate];
-    scene.settings.balanced = feature(case, "TASBalancedPlacement");
     if ends_at_hosts(case) {
         for node in array(&case["nodes"]) {
             scene.add(node_object(case, node));
@@ -188,7 +191,12 @@ fn request(set: &Value, levels: &[String]) -> Option<Value> {
     if !slices.is_empty() {
         topology.insert("slices".into(), json!(slices));
     }
-    (!topology.is_empty()).then(|| Value::Object(topology))
+    match set["algorithm"].as_str() {
+        Some("least-free-capacity") => topology.insert("unconstrained".into(), json!(true)),
+        Some("balanced") => topology.insert("balanced".into(), json!(true)),
+        _ => None,
+    };
+    (!topology.is_empty()).then_some(Value::Object(topology))
 }
 
 fn add_workload(scene: &mut Scene, case: &Value) {

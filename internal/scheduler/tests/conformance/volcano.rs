@@ -12,9 +12,13 @@ use crate::objects;
 pub fn run(case: &Value) -> Outcome {
     let scene = scene(case);
     let mut worst = Outcome::Pass;
+    let mut first = None;
     for order in 0..ORDERS {
         let mut cluster = Cluster::new(&scene, order);
         let decisions = cluster.plan();
+        if *first.get_or_insert_with(|| decisions.clone()) != decisions {
+            return Outcome::Fail(format!("order {order}: another plan than in order 0"));
+        }
         let outcome = judge(case, &cluster, &decisions.binds);
         match outcome {
             Outcome::Fail(why) => {

@@ -1,0 +1,297 @@
+//! `muster simulate`: reads files, runs the simulator, writes what came of it. What is simulated,
+//! and how, is the `simulator` crate's.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufWriter, Read as _, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Args, ValueEnum};
+use jiff::Timestamp;
+use simulator::read::{Format, ReadOptions, Source, read};
+use simulator::{
+    Decision, Options, Outcome, Policy, Scenario, Summary, report, run, shape, synthetic, what_if,
+};
+
+use crate::client::Answer;
+
+/// The arguments of `muster simulate`.
+#[derive(Args, Debug)]
+#[command(after_long_help = EXAMPLES)]
+pub struct Simulate {
+    /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
+    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, or a List as `kubectl get -o yaml`
+    /// prints it), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
+    /// Standard Workload Format, openb. The annotations muster.io/arrival and
+    /// muster.io/duration say when an object's work comes and how long it runs
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
+    /// The files' format: objects, csv (philly), sacct, swf, openb, openb-nodes [default: told
+    /// from each file]
+    #[arg(long, value_name = "FORMAT")]
+    format: Option<String>,
+    /// Which column of a trace says what: arrival=when_submitted. What can be named: name,
+    /// arrival, duration, start, end, gpus, cpus, queue, user, walltime, priority
+    #[arg(long = "column", value_name = "MEANING=NAME")]
+    columns: Vec<String>,
+    /// The cluster, for traces that don't say: 1250xhgx-h100,20xcpu-96
+    #[arg(long, value_name = "NODES")]
+    cluster: Option<String>,
+    /// Make work up instead of reading it: seed=1,jobs=10000,days=30,gpus=1024,load=0.85,queues=4
+    /// or a part of it
+    #[arg(long, value_name = "SETTINGS", conflicts_with = "files")]
+    synthetic: Option<String>,
+    /// Simulate also what would be if: add-nodes=4xhgx-h100, remove-nodes=2xNAME-PREFIX,
+    /// weight=QUEUE:4. Several change together
+    #[arg(long = "what-if", value_name = "CHANGE")]
+    what_if: Vec<String>,
+    /// Who decides, for comparing: muster, fifo, sjf, priority, easy, conservative, or all
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "muster"
+    )]
+    policy: Vec<String>,
+    /// Plan at most once in so much simulated time; what happens meanwhile is gathered
+    #[arg(long, value_name = "SPAN", default_value = "1s")]
+    gather: String,
+    /// How long an evicted pod takes to stop
+    #[arg(long, value_name = "SPAN", default_value = "30s")]
+    grace: String,
+    /// Work saves itself this often, and an interruption loses no more [default: it loses all]
+    #[arg(long, value_name = "SPAN")]
+    checkpoint: Option<String>,
+    /// Stop after this much simulated time
+    #[arg(long, value_name = "SPAN")]
+    until: Option<String>,
+    /// The wall time of the first second [default: what the files say]
+    #[arg(long, value_name = "TIME")]
+    start: Option<Timestamp>,
+    /// Don't hold each plan against the invariants: faster
+    #[arg(long)]
+    no_check: bool,
+    /// Write every decision with its time as a line of JSON; `-` for standard output
+    #[arg(long, value_name = "FILE")]
+    decisions: Option<PathBuf>,
+    /// Write a report with charts as one HTML page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// How to print the summary
+    #[arg(short, long, value_enum, default_value_t = Form::Text)]
+    output: Form,
+}
+
+/// How the summary is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Form {
+    Text,
+    Json,
+    /// Nothing
+    None,
+}
+
+const EXAMPLES: &str = "Examples:
+  kubectl get nodes,queues,podgroups,pods -A -o yaml | muster simulate -
+  muster simulate cluster.yaml jobs.yaml --what-if add-nodes=4xhgx-h100 --html report.html
+  sacct -aPS 2026-01-01 -o JobID,User,Partition,Submit,Start,End,Elapsed,Timelimit,AllocTRES,NCPUS |
+      muster simulate - --cluster 64xhgx-h100 --policy muster,easy
+  muster simulate --synthetic jobs=20000,days=30,gpus=2048 --policy all --html frontier.html
+
+Exit status: 0 done; 1 a plan would have broken an invariant (what it was is a decision and a
+count in the summary); 2 the input could not be simulated.";
+
+/// One simulation to run.
+struct Case<'a> {
+    scenario: &'a Scenario,
+    options: Options,
+}
+
+/// Simulates.
+pub fn simulate(arguments: &Simulate) -> Result<Answer> {
+    let scenario = scenario(arguments)?;
+    let mut changed = None;
+    if !arguments.what_if.is_empty() {
+        let mut other = scenario.clone();
+        for text in &arguments.what_if {
+            what_if::change(text)?.apply(&mut other)?;
+        }
+        changed = Some(other);
+    }
+    let mut cases = Vec::new();
+    for policy in policies(&arguments.policy)? {
+        let options = options(arguments, policy)?;
+        cases.push(Case {
+            scenario: &scenario,
+            options: options.clone(),
+        });
+        if let Some(changed) = &changed {
+            let label = Some(format!("{policy} if {}", arguments.what_if.join(", ")));
+            cases.push(Case {
+                scenario: changed,
+                options: Options { label, ..options },
+            });
+        }
+    }
+    let outcomes = match &arguments.decisions {
+        Some(file) => in_turn(&cases, file)?,
+        None => side_by_side(&cases)?,
+    };
+    let results: Vec<(Summary, Outcome)> = outcomes
+        .into_iter()
+        .map(|outcome| (Summary::of(&outcome), outcome))
+        .collect();
+    if let Some(file) = &arguments.html {
+        let page = report::html(&scenario.name, &scenario.notes, &results);
+        std::fs::write(file, page)
+            .with_context(|| format!("{} can't be written", file.display()))?;
+    }
+    let sound = results.iter().all(|(summary, _)| summary.violations == 0);
+    let summaries: Vec<Summary> = results.into_iter().map(|(summary, _)| summary).collect();
+    let said = match arguments.output {
+        Form::Text => report::text(&scenario.name, &scenario.notes, &summaries),
+        Form::Json => serde_json::to_string_pretty(&summaries)? + "\n",
+        Form::None => String::new(),
+    };
+    std::io::stdout().write_all(said.as_bytes())?;
+    Ok(if sound { Answer::Yes } else { Answer::No })
+}
+
+fn scenario(arguments: &Simulate) -> Result<Scenario> {
+    if let Some(text) = &arguments.synthetic {
+        return Ok(synthetic::generate(&synthetic::parse(text)?)?);
+    }
+    if arguments.files.is_empty() {
+        bail!(
+            "there is nothing to simulate: name files, `-` for standard input, or --synthetic jobs=10000,days=30,gpus=1024"
+        );
+    }
+    let mut texts = Vec::new();
+    for file in &arguments.files {
+        texts.push((file.display().to_string(), text_of(file)?));
+    }
+    let sources: Vec<Source<'_>> = texts
+        .iter()
+        .map(|(file, text)| Source { file, text })
+        .collect();
+    let mut columns = BTreeMap::new();
+    for text in &arguments.columns {
+        let Some((meaning, name)) = text.split_once('=') else {
+            bail!(
+                "--column: {text:?} is not right: write MEANING=NAME, as in arrival=when_submitted"
+            );
+        };
+        columns.insert(meaning.to_owned(), name.to_owned());
+    }
+    let cluster = arguments.cluster.as_deref();
+    let options = ReadOptions {
+        format: arguments.format.as_deref().map(Format::named).transpose()?,
+        columns,
+        nodes: cluster
+            .map(|text| shape::cluster("--cluster", text))
+            .transpose()?
+            .unwrap_or_default(),
+        start: arguments.start,
+    };
+    Ok(read(&sources, &options)?)
+}
+
+fn text_of(file: &Path) -> Result<String> {
+    if file == Path::new("-") {
+        let mut text = String::new();
+        std::io::stdin()
+            .read_to_string(&mut text)
+            .context("standard input can't be read")?;
+        return Ok(text);
+    }
+    std::fs::read_to_string(file).with_context(|| format!("{} can't be read", file.display()))
+}
+
+fn policies(names: &[String]) -> Result<Vec<Policy>> {
+    if names.iter().any(|name| name == "all") {
+        return Ok(Policy::ALL.to_vec());
+    }
+    let mut policies = Vec::new();
+    for name in names {
+        let policy: Policy = name.parse()?;
+        if !policies.contains(&policy) {
+            policies.push(policy);
+        }
+    }
+    Ok(policies)
+}
+
+fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
+    let span = |option: &str, text: &str| {
+        let seconds = simulator::read::duration::seconds(text);
+        seconds.map_err(|()| {
+            anyhow::anyhow!(
+                "{option}: {text:?} is not right: write a span such as 90s, 1h30m or 2d"
+            )
+        })
+    };
+    let maybe = |option: &str, text: &Option<String>| {
+        text.as_ref().map(|text| span(option, text)).transpose()
+    };
+    Ok(Options {
+        policy,
+        gather: span("--gather", &arguments.gather)?,
+        grace: span("--grace", &arguments.grace)?,
+        checkpoint: maybe("--checkpoint", &arguments.checkpoint)?,
+        until: maybe("--until", &arguments.until)?,
+        check: !arguments.no_check,
+        reports: arguments.decisions.is_some(),
+        ..Options::default()
+    })
+}
+
+/// One after the other, each decision written as it falls.
+fn in_turn(cases: &[Case<'_>], file: &Path) -> Result<Vec<Outcome>> {
+    let sink: Box<dyn Write> = if file == Path::new("-") {
+        Box::new(std::io::stdout().lock())
+    } else {
+        Box::new(
+            File::create(file).with_context(|| format!("{} can't be written", file.display()))?,
+        )
+    };
+    let mut sink = BufWriter::new(sink);
+    let mut failed = None;
+    let mut outcomes = Vec::new();
+    for case in cases {
+        let mut record = |decision: &Decision<'_>| {
+            let written = serde_json::to_writer(&mut sink, decision)
+                .map_err(std::io::Error::from)
+                .and_then(|()| sink.write_all(b"\n"));
+            if let Err(error) = written {
+                failed.get_or_insert(error);
+            }
+        };
+        outcomes.push(run(case.scenario, &case.options, &mut record)?);
+    }
+    if let Err(error) = sink.flush() {
+        failed.get_or_insert(error);
+    }
+    match failed {
+        Some(error) => Err(error).with_context(|| format!("{} can't be written", file.display())),
+        None => Ok(outcomes),
+    }
+}
+
+/// Each on a thread of its own.
+fn side_by_side(cases: &[Case<'_>]) -> Result<Vec<Outcome>> {
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = cases
+            .iter()
+            .map(|case| scope.spawn(|| run(case.scenario, &case.options, &mut |_| {})))
+            .collect();
+        let mut outcomes = Vec::new();
+        for thread in threads {
+            match thread.join() {
+                Ok(outcome) => outcomes.push(outcome?),
+                Err(panic) => std::panic::resume_unwind(panic),
+            }
+        }
+        Ok(outcomes)
+    })
+}

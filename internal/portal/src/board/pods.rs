@@ -1,0 +1,204 @@
+//! What the board keeps of a pod. Pods are by far the most objects it follows, so only what pages show is read and
+//! kept. It must not know how a page looks.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod, PodSpec, ResourceRequirements};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::{Metadata, NamespaceResourceScope, Resource};
+use resources::amounts::{Amounts, pod_requests};
+use resources::names;
+use serde::Deserialize;
+
+/// A pod as the pages see it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(from = "Wire")]
+pub(super) struct Sight {
+    /// Without owners, finalizers, and annotations but the chosen devices.
+    pub(super) metadata: ObjectMeta,
+    pub(super) node: Option<String>,
+    /// What it asks for; counted only for pods that have a node.
+    pub(super) requests: Amounts,
+    pub(super) phase: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) containers: Vec<ContainerStatus>,
+}
+
+impl Sight {
+    pub(super) fn phase(&self) -> &str {
+        self.phase.as_deref().unwrap_or("Pending")
+    }
+
+    pub(super) fn label(&self, name: &str) -> &str {
+        let labels = self.metadata.labels.as_ref();
+        labels
+            .and_then(|labels| labels.get(name))
+            .map_or("", String::as_str)
+    }
+
+    /// The devices it was given, as the annotation has them.
+    pub(super) fn devices(&self) -> Vec<String> {
+        let annotations = self.metadata.annotations.as_ref();
+        let chosen: resources::devices::ChosenDevices = annotations
+            .and_then(|all| all.get(names::DEVICES))
+            .and_then(|text| serde_json::from_str(text).ok())
+            .unwrap_or_default();
+        chosen
+            .into_values()
+            .flat_map(|by| by.into_values().flatten())
+            .collect()
+    }
+}
+
+impl Resource for Sight {
+    const API_VERSION: &'static str = Pod::API_VERSION;
+    const GROUP: &'static str = Pod::GROUP;
+    const KIND: &'static str = Pod::KIND;
+    const VERSION: &'static str = Pod::VERSION;
+    const URL_PATH_SEGMENT: &'static str = Pod::URL_PATH_SEGMENT;
+    type Scope = NamespaceResourceScope;
+}
+
+impl Metadata for Sight {
+    type Ty = ObjectMeta;
+
+    fn metadata(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+
+    fn metadata_mut(&mut self) -> &mut ObjectMeta {
+        &mut self.metadata
+    }
+}
+
+/// The members of a pod that are read.
+#[derive(Deserialize)]
+struct Wire {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: WireSpec,
+    #[serde(default)]
+    status: WireStatus,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireSpec {
+    node_name: Option<String>,
+    #[serde(default)]
+    containers: Vec<WireContainer>,
+    init_containers: Option<Vec<WireContainer>>,
+    resources: Option<ResourceRequirements>,
+    overhead: Option<BTreeMap<String, Quantity>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireContainer {
+    resources: Option<ResourceRequirements>,
+    restart_policy: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WireStatus {
+    phase: Option<String>,
+    reason: Option<String>,
+    #[serde(default)]
+    container_statuses: Vec<ContainerStatus>,
+}
+
+impl WireSpec {
+    fn requests(self) -> Amounts {
+        let container = |one: WireContainer| Container {
+            resources: one.resources,
+            restart_policy: one.restart_policy,
+            ..Container::default()
+        };
+        let inits = self.init_containers;
+        pod_requests(&PodSpec {
+            containers: self.containers.into_iter().map(container).collect(),
+            init_containers: inits.map(|inits| inits.into_iter().map(container).collect()),
+            resources: self.resources,
+            overhead: self.overhead,
+            ..PodSpec::default()
+        })
+    }
+}
+
+impl From<Wire> for Sight {
+    fn from(mut wire: Wire) -> Sight {
+        let meta = wire.metadata;
+        let devices = meta.annotations.and_then(|mut all| {
+            let (name, chosen) = all.remove_entry(names::DEVICES)?;
+            Some(BTreeMap::from([(name, chosen)]))
+        });
+        let node = wire.spec.node_name.take().filter(|node| !node.is_empty());
+        Sight {
+            requests: match &node {
+                Some(_) => wire.spec.requests(),
+                None => Amounts::default(),
+            },
+            metadata: ObjectMeta {
+                name: meta.name,
+                namespace: meta.namespace,
+                uid: meta.uid,
+                resource_version: meta.resource_version,
+                labels: meta.labels,
+                deletion_timestamp: meta.deletion_timestamp,
+                annotations: devices,
+                ..ObjectMeta::default()
+            },
+            node,
+            phase: wire.status.phase,
+            reason: wire.status.reason,
+            containers: wire.status.container_statuses,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_is_read_for_what_pages_show_of_it() {
+        let sight: Sight = serde_json::from_value(json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {
+                "name": "p", "namespace": "ns", "resourceVersion": "7", "labels": {"a": "b"},
+                "annotations": {"muster.io/devices": r#"{"main":{"nvidia.com/gpu":["g1"]}}"#, "other": "x"},
+            },
+            "spec": {
+                "nodeName": "n1",
+                "containers": [{"name": "main", "resources": {"requests": {"cpu": "500m"}}}],
+                "initContainers": [{"name": "init", "resources": {"requests": {"cpu": "2"}}}],
+            },
+            "status": {"phase": "Running"},
+        }))
+        .unwrap();
+        assert_eq!(sight.node.as_deref(), Some("n1"));
+        assert_eq!(sight.requests.get("cpu"), 2000);
+        assert_eq!(sight.devices(), ["g1"]);
+        assert_eq!(
+            (sight.phase(), sight.label("a"), sight.label("c")),
+            ("Running", "b", "")
+        );
+        assert_eq!(sight.metadata.annotations.unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_pod_without_a_node_or_a_status_asks_for_nothing_yet() {
+        let sight: Sight = serde_json::from_value(json!({
+            "metadata": {"name": "p"},
+            "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]},
+        }))
+        .unwrap();
+        assert_eq!(sight.node, None);
+        assert_eq!(sight.requests, Amounts::default());
+        assert_eq!(sight.phase(), "Pending");
+    }
+}

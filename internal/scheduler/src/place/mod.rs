@@ -1,0 +1,200 @@
+//! Placing one gang: whole, or not at all. What was taken on the way to a failure is given back
+//! before anybody sees it; why it failed is told from the moment of failure. Here: what is asked
+//! and answered, and the gates before placement.
+
+mod branch;
+mod pick;
+mod run;
+mod search;
+mod slices;
+mod spread;
+mod wake;
+
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::class::ClassIx;
+use crate::gang::{Gang, GangKey};
+use crate::node::NodeIx;
+use crate::pod::PodKey;
+use crate::queue::Door;
+use crate::report::Obstacle;
+use crate::state::Scheduler;
+
+use run::Run;
+
+pub(crate) use wake::Parked;
+
+/// A member and the room found for it.
+#[derive(Clone, Debug)]
+pub(crate) struct Placement {
+    pub(crate) pod: PodKey,
+    pub(crate) node: NodeIx,
+    pub(crate) devices: Vec<Arc<str>>,
+    pub(crate) class: ClassIx,
+}
+
+/// What came of trying a gang.
+#[derive(Debug)]
+pub(crate) enum Attempt {
+    /// There was nothing to place.
+    Nothing,
+    /// Nothing was placed.
+    Blocked(Obstacle),
+    /// The gang is whole; members beyond the minimum may still wait.
+    Placed(Vec<Placement>, Option<Obstacle>),
+}
+
+impl Scheduler {
+    /// Tries to place a gang with all its members, and takes what it places.
+    pub(crate) fn attempt(&mut self, key: &GangKey, now: Timestamp) -> Attempt {
+        self.attempt_turn(key, now, usize::MAX)
+    }
+
+    /// Tries a gang whose turn it is: its minimum, and so many members beyond it. One that was
+    /// blocked before and that nothing could help since is told the same again.
+    pub(crate) fn attempt_turn(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        if let Some(obstacle) = self.same_answer(key) {
+            return Attempt::Blocked(obstacle);
+        }
+        let attempt = self.attempt_most(key, now, beyond);
+        self.park(key, &attempt);
+        attempt
+    }
+
+    /// The same, whatever came of it before.
+    pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        // What is kept for its moved members is theirs now.
+        let kept = self.let_go(key);
+        let attempt = self.attempt_freely(key, now, beyond);
+        match attempt {
+            Attempt::Placed(..) => self.forget_places(kept),
+            _ => self.keep_again(key, kept),
+        }
+        attempt
+    }
+
+    fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
+        if let Err(obstacle) = self.let_in(key, now) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else {
+            return Attempt::Nothing;
+        };
+        if let Some(obstacle) = self.missing_members(key, gang) {
+            return Attempt::Blocked(obstacle);
+        }
+        if gang.total.pending == 0 {
+            return Attempt::Nothing;
+        }
+        let Some(payer) = gang.payer else {
+            return Attempt::Nothing;
+        };
+        let root = match self.tree_of(key, gang) {
+            Ok(root) => root,
+            Err(obstacle) => return Attempt::Blocked(obstacle),
+        };
+        let mut run = Run::new(gang, payer, key.lone, beyond);
+        match self.place(&root, &mut run) {
+            Ok(rest) if run.placed.is_empty() => match rest {
+                Some(obstacle) => Attempt::Blocked(obstacle),
+                None => Attempt::Nothing,
+            },
+            Ok(rest) => {
+                self.assume(key, &run.placed);
+                Attempt::Placed(run.placed, rest)
+            }
+            Err(obstacle) => {
+                self.give_room_back(&mut run, 0);
+                Attempt::Blocked(obstacle)
+            }
+        }
+    }
+
+    /// The gates before placement: a failed binding's pause, the queue, what the gang says that it
+    /// needs at least.
+    fn let_in(&mut self, key: &GangKey, now: Timestamp) -> Result<(), Obstacle> {
+        let Some(gang) = self.gangs.get(key) else {
+            return Ok(());
+        };
+        if let Some(until) = gang.held_until {
+            if now < until {
+                self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                return Err(Obstacle::held());
+            }
+            if let Some(gang) = self.gangs.get_mut(key) {
+                gang.held_until = None;
+            }
+        }
+        let Some(gang) = self.gangs.get(key) else {
+            return Ok(());
+        };
+        if gang.spec.is_none() && !key.lone {
+            return Err(Obstacle::no_group(key));
+        }
+        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+        let Some(rules) = rules else {
+            return Err(Obstacle::no_queue(&gang.queue));
+        };
+        if gang.admitted {
+            return Ok(());
+        }
+        if rules.door != Door::Open {
+            return Err(Obstacle::closed(&gang.queue));
+        }
+        if let Some(obstacle) = self.too_large(gang) {
+            return Err(obstacle);
+        }
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.admitted = true;
+        }
+        self.settle(key);
+        Ok(())
+    }
+
+    /// Volcano's gate on `minResources`: a gang is let in while its queue's capability could hold
+    /// it beside those let in before. A full cluster is no reason to keep it out, one that is
+    /// too small is.
+    fn too_large(&self, gang: &Gang) -> Option<Obstacle> {
+        let spec = gang.spec.as_ref()?;
+        let mut needs = spec.min_resources.0.iter();
+        if let Some((ix, asked)) = needs.find(|(ix, asked)| *asked > self.total.get(*ix)) {
+            return Some(self.beyond_cluster(*ix, *asked));
+        }
+        let bound = self.queues.admits(gang.payer?, &spec.min_resources)?;
+        let asked = spec.min_resources.get(bound.resource());
+        Some(self.over_quota(&gang.queue, bound, asked, 0))
+    }
+
+    fn missing_members(&self, key: &GangKey, gang: &Gang) -> Option<Obstacle> {
+        let minimum = gang.minimum(key);
+        let mut missing = Vec::new();
+        for (task, min) in gang.spec.iter().flat_map(|spec| &spec.min_task_member) {
+            let present = gang.task(task).present();
+            if present < *min {
+                missing.push(format!("{present} of {min} of task {task}"));
+            }
+        }
+        for part in gang.spec.iter().flat_map(|spec| &spec.shape.sub_groups) {
+            let present = gang.part(&part.name).present();
+            if present < part.minimum {
+                missing.push(format!(
+                    "{present} of {} of sub-group {}",
+                    part.minimum, part.name
+                ));
+            }
+        }
+        let present = gang.total.present();
+        if missing.is_empty() && present >= minimum {
+            return None;
+        }
+        if missing.is_empty() {
+            missing.push(format!("{present} of {minimum}"));
+        }
+        Some(Obstacle::missing_members(
+            &missing.join(", "),
+            gang.total.have(),
+        ))
+    }
+}

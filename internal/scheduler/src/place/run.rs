@@ -1,0 +1,224 @@
+//! One attempt under way: taking room for members, giving it back, and noting at the end what was
+//! placed. The only place where an attempt changes the state.
+
+use std::collections::BTreeMap;
+
+use crate::class::ClassIx;
+use crate::gang::{Gang, GangKey};
+use crate::node::NodeIx;
+use crate::pod::{PodKey, Stage};
+use crate::queue::{Bound, Payer};
+use crate::report::Obstacle;
+use crate::resource::Demand;
+use crate::state::Scheduler;
+
+use super::Placement;
+use super::search::Scope;
+
+/// What ended the placing of some pods early.
+#[derive(Clone, Debug)]
+pub(super) enum Stop {
+    /// The queue may take no more.
+    Queue {
+        class: ClassIx,
+        bound: Bound,
+        missing: usize,
+        possible: usize,
+    },
+    /// There is no room for so many more of a class.
+    Room {
+        class: ClassIx,
+        missing: usize,
+        possible: usize,
+    },
+    /// No domain holds a part.
+    Domain(Box<Obstacle>),
+}
+
+impl Stop {
+    /// How much would have found room: the further an attempt got, the more it says.
+    fn possible(&self) -> usize {
+        match self {
+            Stop::Queue { possible, .. } | Stop::Room { possible, .. } => *possible,
+            Stop::Domain(obstacle) => obstacle.possible(),
+        }
+    }
+
+    /// Would another domain be no better?
+    pub(super) fn is_final(&self) -> bool {
+        matches!(self, Stop::Queue { .. })
+    }
+
+    /// The one that says more.
+    pub(super) fn or(self, other: Option<Stop>) -> Stop {
+        match other {
+            Some(other) if other.possible() >= self.possible() => other,
+            _ => self,
+        }
+    }
+}
+
+/// One attempt.
+#[derive(Debug)]
+pub(super) struct Run {
+    pub(super) payer: Payer,
+    /// Nodes that members of the gang are on: the first to be looked at for the next.
+    pub(super) own: Vec<NodeIx>,
+    pub(super) placed: Vec<Placement>,
+    /// Members that were there before.
+    pub(super) have: usize,
+    /// Where each branch was placed, for those who come after its minimum.
+    pub(super) scopes: BTreeMap<usize, Scope>,
+    /// A pod by itself has no neighbours to be close to.
+    pub(super) lone: bool,
+    /// How many members beyond the minimum are wanted still, at most.
+    pub(super) beyond: usize,
+}
+
+impl Run {
+    pub(super) fn new(gang: &Gang, payer: Payer, lone: bool, beyond: usize) -> Run {
+        Run {
+            payer,
+            own: gang.nodes.keys().copied().collect(),
+            placed: Vec::new(),
+            have: gang.total.have(),
+            scopes: BTreeMap::new(),
+            lone,
+            beyond,
+        }
+    }
+}
+
+impl Scheduler {
+    /// How many pods of a demand the queue may take more, and what allows no more.
+    pub(super) fn allowance(&self, run: &Run, demand: &Demand) -> (usize, Option<Bound>) {
+        let (allowed, bound) = self.queues.allows(run.payer, demand, |ix| self.idle(ix));
+        (allowed as usize, bound)
+    }
+
+    /// Takes room for pods of one class on nodes that hold them: each node gets its count, in the
+    /// given order.
+    pub(super) fn take_room(
+        &mut self,
+        class: ClassIx,
+        pods: &[PodKey],
+        picks: &[(NodeIx, u64)],
+        run: &mut Run,
+    ) {
+        let mut rest = pods;
+        for (at, count) in picks {
+            let count = usize::try_from(*count)
+                .unwrap_or(usize::MAX)
+                .min(rest.len());
+            if count == 0 {
+                continue;
+            }
+            let (chunk, after) = rest.split_at(count);
+            rest = after;
+            let take = self.take_on(class, *at);
+            for pod in chunk {
+                let devices = self.pick_gpus(class, *at, &take);
+                self.occupy(*at, &take, &devices);
+                run.placed.push(Placement {
+                    pod: pod.clone(),
+                    node: *at,
+                    devices,
+                    class,
+                });
+            }
+            self.queues
+                .charge(run.payer, &take.demand, chunk.len() as i64);
+            self.touch(*at);
+            if run.own.last() != Some(at) && !run.own.contains(at) {
+                run.own.push(*at);
+            }
+        }
+    }
+
+    /// Gives back everything after the first so many placements.
+    pub(super) fn give_room_back(&mut self, run: &mut Run, to: usize) {
+        // What was only tried frees nothing.
+        let eased = self.eased;
+        self.give_back(run, to);
+        self.eased = eased;
+    }
+
+    fn give_back(&mut self, run: &mut Run, to: usize) {
+        while run.placed.len() > to {
+            let Some(placement) = run.placed.pop() else {
+                return;
+            };
+            let take = self.take_on(placement.class, placement.node);
+            self.vacate(placement.node, &take, &placement.devices);
+            self.queues.charge(run.payer, &take.demand, -1);
+            self.touch(placement.node);
+        }
+    }
+
+    /// What to say of an attempt that ended so.
+    pub(super) fn obstacle(&mut self, stop: Stop, run: &Run) -> Obstacle {
+        match stop {
+            Stop::Queue {
+                class,
+                bound,
+                missing,
+                possible,
+            } => {
+                let each = self.classes.get(class).demand().get(bound.resource());
+                let asked = each.saturating_mul(missing as i64);
+                let queue = self.queues.name(run.payer.queue);
+                self.over_quota(queue, bound, asked, possible)
+            }
+            Stop::Room {
+                class,
+                missing,
+                possible,
+            } => {
+                self.refresh(class);
+                self.no_room(class, missing, possible)
+            }
+            Stop::Domain(obstacle) => *obstacle,
+        }
+    }
+
+    /// Notes what was placed in the members and their gang. Their room and their queue's account
+    /// were taken while placing.
+    pub(super) fn assume(&mut self, key: &GangKey, placed: &[Placement]) {
+        let stages = self.stages(key, placed);
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        for (placement, stage) in placed.iter().zip(stages) {
+            let Some(pod) = self.pods.get_mut(&placement.pod) else {
+                continue;
+            };
+            let part = pod.part.clone();
+            gang.count(&placement.pod, &pod.task, Stage::Pending, false);
+            gang.count(&placement.pod, &pod.task, stage, true);
+            gang.count_part(part.as_ref(), Stage::Pending, false);
+            gang.count_part(part.as_ref(), stage, true);
+            gang.count_node(placement.node, true);
+            let class = self.classes.get(placement.class);
+            let take = class.take(Some(&self.nodes[placement.node]));
+            gang.allocated.add(&take.demand, 1);
+            gang.waiting.add(class.demand(), -1);
+            // What it asks for is known more exactly now.
+            gang.requested.add(class.demand(), -1);
+            gang.requested.add(&take.demand, 1);
+            if class.demand() != &take.demand
+                && let Some(payer) = gang.payer
+            {
+                self.queues.request(payer.queue, class.demand(), -1);
+                self.queues.request(payer.queue, &take.demand, 1);
+            }
+            if stage == Stage::Pipelined {
+                self.nodes[placement.node].see_pipelined(&take, &placement.devices, true);
+            }
+            pod.stage = stage;
+            pod.node = Some(placement.node);
+            pod.devices = placement.devices.clone();
+            pod.assumed = stage == Stage::Bound;
+        }
+        self.settle(key);
+    }
+}

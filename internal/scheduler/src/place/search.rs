@@ -1,0 +1,670 @@
+//! Searching a place for a gang's tree: which domain each part goes to. A part that must be in one
+//! domain tries those that hold it, the tightest first; parts that need several classes or have
+//! parts of their own may find out late that a domain does not hold them, and then try the next.
+
+use std::collections::BTreeMap;
+
+use crate::class::ClassIx;
+use crate::node::NodeIx;
+use crate::pod::PodKey;
+use crate::report::Obstacle;
+use crate::state::Scheduler;
+use crate::topology::{DomainIx, Level};
+
+use super::branch::{Branch, Wanted};
+use super::run::{Run, Stop};
+
+/// How many domains of one level are tried for one part. Only parts with several classes or
+/// sub-groups can fail in a domain that has room enough for each class.
+const TRIES_MAX: usize = 24;
+/// How many domains are tried in one attempt, over all parts.
+const TRIES_IN_ALL: usize = 256;
+
+/// Where something may go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Scope {
+    /// Anywhere.
+    All,
+    Domain(DomainIx),
+    Host(NodeIx),
+}
+
+/// What is left to be tried.
+struct Budget(usize);
+
+impl Scheduler {
+    /// Places what the tree wants. An error says why the minimum cannot be had; what was taken by
+    /// then is still taken. The success says why members beyond the minimum wait, if any do.
+    pub(super) fn place(
+        &mut self,
+        root: &Branch,
+        run: &mut Run,
+    ) -> Result<Option<Obstacle>, Obstacle> {
+        self.foresee(root, run)?;
+        let mut budget = Budget(TRIES_IN_ALL);
+        if let Err(stop) = self.place_branch(root, Scope::All, run, &mut budget) {
+            return Err(self.obstacle(stop, run));
+        }
+        let mut stopped = None;
+        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        Ok(stopped.map(|stop| self.obstacle(stop, run)))
+    }
+
+    /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
+    /// anything.
+    fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
+        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
+        root.needs(&mut needs);
+        root.wants(&mut wants);
+        for class in wants.keys() {
+            if let Some(unmet) = self.classes.get(*class).unmet() {
+                return Err(Obstacle::undecided(unmet.words(), run.have));
+            }
+        }
+        let mut possible = run.have;
+        let mut worst: Option<(ClassIx, usize)> = None;
+        for (class, need) in &needs {
+            let room = self.room(*class, Scope::All);
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
+            possible += room.min(*need);
+            if room < *need {
+                let short = (*class, need - room);
+                worst = Some(match worst {
+                    Some(other) if self.hardness(other.0) <= self.hardness(short.0) => other,
+                    _ => short,
+                });
+            }
+        }
+        match worst {
+            Some((class, missing)) => Err(self.no_room(class, missing, possible)),
+            None => Ok(()),
+        }
+    }
+
+    fn hardness(&self, class: ClassIx) -> Vec<(u8, i64)> {
+        let demand = self.classes.get(class).demand();
+        demand.0.iter().map(|(ix, n)| (*ix, -n)).rev().collect()
+    }
+
+    /// How many pods of a class there is room for.
+    pub(super) fn room(&mut self, class: ClassIx, scope: Scope) -> u64 {
+        self.refresh(class);
+        self.views.get(&class).map_or(0, |view| match scope {
+            Scope::All => view.room,
+            Scope::Domain(at) => view.sum(at),
+            Scope::Host(at) => u64::from(view.holds(at)),
+        })
+    }
+
+    /// Places a part's minimum within a scope, or nothing of it.
+    fn place_branch(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        run: &mut Run,
+        budget: &mut Budget,
+    ) -> Result<(), Stop> {
+        if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
+            return self.place_in(branch, scope, run, budget);
+        }
+        let from = run.placed.len();
+        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
+        branch.needs(&mut needs);
+        branch.wants(&mut wants);
+        for class in wants.keys() {
+            self.refresh(*class);
+        }
+        let mut worst: Option<Stop> = None;
+        for level in self.levels_to_try(branch) {
+            for candidate in self.candidates(branch, scope, level, &needs, &wants) {
+                let Some(left) = budget.0.checked_sub(1) else {
+                    break;
+                };
+                budget.0 = left;
+                match self.place_in(branch, candidate, run, budget) {
+                    Ok(()) => return Ok(()),
+                    Err(stop) => {
+                        self.give_room_back(run, from);
+                        if stop.is_final() {
+                            return Err(stop);
+                        }
+                        worst = Some(stop.or(worst));
+                    }
+                }
+                for class in wants.keys() {
+                    self.refresh(*class);
+                }
+            }
+        }
+        let Some(level) = branch.wish.required else {
+            // Preferred only: several domains will do.
+            return self.place_in(branch, scope, run, budget);
+        };
+        Err(self.no_domain(branch, scope, level, &needs, worst, run))
+    }
+
+    /// The levels at which one domain is sought, the best first.
+    fn levels_to_try(&self, branch: &Branch) -> Vec<Level> {
+        let wish = &branch.wish;
+        let widest = wish.required.unwrap_or(0);
+        let narrowest = wish.preferred.unwrap_or(widest).max(widest);
+        (widest..=narrowest).rev().collect()
+    }
+
+    /// Domains of a level that have room for what a part needs of each class: first where its
+    /// running members are, then where all that it wants fits, then the tightest.
+    fn candidates(
+        &self,
+        branch: &Branch,
+        scope: Scope,
+        level: Level,
+        needs: &BTreeMap<ClassIx, usize>,
+        wants: &BTreeMap<ClassIx, usize>,
+    ) -> Vec<Scope> {
+        let main = self.main_class(needs, wants);
+        let Some(view) = main.and_then(|class| self.views.get(&class)) else {
+            return Vec::new();
+        };
+        let pinned = self.pinned(branch, level);
+        let bound =
+            branch.wish.required == Some(level) || branch.wish.required.is_none_or(|l| l <= level);
+        let room_of = |class: &ClassIx, place: Scope| {
+            self.views.get(class).map_or(0, |view| match place {
+                Scope::All => view.room,
+                Scope::Domain(at) => view.sum(at),
+                Scope::Host(at) => u64::from(view.holds(at)),
+            })
+        };
+        let holds = |all: &BTreeMap<ClassIx, usize>, place: Scope| {
+            all.iter()
+                .all(|(class, n)| room_of(class, place) >= *n as u64)
+        };
+        let places: Vec<Scope> = match (self.at_level(scope, level), pinned) {
+            // Running members decide: the rest joins them.
+            (places, Some(pinned)) if bound && branch.wish.required.is_some() => {
+                let required = branch.wish.required.unwrap_or(level);
+                let pin = self.pinned(branch, required).unwrap_or(pinned);
+                let inside = |place: &Scope| self.lies_in(*place, pin);
+                places.into_iter().filter(inside).collect()
+            }
+            (places, _) => places,
+        };
+        let mixed = view.is_mixed();
+        let slices = (!branch.wish.slices.is_empty()).then_some(&branch.wish.slices);
+        let least = branch.least as u64;
+        let mut weighed: Vec<_> = places
+            .into_iter()
+            .filter(|place| holds(needs, *place))
+            .filter(|place| self.holds_in_all(branch, *place, wants, least, &room_of))
+            .filter_map(|place| {
+                let mut room = main.map_or(0, |class| room_of(&class, place));
+                if let (Some(slices), Some(class)) = (slices, main) {
+                    room = self.sliced_room(class, place, slices, &branch.on);
+                    let need = needs.get(&class).copied().unwrap_or(0) as u64;
+                    if room < need {
+                        return None;
+                    }
+                }
+                let tier = if mixed {
+                    self.best_tier(view, place)
+                } else {
+                    0
+                };
+                let away = pinned.is_some_and(|pin| pin != place);
+                Some((
+                    away,
+                    !holds(wants, place),
+                    tier,
+                    room,
+                    self.order_of(place),
+                    place,
+                ))
+            })
+            .collect();
+        // Where not all that is wanted fits, the roomiest comes nearest to it.
+        weighed.sort_unstable_by_key(|(away, short, tier, room, order, _)| {
+            let tight = if *short { u64::MAX - room } else { *room };
+            (*away, *tier, *short, tight, *order)
+        });
+        weighed.truncate(TRIES_MAX);
+        weighed.into_iter().map(|(.., place)| place).collect()
+    }
+
+    /// Is there room for as many of the part as it must have, of whatever classes?
+    fn holds_in_all(
+        &self,
+        branch: &Branch,
+        place: Scope,
+        wants: &BTreeMap<ClassIx, usize>,
+        least: u64,
+        room_of: &impl Fn(&ClassIx, Scope) -> u64,
+    ) -> bool {
+        if branch.children.is_empty() && branch.own.needed == 0 {
+            return true;
+        }
+        let fit: u64 = wants
+            .iter()
+            .map(|(class, n)| room_of(class, place).min(*n as u64))
+            .sum();
+        fit >= least
+    }
+
+    /// The class that decides which domain is the tightest: the one that takes most.
+    fn main_class(
+        &self,
+        needs: &BTreeMap<ClassIx, usize>,
+        wants: &BTreeMap<ClassIx, usize>,
+    ) -> Option<ClassIx> {
+        let of = if needs.is_empty() { wants } else { needs };
+        let most = of.iter().min_by_key(|(class, n)| {
+            let hard = self.hardness(**class);
+            let times = **n as i64;
+            let total: Vec<(u8, i64)> = hard
+                .iter()
+                .map(|(ix, amount)| (*ix, amount.saturating_mul(times)))
+                .collect();
+            (
+                total
+                    .iter()
+                    .find(|(ix, _)| *ix == crate::resource::GPU)
+                    .map_or(0, |(_, n)| *n),
+                total,
+            )
+        });
+        most.map(|(class, _)| *class)
+    }
+
+    /// The domain of a level in which most of a part's running members are.
+    pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<Scope> {
+        let mut members: BTreeMap<Scope, usize> = BTreeMap::new();
+        for (at, n) in &branch.on {
+            let place = if level == self.topology.host() {
+                Some(Scope::Host(*at))
+            } else {
+                self.topology.domain_of(*at, level).map(Scope::Domain)
+            };
+            if let Some(place) = place {
+                *members.entry(place).or_default() += n;
+            }
+        }
+        members
+            .into_iter()
+            .max_by_key(|(place, n)| (*n, std::cmp::Reverse(self.order_of(*place))))
+            .map(|(place, _)| place)
+    }
+
+    /// The domains of a level within a scope; a scope that is narrower itself is its own.
+    fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
+        let tree = &self.topology;
+        let narrow = match scope {
+            Scope::All => false,
+            Scope::Domain(at) => tree.domain(at).level >= level,
+            Scope::Host(_) => true,
+        };
+        if narrow {
+            return vec![scope];
+        }
+        if level == tree.host() {
+            return match scope {
+                Scope::All => self
+                    .node_index
+                    .values()
+                    .map(|at| Scope::Host(*at))
+                    .collect(),
+                Scope::Domain(at) => {
+                    let mut nodes = Vec::new();
+                    tree.all_nodes(at, &mut nodes);
+                    nodes.into_iter().map(Scope::Host).collect()
+                }
+                Scope::Host(_) => vec![scope],
+            };
+        }
+        let all = tree.at_level(level).iter().copied();
+        all.filter(|at| match scope {
+            Scope::Domain(outer) => tree.within(*at, outer),
+            _ => true,
+        })
+        .map(Scope::Domain)
+        .collect()
+    }
+
+    fn lies_in(&self, inner: Scope, outer: Scope) -> bool {
+        match (inner, outer) {
+            (_, Scope::All) => true,
+            (Scope::All, _) => false,
+            (Scope::Domain(inner), Scope::Domain(outer)) => self.topology.within(inner, outer),
+            (Scope::Host(at), Scope::Domain(outer)) => self.topology.holds(outer, at),
+            (Scope::Host(a), Scope::Host(b)) => a == b,
+            (Scope::Domain(_), Scope::Host(_)) => false,
+        }
+    }
+
+    fn order_of(&self, place: Scope) -> u32 {
+        match place {
+            Scope::All => 0,
+            Scope::Domain(at) => self.topology.domain(at).order,
+            Scope::Host(at) => self.topology.along(at),
+        }
+    }
+
+    /// Places a part's minimum right here, or nothing of it.
+    fn place_in(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        run: &mut Run,
+        budget: &mut Budget,
+    ) -> Result<(), Stop> {
+        let from = run.placed.len();
+        match self.place_parts(branch, scope, run, budget) {
+            Ok(()) => {
+                run.scopes.insert(branch.id, scope);
+                Ok(())
+            }
+            Err(stop) => {
+                self.give_room_back(run, from);
+                Err(stop)
+            }
+        }
+    }
+
+    fn place_parts(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        run: &mut Run,
+        budget: &mut Budget,
+    ) -> Result<(), Stop> {
+        let from = run.placed.len();
+        let mut worst: Option<Stop> = None;
+        for child in branch.children.iter().filter(|child| child.must) {
+            self.place_branch(child, scope, run, budget)?;
+        }
+        self.place_own(branch, scope, run)?;
+        let mut quorum = branch.quorum;
+        for child in branch.children.iter().filter(|child| !child.must) {
+            match self.place_branch(child, scope, run, budget) {
+                Ok(()) => quorum = quorum.saturating_sub(1),
+                Err(stop) => worst = Some(stop.or(worst)),
+            }
+        }
+        if quorum > 0 {
+            return Err(worst.unwrap_or_else(|| self.too_few(branch, quorum, run)));
+        }
+        // Whoever else finds room, until there are enough.
+        let mut short = branch.least.saturating_sub(run.placed.len() - from);
+        if short > 0 {
+            run.scopes.insert(branch.id, scope);
+            self.fill_up(branch, &mut short, run, &mut worst);
+        }
+        match short {
+            0 => Ok(()),
+            _ => Err(worst.unwrap_or_else(|| self.too_few(branch, short, run))),
+        }
+    }
+
+    /// Places pods beyond the parts' minima until so many more are placed.
+    fn fill_up(
+        &mut self,
+        branch: &Branch,
+        short: &mut usize,
+        run: &mut Run,
+        worst: &mut Option<Stop>,
+    ) {
+        if let Some(scope) = run.scopes.get(&branch.id).copied() {
+            for batch in &branch.own.others {
+                let rest = self.unplaced(&batch.pods, run);
+                let rest = &rest[..rest.len().min(*short)];
+                if rest.is_empty() {
+                    continue;
+                }
+                let (placed, stop) = self.place_pods(batch.class, rest, 0, scope, branch, run);
+                *short -= placed;
+                if let Some(stop) = stop {
+                    *worst = Some(stop.or(worst.take()));
+                }
+            }
+        }
+        for child in &branch.children {
+            if *short > 0 {
+                self.fill_up(child, short, run, worst);
+            }
+        }
+    }
+
+    fn too_few(&self, branch: &Branch, missing: usize, run: &Run) -> Stop {
+        let what = if branch.label.is_empty() {
+            "members".to_owned()
+        } else {
+            format!("of {}", branch.label)
+        };
+        let possible = run.have + run.placed.len();
+        Stop::Domain(Box::new(Obstacle::missing_members(
+            &format!("{missing} more {what} must start together, and no such"),
+            possible,
+        )))
+    }
+
+    /// Places the pods that the branch itself must have.
+    fn place_own(&mut self, branch: &Branch, scope: Scope, run: &mut Run) -> Result<(), Stop> {
+        let own: &Wanted = &branch.own;
+        if own.is_empty() {
+            return Ok(());
+        }
+        for batch in &own.required {
+            // Others of the same class come later: room is sought for all of them together.
+            let more = self.same_class(&own.others, batch.class);
+            let (_, stop) = self.place_pods(batch.class, &batch.pods, more, scope, branch, run);
+            if let Some(stop) = stop {
+                return Err(stop);
+            }
+        }
+        let mut needed = own.needed;
+        let mut stopped: Option<Stop> = None;
+        for batch in &own.others {
+            let now = needed.min(batch.pods.len());
+            if now == 0 {
+                break;
+            }
+            let more = batch.pods.len() - now;
+            let (placed, stop) =
+                self.place_pods(batch.class, &batch.pods[..now], more, scope, branch, run);
+            needed -= placed;
+            if let Some(stop) = stop {
+                stopped = Some(stop.or(stopped));
+            }
+        }
+        match (needed, stopped) {
+            (0, _) => Ok(()),
+            (_, Some(stop)) => Err(stop),
+            (_, None) => Err(self.too_few(branch, needed, run)),
+        }
+    }
+
+    fn same_class(&self, others: &[super::branch::Batch], class: ClassIx) -> usize {
+        let same = others.iter().filter(|batch| batch.class == class);
+        same.map(|batch| batch.pods.len()).sum()
+    }
+
+    /// Members beyond the minimum, wherever the minimum of their part is.
+    fn place_rest(
+        &mut self,
+        branch: &Branch,
+        outer: Scope,
+        run: &mut Run,
+        stopped: &mut Option<Stop>,
+        budget: &mut Budget,
+    ) {
+        if let Some(scope) = run.scopes.get(&branch.id).copied() {
+            for batch in &branch.own.others {
+                // A domain that is only preferred does not keep members from starting elsewhere.
+                let wide = self.bounds(branch, scope, outer);
+                let both = [scope, wide];
+                for place in &both[usize::from(scope == wide)..] {
+                    let rest = self.unplaced(&batch.pods, run);
+                    let rest = &rest[..rest.len().min(run.beyond)];
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
+                    run.beyond -= placed;
+                    if let (Some(stop), None) = (stop.filter(|_| *place == wide), &stopped) {
+                        *stopped = Some(stop);
+                    }
+                }
+            }
+        }
+        for child in &branch.children {
+            if !child.must && !run.scopes.contains_key(&child.id) {
+                if run.beyond == 0 {
+                    continue;
+                }
+                let scope = run.scopes.get(&branch.id).copied().unwrap_or(Scope::All);
+                if let Err(stop) = self.place_branch(child, scope, run, budget) {
+                    if stopped.is_none() {
+                        *stopped = Some(stop);
+                    }
+                    continue;
+                }
+                run.beyond = run.beyond.saturating_sub(child.least);
+            }
+            let inner = run.scopes.get(&branch.id).copied();
+            let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
+            self.place_rest(child, inner, run, stopped, budget);
+        }
+    }
+
+    /// How far a part may reach whose minimum is in a scope: its required domain, or what bounds
+    /// the part that it belongs to.
+    fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
+        let Some(level) = branch.wish.required else {
+            return outer;
+        };
+        match scope {
+            Scope::Domain(at) => {
+                let mut above = self.topology.above(at);
+                let wide = above.find(|up| self.topology.domain(*up).level == level);
+                Scope::Domain(wide.unwrap_or(at))
+            }
+            Scope::Host(at) => {
+                let wide = self.topology.domain_of(at, level);
+                wide.map_or(scope, Scope::Domain)
+            }
+            Scope::All => scope,
+        }
+    }
+
+    fn unplaced(&self, pods: &[PodKey], run: &Run) -> Vec<PodKey> {
+        let placed: std::collections::BTreeSet<&PodKey> =
+            run.placed.iter().map(|placement| &placement.pod).collect();
+        let rest = pods.iter().filter(|pod| !placed.contains(pod));
+        rest.cloned().collect()
+    }
+
+    /// Places pods of one class within a scope: all of them, or as many as go in one by one where
+    /// they are beyond the minimum. Room is sought for `more` beside them.
+    pub(super) fn place_pods(
+        &mut self,
+        class: ClassIx,
+        pods: &[PodKey],
+        more: usize,
+        scope: Scope,
+        branch: &Branch,
+        run: &mut Run,
+    ) -> (usize, Option<Stop>) {
+        if pods.is_empty() {
+            return (0, None);
+        }
+        let demand = self.classes.get(class).demand().clone();
+        let (allowed, bound) = self.allowance(run, &demand);
+        let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
+        let mut count = pods.len().min(allowed).min(room);
+        let picks = self.picks(class, &mut count, more, scope, branch, run);
+        self.take_room(class, &pods[..count], &picks, run);
+        if count == pods.len() {
+            return (count, None);
+        }
+        let missing = pods.len() - count;
+        let possible = run.have + run.placed.len();
+        // As the queue stands with what was just placed.
+        let bound = bound
+            .filter(|_| allowed <= count)
+            .map(|bound| self.allowance(run, &demand).1.unwrap_or(bound));
+        let stop = match bound {
+            Some(bound) => Stop::Queue {
+                class,
+                bound,
+                missing,
+                possible,
+            },
+            None => Stop::Room {
+                class,
+                missing,
+                possible,
+            },
+        };
+        (count, Some(stop))
+    }
+
+    /// Why no domain of the level that a part requires holds it.
+    fn no_domain(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        level: Level,
+        needs: &BTreeMap<ClassIx, usize>,
+        worst: Option<Stop>,
+        run: &Run,
+    ) -> Stop {
+        let Some(class) = self.main_class(needs, needs) else {
+            return worst.unwrap_or_else(|| self.too_few(branch, branch.least, run));
+        };
+        let need = needs.get(&class).copied().unwrap_or(0);
+        let pinned = self.pinned(branch, level);
+        let Some(view) = self.views.get(&class) else {
+            return self.too_few(branch, need, run);
+        };
+        let places = match pinned {
+            Some(pin) => vec![pin],
+            None => self.at_level(scope, level),
+        };
+        let slices = &branch.wish.slices;
+        let (mut best, mut most_empty): (Option<(u64, Scope)>, u64) = (None, 0);
+        for place in &places {
+            let (room, empty) = match place {
+                Scope::All => (view.room, view.empty),
+                Scope::Domain(at) => (view.sum(*at), view.sum_empty(*at)),
+                Scope::Host(at) => (u64::from(view.holds(*at)), view.empty_at(*at)),
+            };
+            let room = if slices.is_empty() {
+                room
+            } else {
+                self.sliced_room(class, *place, slices, &branch.on)
+            };
+            most_empty = most_empty.max(empty);
+            if best.is_none_or(|(most, _)| room > most) {
+                best = Some((room, *place));
+            }
+        }
+        let name = |place: Scope| match place {
+            Scope::All => "the cluster".to_owned(),
+            Scope::Domain(at) => self.topology.name(at),
+            Scope::Host(at) => self.nodes[at].name.to_string(),
+        };
+        let bound = crate::report::TopologyBound {
+            key: self.topology.key(level).to_owned(),
+            part: branch.label.clone(),
+            need,
+            domains: places.len(),
+            best: best.map(|(room, place)| (name(place), room)),
+            empty: most_empty,
+            pinned: pinned.is_some(),
+            slice: slices
+                .first()
+                .map(|(level, size)| (self.topology.key(*level).to_owned(), *size)),
+        };
+        let possible = run.have + best.map_or(0, |(room, _)| room as usize).min(need);
+        let possible = possible.max(run.have + run.placed.len());
+        Stop::Domain(Box::new(self.no_domain_holds(class, &bound, possible)))
+    }
+}

@@ -1,0 +1,267 @@
+//! Slices: pods in multiples of a number that must not straddle a domain, in one or more layers.
+//! First, slices that running members left broken are made whole where they are; the rest is
+//! placed in whole slices.
+
+use std::collections::BTreeMap;
+
+use crate::class::ClassIx;
+use crate::fit::View;
+use crate::node::NodeIx;
+use crate::state::Scheduler;
+use crate::topology::Level;
+
+use super::branch::Branch;
+use super::pick::{self, Weighed};
+use super::run::Run;
+use super::search::Scope;
+use super::spread::Item;
+
+/// Layers of slices, outermost first.
+type Layers = [(Level, u32)];
+/// What was taken of nodes so far, beside what the view knows.
+type Taken = BTreeMap<NodeIx, u64>;
+
+impl Scheduler {
+    /// How many pods a place holds in whole slices.
+    pub(super) fn sliced_room(
+        &self,
+        class: ClassIx,
+        place: Scope,
+        layers: &Layers,
+        on: &BTreeMap<NodeIx, usize>,
+    ) -> u64 {
+        let Some(view) = self.views.get(&class) else {
+            return 0;
+        };
+        let taken = Taken::new();
+        let broken: u64 = self
+            .broken(layers, on)
+            .into_iter()
+            .map(|(_, missing)| missing)
+            .sum();
+        let room = match place {
+            Scope::All => self
+                .tops()
+                .into_iter()
+                .map(|item| self.whole(view, item, layers, &taken))
+                .sum(),
+            Scope::Domain(at) => self.whole(view, Item::Domain(at), layers, &taken),
+            Scope::Host(at) => self.whole(view, Item::Node(at), layers, &taken),
+        };
+        // Room for completing broken slices is not in whole ones.
+        room + broken
+    }
+
+    fn tops(&self) -> Vec<Item> {
+        let roots = self.topology.roots().map(Item::Domain);
+        roots.chain(self.topology.loose().map(Item::Node)).collect()
+    }
+
+    /// Pods that an item holds in whole slices.
+    fn whole(&self, view: &View, item: Item, layers: &Layers, taken: &Taken) -> u64 {
+        let level = match item {
+            Item::Node(_) => self.topology.host(),
+            Item::Domain(at) => self.topology.domain(at).level,
+        };
+        let inner = layers.iter().any(|(at, _)| *at > level);
+        let raw = match item {
+            Item::Node(at) => {
+                // A node outside of a layer's domains is in no slice.
+                u64::from(view.holds(at)).saturating_sub(taken.get(&at).copied().unwrap_or(0))
+            }
+            Item::Domain(at) if !inner && taken.is_empty() => view.sum(at),
+            Item::Domain(_) => self
+                .open(std::iter::once(item))
+                .into_iter()
+                .filter(|below| self.covered(*below, level, layers))
+                .map(|below| self.whole(view, below, layers, taken))
+                .sum(),
+        };
+        match layers.iter().rev().find(|(at, _)| *at == level) {
+            Some((_, size)) => raw - raw % u64::from(*size),
+            None => raw,
+        }
+    }
+
+    /// Does the item lie in a domain of every layer between it and the level above?
+    fn covered(&self, item: Item, above: Level, layers: &Layers) -> bool {
+        let level = match item {
+            Item::Node(_) => self.topology.host(),
+            Item::Domain(at) => self.topology.domain(at).level,
+        };
+        !layers.iter().any(|(at, _)| *at > above && *at < level)
+    }
+
+    /// Domains in which running members make up no whole slices, innermost layers first, and how
+    /// many pods each lacks.
+    fn broken(&self, layers: &Layers, on: &BTreeMap<NodeIx, usize>) -> Vec<(Scope, u64)> {
+        let mut counts: BTreeMap<NodeIx, u64> = on.iter().map(|(at, n)| (*at, *n as u64)).collect();
+        let mut found = Vec::new();
+        for (level, size) in layers.iter().rev() {
+            let mut domains: BTreeMap<Scope, (u64, NodeIx)> = BTreeMap::new();
+            for (at, n) in &counts {
+                let place = if *level == self.topology.host() {
+                    Some(Scope::Host(*at))
+                } else {
+                    self.topology.domain_of(*at, *level).map(Scope::Domain)
+                };
+                if let Some(place) = place {
+                    domains.entry(place).or_insert((0, *at)).0 += n;
+                }
+            }
+            for (place, (n, at)) in domains {
+                let over = n % u64::from(*size);
+                if over > 0 {
+                    let missing = u64::from(*size) - over;
+                    found.push((place, missing));
+                    *counts.entry(at).or_default() += missing;
+                }
+            }
+        }
+        found
+    }
+
+    /// Nodes for as many of `n` pods as go in whole slices, and how many that are.
+    pub(super) fn sliced(
+        &self,
+        class: ClassIx,
+        n: u64,
+        scope: Scope,
+        branch: &Branch,
+        run: &Run,
+    ) -> (u64, Vec<(NodeIx, u64)>) {
+        let layers = &branch.wish.slices;
+        let Some(view) = self.views.get(&class) else {
+            return (0, Vec::new());
+        };
+        // Running members, and those that this attempt placed before.
+        let mut on = branch.on.clone();
+        for placement in run.placed.iter().filter(|p| p.class == class) {
+            *on.entry(placement.node).or_default() += 1;
+        }
+        let mut taken = Taken::new();
+        let mut placed = 0;
+        for (place, missing) in self.broken(layers, &on) {
+            let missing = missing.min(n - placed);
+            let item = match place {
+                Scope::Host(at) => Item::Node(at),
+                Scope::Domain(at) => Item::Domain(at),
+                Scope::All => continue,
+            };
+            let inner: Vec<(Level, u32)> = layers
+                .iter()
+                .copied()
+                .filter(|(level, size)| *level > self.level_of(item) && u64::from(*size) <= missing)
+                .collect();
+            if !self.split(view, item, missing, &inner, &mut taken) {
+                return (0, Vec::new());
+            }
+            placed += missing;
+        }
+        let outer = layers.first().map_or(1, |(_, size)| u64::from(*size));
+        let items = match scope {
+            Scope::All => self.tops(),
+            Scope::Domain(at) => vec![Item::Domain(at)],
+            Scope::Host(at) => vec![Item::Node(at)],
+        };
+        let room: u64 = items
+            .iter()
+            .map(|item| self.whole(view, *item, layers, &taken))
+            .sum();
+        let rest = (n - placed).min(room);
+        let rest = rest - rest % outer;
+        if rest > 0 && self.flatten(view, items, rest, layers, &mut taken) {
+            placed += rest;
+        }
+        (placed, taken.into_iter().collect())
+    }
+
+    fn level_of(&self, item: Item) -> Level {
+        match item {
+            Item::Node(_) => self.topology.host(),
+            Item::Domain(at) => self.topology.domain(at).level,
+        }
+    }
+
+    /// Above the outermost layer: as few domains as can be at each level, as without slices.
+    fn flatten(
+        &self,
+        view: &View,
+        mut items: Vec<Item>,
+        n: u64,
+        layers: &Layers,
+        taken: &mut Taken,
+    ) -> bool {
+        let Some((outer, _)) = layers.first() else {
+            return false;
+        };
+        loop {
+            let Some(chosen) = self.fewest_whole(view, &items, n, layers, taken) else {
+                return false;
+            };
+            if chosen
+                .iter()
+                .all(|(item, _)| self.level_of(*item) >= *outer)
+            {
+                return chosen.into_iter().all(|(item, here)| {
+                    let inner: Vec<(Level, u32)> = layers[1..].to_vec();
+                    self.split(view, item, here, &inner, taken)
+                });
+            }
+            items = self
+                .open(chosen.into_iter().map(|(item, _)| item))
+                .into_iter()
+                .filter(|below| self.level_of(*below) <= *outer)
+                .collect();
+        }
+    }
+
+    fn fewest_whole(
+        &self,
+        view: &View,
+        items: &[Item],
+        n: u64,
+        layers: &Layers,
+        taken: &Taken,
+    ) -> Option<Vec<(Item, u64)>> {
+        let places = items.iter().map(|item| {
+            let weighed = self.weighed(view, *item);
+            Weighed {
+                room: self.whole(view, *item, layers, taken),
+                ..weighed
+            }
+        });
+        pick::fewest(places.filter(|place| place.room > 0).collect(), n)
+    }
+
+    /// Within one slice domain: its pods among what is below, in slices of the next layer.
+    fn split(&self, view: &View, item: Item, n: u64, layers: &Layers, taken: &mut Taken) -> bool {
+        match item {
+            Item::Node(at) => {
+                let used = taken.entry(at).or_default();
+                *used += n;
+                u64::from(view.holds(at)) >= *used
+            }
+            Item::Domain(_) => {
+                let level = self.level_of(item);
+                let below: Vec<Item> = self
+                    .open(std::iter::once(item))
+                    .into_iter()
+                    .filter(|below| self.covered(*below, level, layers))
+                    .collect();
+                let Some(chosen) = self.fewest_whole(view, &below, n, layers, taken) else {
+                    return false;
+                };
+                chosen.into_iter().all(|(item, here)| {
+                    let level = self.level_of(item);
+                    let inner: Vec<(Level, u32)> = layers
+                        .iter()
+                        .copied()
+                        .filter(|(at, _)| *at > level)
+                        .collect();
+                    self.split(view, item, here, &inner, taken)
+                })
+            }
+        }
+    }
+}

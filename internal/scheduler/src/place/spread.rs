@@ -1,0 +1,338 @@
+//! Which nodes a number of pods of one class go to within a scope: as few and as close to each
+//! other as can be, in the order of the network. Chooses; takes nothing.
+
+use std::collections::BTreeSet;
+
+use crate::class::ClassIx;
+use crate::fit::View;
+use crate::node::NodeIx;
+use crate::score::Key;
+use crate::state::{Scheduler, Strategy};
+use crate::topology::DomainIx;
+
+use super::branch::Branch;
+use super::pick::{self, Weighed};
+use super::run::Run;
+use super::search::Scope;
+
+/// A node, or a domain that is not opened up yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Item {
+    Node(NodeIx),
+    Domain(DomainIx),
+}
+
+/// Breaks ties: by the node's key, else by the place along the tree.
+type Tie = (Option<Key>, u32);
+
+impl Scheduler {
+    /// Nodes for `count` pods, and how many each gets. Lessens the count to what slices allow.
+    /// The class's view must be fresh, and the scope must have room for them.
+    pub(super) fn picks(
+        &self,
+        class: ClassIx,
+        count: &mut usize,
+        more: usize,
+        scope: Scope,
+        branch: &Branch,
+        run: &Run,
+    ) -> Vec<(NodeIx, u64)> {
+        let Some(view) = self.views.get(&class) else {
+            *count = 0;
+            return Vec::new();
+        };
+        if *count == 0 {
+            return Vec::new();
+        }
+        let n = *count as u64;
+        if !branch.wish.slices.is_empty() {
+            let (placed, mut picks) = self.sliced(class, n, scope, branch, run);
+            *count = usize::try_from(placed).unwrap_or(0);
+            self.in_order(&mut picks);
+            return picks;
+        }
+        let wished = n + more as u64;
+        let picks = match scope {
+            Scope::Host(at) => Some(vec![(at, n)]),
+            _ if self.config.placement == Strategy::Spread => self.one_by_one(view, n, scope),
+            _ if branch.wish.unconstrained => self.smallest_first(view, n, scope),
+            _ => self.close(view, wished, scope, branch, run).or_else(|| {
+                if more > 0 {
+                    self.close(view, n, scope, branch, run)
+                } else {
+                    None
+                }
+            }),
+        };
+        let Some(mut picks) = picks else {
+            *count = 0;
+            return Vec::new();
+        };
+        self.in_order(&mut picks);
+        // More was sought than is placed now: the rest comes later.
+        let mut left = n;
+        for (_, here) in &mut picks {
+            *here = left.min(*here);
+            left -= *here;
+        }
+        picks.retain(|(_, here)| *here > 0);
+        picks
+    }
+
+    /// Along the network, so that neighbours in rank are neighbours there.
+    fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
+        if picks.len() > 1 {
+            picks.sort_by_key(|(at, _)| (self.topology.along(*at), self.nodes[*at].rank));
+        }
+    }
+
+    /// As close together as can be.
+    fn close(
+        &self,
+        view: &View,
+        n: u64,
+        scope: Scope,
+        branch: &Branch,
+        run: &Run,
+    ) -> Option<Vec<(NodeIx, u64)>> {
+        let inside = |at: &NodeIx| match scope {
+            Scope::All => true,
+            Scope::Domain(outer) => self.topology.holds(outer, *at),
+            Scope::Host(host) => *at == host,
+        };
+        let own: Vec<NodeIx> = run
+            .own
+            .iter()
+            .copied()
+            .filter(|at| view.holds(*at) > 0 && inside(at))
+            .collect();
+        let want = u32::try_from(n).unwrap_or(u32::MAX);
+        // Among its own first, where one node suffices.
+        if let Some(at) = view.choose_among(&own, want)
+            && u64::from(view.holds(at)) >= n
+        {
+            return Some(vec![(at, n)]);
+        }
+        let free = branch.wish.is_free();
+        if scope == Scope::All && free {
+            if self.topology.is_flat() || run.lone || view.is_mixed() {
+                return self.anywhere(view, n, &own);
+            }
+            // One node, of the best kind.
+            let at = view.choose(want)?;
+            if own.is_empty() && u64::from(view.holds(at)) >= n {
+                return Some(vec![(at, n)]);
+            }
+        }
+        // The narrowest domain around its own that holds the rest.
+        if let Some(around) = self.around(view, &run.own, n, scope) {
+            return self.descend(view, vec![Item::Domain(around)], n);
+        }
+        match scope {
+            Scope::All => {
+                if free && let Some(narrow) = self.narrowest(view, n) {
+                    return self.descend(view, vec![Item::Domain(narrow)], n);
+                }
+                let roots = self.topology.roots().map(Item::Domain);
+                let loose = self.topology.loose().map(Item::Node);
+                self.descend(view, roots.chain(loose).collect(), n)
+            }
+            Scope::Domain(at) => self.descend(view, vec![Item::Domain(at)], n),
+            Scope::Host(at) => Some(vec![(at, n)]),
+        }
+    }
+
+    /// The narrowest domain that some of the gang's nodes are in and that holds so many more.
+    fn around(&self, view: &View, own: &[NodeIx], n: u64, scope: Scope) -> Option<DomainIx> {
+        if own.is_empty() {
+            return None;
+        }
+        let mut seen: BTreeSet<DomainIx> = BTreeSet::new();
+        let mut best: Option<(std::cmp::Reverse<u8>, u64, u32, DomainIx)> = None;
+        for home in own.iter().filter_map(|at| self.topology.home(*at)) {
+            for at in self.topology.above(home) {
+                if !seen.insert(at) {
+                    break;
+                }
+                let domain = self.topology.domain(at);
+                let inside = match scope {
+                    Scope::Domain(outer) => self.topology.within(at, outer),
+                    _ => true,
+                };
+                if inside && view.sum(at) >= n {
+                    let key = (
+                        std::cmp::Reverse(domain.level),
+                        view.sum(at),
+                        domain.order,
+                        at,
+                    );
+                    if best.is_none_or(|best| key < best) {
+                        best = Some(key);
+                    }
+                }
+            }
+        }
+        best.map(|(.., at)| at)
+    }
+
+    /// The narrowest domain anywhere that holds so many, the tightest of its level.
+    fn narrowest(&self, view: &View, n: u64) -> Option<DomainIx> {
+        (0..self.topology.host()).rev().find_map(|level| {
+            let domains = self.topology.at_level(level).iter().copied();
+            domains
+                .filter(|at| view.sum(*at) >= n)
+                .min_by_key(|at| (view.sum(*at), self.topology.domain(*at).order))
+        })
+    }
+
+    /// Opens domains level by level, each time keeping as few as hold all.
+    pub(super) fn descend(
+        &self,
+        view: &View,
+        start: Vec<Item>,
+        n: u64,
+    ) -> Option<Vec<(NodeIx, u64)>> {
+        let mut items = start;
+        loop {
+            let places = items.into_iter().map(|item| self.weighed(view, item));
+            let chosen = pick::fewest(places.filter(|place| place.room > 0).collect(), n)?;
+            if chosen.iter().all(|(item, _)| matches!(item, Item::Node(_))) {
+                let nodes = chosen.into_iter().filter_map(|(item, n)| match item {
+                    Item::Node(at) => Some((at, n)),
+                    Item::Domain(_) => None,
+                });
+                return Some(nodes.collect());
+            }
+            items = self.open(chosen.into_iter().map(|(item, _)| item));
+        }
+    }
+
+    /// What is right below some places.
+    pub(super) fn open(&self, items: impl Iterator<Item = Item>) -> Vec<Item> {
+        let mut below = Vec::new();
+        for item in items {
+            match item {
+                Item::Node(_) => below.push(item),
+                Item::Domain(at) => {
+                    below.extend(self.topology.children(at).map(Item::Domain));
+                    below.extend(self.topology.nodes(at).map(Item::Node));
+                }
+            }
+        }
+        below
+    }
+
+    pub(super) fn weighed(&self, view: &View, item: Item) -> Weighed<Item, Tie> {
+        match item {
+            Item::Node(at) => {
+                let key = view.key(at);
+                Weighed {
+                    item,
+                    tier: key.map_or(0, |key| key.tier),
+                    room: u64::from(view.holds(at)),
+                    tie: (key, self.topology.along(at)),
+                }
+            }
+            Item::Domain(at) => Weighed {
+                item,
+                tier: if view.is_mixed() {
+                    self.best_tier(view, Scope::Domain(at))
+                } else {
+                    view.first_tier()
+                },
+                room: view.sum(at),
+                tie: (None, self.topology.domain(at).order),
+            },
+        }
+    }
+
+    /// The best tier of any node with room in a place.
+    pub(super) fn best_tier(&self, view: &View, place: Scope) -> i64 {
+        let tier = |at: NodeIx| view.key(at).map(|key| key.tier);
+        match place {
+            Scope::All => view.first_tier(),
+            Scope::Host(at) => tier(at).unwrap_or(i64::MAX),
+            Scope::Domain(at) => {
+                let mut nodes = Vec::new();
+                self.topology.all_nodes(at, &mut nodes);
+                let tiers = nodes.into_iter().filter_map(tier);
+                tiers.min().unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    /// Without regard to the network: its own nodes first, then as few as can be.
+    fn anywhere(&self, view: &View, n: u64, own: &[NodeIx]) -> Option<Vec<(NodeIx, u64)>> {
+        let mut picks = Vec::new();
+        let mut used: BTreeSet<NodeIx> = BTreeSet::new();
+        let mut own = own.to_vec();
+        let mut left = n;
+        while left > 0 && !own.is_empty() {
+            let want = u32::try_from(left).unwrap_or(u32::MAX);
+            let Some(at) = view.choose_among(&own, want) else {
+                break;
+            };
+            own.retain(|mine| *mine != at);
+            let here = u64::from(view.holds(at)).min(left);
+            used.insert(at);
+            picks.push((at, here));
+            left -= here;
+        }
+        if left > 0 {
+            view.best_nodes(left, &used, &mut picks)?;
+        }
+        Some(picks)
+    }
+
+    /// The smallest nodes first.
+    fn smallest_first(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
+        let places = self.nodes_in(scope).into_iter().map(|at| {
+            let weighed = self.weighed(view, Item::Node(at));
+            Weighed {
+                item: at,
+                tier: weighed.tier,
+                room: weighed.room,
+                tie: weighed.tie,
+            }
+        });
+        pick::smallest(places.filter(|place| place.room > 0).collect(), n)
+    }
+
+    /// Every pod to the node with the most room left.
+    fn one_by_one(&self, view: &View, n: u64, scope: Scope) -> Option<Vec<(NodeIx, u64)>> {
+        let mut heap: std::collections::BinaryHeap<_> = self
+            .nodes_in(scope)
+            .into_iter()
+            .filter_map(|at| {
+                let key = view.key(at)?;
+                let order = (self.topology.along(at), self.nodes[at].rank);
+                let (tier, order) = (std::cmp::Reverse(key.tier), std::cmp::Reverse(order));
+                Some((tier, key.count, key.emptiness(), order, 0_u64, at))
+            })
+            .collect();
+        let mut picks = Vec::new();
+        for _ in 0..n {
+            let (tier, room, idle, order, taken, at) = heap.pop()?;
+            if room > 1 {
+                heap.push((tier, room - 1, idle, order, taken + 1, at));
+            } else {
+                picks.push((at, taken + 1));
+            }
+        }
+        let begun = heap.into_iter().filter(|(.., taken, _)| *taken > 0);
+        picks.extend(begun.map(|(.., taken, at)| (at, taken)));
+        Some(picks)
+    }
+
+    fn nodes_in(&self, scope: Scope) -> Vec<NodeIx> {
+        match scope {
+            Scope::All => self.node_index.values().copied().collect(),
+            Scope::Host(at) => vec![at],
+            Scope::Domain(at) => {
+                let mut nodes = Vec::new();
+                self.topology.all_nodes(at, &mut nodes);
+                nodes
+            }
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Not asking again what has been answered: a gang that was blocked stays so until something
+//! happens that could help it. What that is depends on what stopped it: room for one of its
+//! classes, or anything that its queue or the cluster's rules may have to do with. What happens to
+//! the gang itself always counts (`settle` forgets the answer).
+
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::report::Obstacle;
+use crate::state::Scheduler;
+
+use super::Attempt;
+
+/// How many answers are given anew in one plan only because their wording may be out of date.
+const REWORDED_MAX: usize = 64;
+
+/// A blocked gang's answer and what it waits for.
+#[derive(Clone, Debug)]
+pub(crate) struct Parked {
+    obstacle: Obstacle,
+    /// Room for these classes; none where room is not what it waits for.
+    classes: Vec<ClassIx>,
+    /// The number of the last change when it was asked.
+    clock: u64,
+    /// How often something had been given back or allowed by then.
+    eased: u64,
+    /// The report on it, and its place in the line and the gangs that went past it by then.
+    report: Option<Box<(usize, usize, resources::report::PlacementReport)>>,
+}
+
+impl Scheduler {
+    /// The last answer to a gang, if it must be the same now.
+    pub(super) fn same_answer(&mut self, key: &GangKey) -> Option<Obstacle> {
+        let gang = self.gangs.get(key)?;
+        let parked = gang.parked.as_ref()?;
+        if gang.held_until.is_some() {
+            return None;
+        }
+        let clock = parked.clock;
+        let mut reworded = false;
+        if parked.classes.is_empty() {
+            if parked.eased != self.eased {
+                return None;
+            }
+            // Others may have taken what it could have had by its rights.
+            reworded = self.clock > clock;
+        }
+        for i in 0..parked.classes.len() {
+            let class = *self.gangs.get(key)?.parked.as_ref()?.classes.get(i)?;
+            self.refresh(class);
+            let view = self.views.get(&class)?;
+            if view.gained > clock {
+                return None;
+            }
+            reworded |= view.changed > clock;
+        }
+        if reworded && self.reworded < REWORDED_MAX {
+            self.reworded += 1;
+            return None;
+        }
+        let parked = self.gangs.get(key)?.parked.as_ref()?;
+        Some(parked.obstacle.clone())
+    }
+
+    /// The report on a gang that gave the same answer, if it was made for the same place.
+    pub(crate) fn same_report(
+        &self,
+        key: &GangKey,
+        ahead: usize,
+    ) -> Option<resources::report::PlacementReport> {
+        let gang = self.gangs.get(key)?;
+        let (at, overtaken, report) = gang.parked.as_ref()?.report.as_deref()?;
+        (*at == ahead && *overtaken == gang.overtaken).then(|| report.clone())
+    }
+
+    /// Keeps a report for as long as the answer stays the same.
+    pub(crate) fn keep_report(
+        &mut self,
+        key: &GangKey,
+        ahead: usize,
+        report: &resources::report::PlacementReport,
+    ) {
+        if let Some(gang) = self.gangs.get_mut(key)
+            && let Some(parked) = gang.parked.as_mut()
+        {
+            parked.report = Some(Box::new((ahead, gang.overtaken, report.clone())));
+        }
+    }
+
+    /// Remembers what came of an attempt.
+    pub(super) fn park(&mut self, key: &GangKey, attempt: &Attempt) {
+        let parked = match attempt {
+            Attempt::Blocked(obstacle) => Some(obstacle.clone()),
+            Attempt::Nothing | Attempt::Placed(..) => None,
+        };
+        let Some(gang) = self.gangs.get(key) else {
+            return;
+        };
+        if parked.is_none() && gang.parked.is_none() {
+            return;
+        }
+        let parked = parked.map(|obstacle| {
+            let mut classes: Vec<ClassIx> = Vec::new();
+            if obstacle.is_room() {
+                let pods = gang.pending.iter();
+                for pod in pods.filter_map(|(_, name)| self.pods.get(name)) {
+                    if !classes.contains(&pod.class) {
+                        classes.push(pod.class);
+                    }
+                }
+            }
+            Box::new(Parked {
+                obstacle,
+                classes,
+                clock: self.clock,
+                eased: self.eased,
+                report: None,
+            })
+        });
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.parked = parked;
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The network as a tree of domains, read from node labels: which domain holds which, which node
+//! is where, and the order along them. Knows nothing of pods, and decides nothing.
+
+mod hints;
+mod order;
+mod request;
+mod shape;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use crate::node::NodeIx;
+
+pub(crate) use hints::Hints;
+pub(crate) use order::Natural;
+pub(crate) use request::{Request, Wish};
+pub(crate) use shape::{Shape, SubGroup};
+
+/// The level of single hosts, by the label that names them. Always the narrowest.
+pub(crate) const HOST: &str = "kubernetes.io/hostname";
+/// How many levels are read; more are left out, the narrowest of them first.
+const LEVELS_MAX: usize = 15;
+/// The tree is built again once it holds so many domains without nodes, and more than half are.
+const DEAD_MAX: usize = 4_096;
+
+/// A domain's place in the tree. Depends on the order of events: nothing may be decided by it.
+pub(crate) type DomainIx = u32;
+/// A level: 0 is the widest; the number of levels is the host's.
+pub(crate) type Level = u8;
+
+/// Nodes that share a label's value, and those of all wider levels.
+#[derive(Clone, Debug)]
+pub(crate) struct Domain {
+    pub(crate) level: Level,
+    pub(crate) value: Arc<str>,
+    pub(crate) parent: Option<DomainIx>,
+    children: BTreeMap<(Level, Natural), DomainIx>,
+    /// Nodes that are in no narrower domain.
+    nodes: BTreeSet<NodeIx>,
+    /// Nodes below, at any depth.
+    count: usize,
+    /// Its place along the tree; breaks ties.
+    pub(crate) order: u32,
+}
+
+/// All domains.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tree {
+    levels: Vec<Arc<str>>,
+    domains: Vec<Domain>,
+    roots: BTreeMap<(Level, Natural), DomainIx>,
+    /// Nodes without any of the labels.
+    loose: BTreeSet<NodeIx>,
+    home: Vec<Option<DomainIx>>,
+    /// Each node's place along the tree: neighbours are close.
+    along: Vec<u32>,
+    by_level: Vec<Vec<DomainIx>>,
+    dead: usize,
+    stale: bool,
+    /// Changes when domains were numbered anew.
+    epoch: u64,
+}
+
+impl Tree {
+    /// A tree of these levels, widest first.
+    pub(crate) fn new(levels: &[String]) -> Tree {
+        let named = levels.iter().filter(|level| *level != HOST);
+        let levels: Vec<Arc<str>> = named
+            .take(LEVELS_MAX)
+            .map(|level| Arc::from(level.as_str()))
+            .collect();
+        Tree {
+            by_level: vec![Vec::new(); levels.len()],
+            levels,
+            ..Tree::default()
+        }
+    }
+
+    /// The level of single hosts.
+    pub(crate) fn host(&self) -> Level {
+        self.levels.len() as Level
+    }
+
+    /// The level of a label.
+    pub(crate) fn level(&self, key: &str) -> Option<Level> {
+        if key == HOST {
+            return Some(self.host());
+        }
+        let at = self.levels.iter().position(|level| **level == *key);
+        at.map(|at| at as Level)
+    }
+
+    /// The label of a level.
+    pub(crate) fn key(&self, level: Level) -> &str {
+        self.levels
+            .get(usize::from(level))
+            .map_or(HOST, |level| level)
+    }
+
+    /// All labels, widest first.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.levels.iter().map(|level| &**level)
+    }
+
+    /// Is there any domain?
+    pub(crate) fn is_flat(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    /// The levels that some node is in, widest first.
+    pub(crate) fn used(&self) -> Vec<Level> {
+        let alive = |list: &Vec<DomainIx>| list.iter().any(|at| self.domain(*at).count > 0);
+        let levels = self.by_level.iter().enumerate();
+        levels
+            .filter(|(_, list)| alive(list))
+            .map(|(level, _)| level as Level)
+            .collect()
+    }
+
+    pub(crate) fn domain(&self, at: DomainIx) -> &Domain {
+        &self.domains[at as usize]
+    }
+
+    /// How many domains there have been.
+    pub(crate) fn len(&self) -> usize {
+        self.domains.len()
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch
+    }
+
+    /// The narrowest domain that a node is in.
+    pub(crate) fn home(&self, at: NodeIx) -> Option<DomainIx> {
+        self.home.get(at).copied().flatten()
+    }
+
+    /// The domain of a level that a node is in.
+    pub(crate) fn domain_of(&self, at: NodeIx, level: Level) -> Option<DomainIx> {
+        self.above(self.home(at)?)
+            .find(|domain| self.domain(*domain).level == level)
+    }
+
+    /// A domain and those around it, narrowest first.
+    pub(crate) fn above(&self, at: DomainIx) -> impl Iterator<Item = DomainIx> + '_ {
+        std::iter::successors(Some(at), |at| self.domain(*at).parent)
+    }
+
+    /// Is a domain another, or within it?
+    pub(crate) fn within(&self, inner: DomainIx, outer: DomainIx) -> bool {
+        self.above(inner).any(|at| at == outer)
+    }
+
+    /// Does the node lie in the domain?
+    pub(crate) fn holds(&self, outer: DomainIx, at: NodeIx) -> bool {
+        self.home(at).is_some_and(|home| self.within(home, outer))
+    }
+
+    /// A level's domains, along the tree.
+    pub(crate) fn at_level(&self, level: Level) -> &[DomainIx] {
+        self.by_level
+            .get(usize::from(level))
+            .map_or(&[], Vec::as_slice)
+    }
+
+    pub(crate) fn children(&self, at: DomainIx) -> impl Iterator<Item = DomainIx> + '_ {
+        let domain = self.domain(at);
+        domain.children.values().copied()
+    }
+
+    /// Nodes of a domain that are in no narrower one.
+    pub(crate) fn nodes(&self, at: DomainIx) -> impl Iterator<Item = NodeIx> + '_ {
+        self.domain(at).nodes.iter().copied()
+    }
+
+    /// The widest domains.
+    pub(crate) fn roots(&self) -> impl Iterator<Item = DomainIx> + '_ {
+        self.roots.values().copied()
+    }
+
+    /// Nodes in no domain.
+    pub(crate) fn loose(&self) -> impl Iterator<Item = NodeIx> + '_ {
+        self.loose.iter().copied()
+    }
+
+    /// Every node of a domain.
+    pub(crate) fn all_nodes(&self, at: DomainIx, out: &mut Vec<NodeIx>) {
+        out.extend(self.nodes(at));
+        for child in self.children(at) {
+            self.all_nodes(child, out);
+        }
+    }
+
+    /// A node's place along the tree.
+    pub(crate) fn along(&self, at: NodeIx) -> u32 {
+        self.along.get(at).copied().unwrap_or(u32::MAX)
+    }
+
+    /// A domain's name, with those around it: `zone-a/rack-3`.
+    pub(crate) fn name(&self, at: DomainIx) -> String {
+        let mut names: Vec<&str> = self.above(at).map(|at| &*self.domain(at).value).collect();
+        names.reverse();
+        names.join("/")
+    }
+
+    /// Puts a node where its labels say; without labels the node is gone.
+    pub(crate) fn put(&mut self, at: NodeIx, labels: Option<&BTreeMap<String, String>>) {
+        if self.home.len() <= at {
+            self.home.resize(at + 1, None);
+        }
+        let home = labels.and_then(|labels| self.find(labels));
+        let is_loose = labels.is_some() && home.is_none();
+        if self.home[at] == home && self.loose.contains(&at) == is_loose {
+            return;
+        }
+        self.stale = true;
+        if let Some(old) = self.home[at].take() {
+            self.domains[old as usize].nodes.remove(&at);
+            self.count(old, false);
+        }
+        self.loose.remove(&at);
+        self.home[at] = home;
+        match home {
+            Some(new) => {
+                self.domains[new as usize].nodes.insert(at);
+                self.count(new, true);
+            }
+            None if is_loose => {
+                self.loose.insert(at);
+            }
+            None => {}
+        }
+    }
+
+    fn count(&mut self, at: DomainIx, up: bool) {
+        let chain: Vec<DomainIx> = self.above(at).collect();
+        for at in chain {
+            let domain = &mut self.domains[at as usize];
+            if up {
+                self.dead -= usize::from(domain.count == 0);
+                domain.count += 1;
+            } else {
+                domain.count -= 1;
+                self.dead += usize::from(domain.count == 0);
+            }
+        }
+    }
+
+    /// The domain that labels name, made if it is new.
+    fn find(&mut self, labels: &BTreeMap<String, String>) -> Option<DomainIx> {
+        let mut at: Option<DomainIx> = None;
+        for level in 0..self.levels.len() {
+            let value = labels.get(&*self.levels[level]);
+            let Some(value) = value.filter(|value| !value.is_empty()) else {
+                continue;
+            };
+            let key = (level as Level, Natural::new(value));
+            let siblings = match at {
+                Some(at) => &self.domains[at as usize].children,
+                None => &self.roots,
+            };
+            if let Some(found) = siblings.get(&key) {
+                at = Some(*found);
+                continue;
+            }
+            let new = self.domains.len() as DomainIx;
+            self.domains.push(Domain {
+                level: level as Level,
+                value: Arc::from(value.as_str()),
+                parent: at,
+                children: BTreeMap::new(),
+                nodes: BTreeSet::new(),
+                count: 0,
+                order: 0,
+            });
+            self.dead += 1;
+            self.stale = true;
+            match at {
+                Some(at) => self.domains[at as usize].children.insert(key, new),
+                None => self.roots.insert(key, new),
+            };
+            self.by_level[level].push(new);
+            at = Some(new);
+        }
+        at
+    }
+
+    /// Numbers nodes and domains along the tree again after some came, went or moved. `name`
+    /// tells nodes' names. True when domains got other numbers, so that what is kept by them is
+    /// void.
+    pub(crate) fn settle(&mut self, name: impl Fn(NodeIx) -> Arc<str>) -> bool {
+        if !std::mem::take(&mut self.stale) {
+            return false;
+        }
+        let rebuilt = self.dead > DEAD_MAX && self.dead * 2 > self.domains.len();
+        if rebuilt {
+            self.rebuild();
+        }
+        self.along.resize(self.home.len(), u32::MAX);
+        let mut next = 0;
+        let mut loose: Vec<NodeIx> = self.loose.iter().copied().collect();
+        let roots: Vec<DomainIx> = self.roots.values().copied().collect();
+        for root in roots {
+            self.number(root, &mut next, &name);
+        }
+        self.number_nodes(&mut loose, &mut next, &name);
+        for list in &mut self.by_level {
+            list.sort_unstable_by_key(|at| self.domains[*at as usize].order);
+        }
+        rebuilt
+    }
+
+    fn number(&mut self, at: DomainIx, next: &mut u32, name: &impl Fn(NodeIx) -> Arc<str>) {
+        self.domains[at as usize].order = *next;
+        *next += 1;
+        let children: Vec<DomainIx> = self.children(at).collect();
+        for child in children {
+            self.number(child, next, name);
+        }
+        let mut nodes: Vec<NodeIx> = self.nodes(at).collect();
+        self.number_nodes(&mut nodes, next, name);
+    }
+
+    fn number_nodes(
+        &mut self,
+        nodes: &mut [NodeIx],
+        next: &mut u32,
+        name: &impl Fn(NodeIx) -> Arc<str>,
+    ) {
+        nodes.sort_by_cached_key(|at| Natural::new(&name(*at)));
+        for at in nodes {
+            self.along[*at] = *next;
+            *next += 1;
+        }
+    }
+
+    /// Forgets domains without nodes.
+    fn rebuild(&mut self) {
+        let mut paths: Vec<(NodeIx, BTreeMap<String, String>)> = Vec::new();
+        for at in 0..self.home.len() {
+            let Some(home) = self.home[at] else { continue };
+            let labels = self.above(home).map(|domain| {
+                let domain = self.domain(domain);
+                (self.key(domain.level).to_owned(), domain.value.to_string())
+            });
+            paths.push((at, labels.collect()));
+        }
+        self.domains.clear();
+        self.roots.clear();
+        self.by_level.iter_mut().for_each(Vec::clear);
+        self.home.fill(None);
+        self.dead = 0;
+        self.epoch += 1;
+        for (at, labels) in paths {
+            self.put(at, Some(&labels));
+        }
+        self.stale = false;
+    }
+}

@@ -1,0 +1,198 @@
+//! What a gang, a sub-group or a task asks of the network: as written, and as levels of the tree.
+
+use std::collections::BTreeMap;
+
+use resources::kinds::{NetworkTopologyMode, NetworkTopologySpec};
+use resources::names::{
+    KUEUE_PREFERRED_TOPOLOGY, KUEUE_REQUIRED_TOPOLOGY, KUEUE_SLICE_REQUIRED_TOPOLOGY,
+    KUEUE_SLICE_SIZE, KUEUE_UNCONSTRAINED_TOPOLOGY,
+};
+use serde::Deserialize;
+
+use super::{Level, Tree};
+
+/// How many layers of slices one request may have.
+const SLICES_MAX: usize = 8;
+
+/// As written.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Request {
+    /// All pods in one domain of this level.
+    pub(crate) required: Option<String>,
+    /// In as narrow a domain as possible, from this level on.
+    pub(crate) preferred: Option<String>,
+    /// Every domain of a level holds a multiple of so many, outermost first.
+    pub(crate) slices: Vec<Slice>,
+    /// Anywhere; the smallest places first.
+    pub(crate) unconstrained: bool,
+    /// Where several domains are needed: equal shares rather than full domains.
+    pub(crate) balanced: bool,
+    /// Volcano's tier: 1 is the narrowest level above the host.
+    #[serde(skip)]
+    pub(crate) tier: Option<u32>,
+    /// Preferred, from the narrowest level on.
+    #[serde(skip)]
+    pub(crate) soft: bool,
+}
+
+/// Pods that must not straddle a domain.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct Slice {
+    pub(crate) level: String,
+    pub(crate) size: u32,
+}
+
+impl Request {
+    /// Reads the JSON of `muster.io/topology`; an error says what is wrong with it.
+    pub(crate) fn parse(text: &str) -> Result<Request, String> {
+        let request: Request = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        request.check()?;
+        Ok(request)
+    }
+
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if let Some(slice) = self.slices.iter().find(|slice| slice.size == 0) {
+            return Err(format!(
+                "the slice size at {} must be 1 or more",
+                slice.level
+            ));
+        }
+        if self.slices.len() > SLICES_MAX {
+            return Err(format!("more than {SLICES_MAX} layers of slices"));
+        }
+        for pair in self.slices.windows(2) {
+            if pair[0].size % pair[1].size != 0 {
+                return Err(format!(
+                    "a slice of {} does not divide into slices of {}",
+                    pair[0].size, pair[1].size
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Volcano's `networkTopology`.
+    pub(crate) fn of_tiers(spec: &NetworkTopologySpec) -> Request {
+        let hard = spec.mode.unwrap_or_default() == NetworkTopologyMode::Hard;
+        if !hard {
+            return Request {
+                soft: true,
+                ..Request::default()
+            };
+        }
+        let named = spec
+            .highest_tier_name
+            .clone()
+            .filter(|name| !name.is_empty());
+        Request {
+            required: named,
+            tier: spec
+                .highest_tier_allowed
+                .and_then(|tier| u32::try_from(tier).ok())
+                .filter(|tier| *tier > 0),
+            ..Request::default()
+        }
+    }
+
+    /// Kueue's annotations on pods; none where there is none of them.
+    pub(crate) fn of_kueue(
+        annotations: &BTreeMap<String, String>,
+    ) -> Option<Result<Request, String>> {
+        let given = |name: &str| annotations.get(name).filter(|value| !value.is_empty());
+        let level = |name: &str| given(name).cloned();
+        let mut request = Request {
+            required: level(KUEUE_REQUIRED_TOPOLOGY),
+            preferred: level(KUEUE_PREFERRED_TOPOLOGY),
+            unconstrained: given(KUEUE_UNCONSTRAINED_TOPOLOGY).is_some_and(|value| value == "true"),
+            ..Request::default()
+        };
+        match (
+            level(KUEUE_SLICE_REQUIRED_TOPOLOGY),
+            given(KUEUE_SLICE_SIZE),
+        ) {
+            (Some(level), Some(size)) => match size.parse() {
+                Ok(size) if size > 0 => request.slices.push(Slice { level, size }),
+                _ => {
+                    return Some(Err(format!(
+                        "annotation {KUEUE_SLICE_SIZE}: {size:?} is not a number of 1 or more"
+                    )));
+                }
+            },
+            (Some(_), None) => {
+                return Some(Err(format!(
+                    "annotation {KUEUE_SLICE_REQUIRED_TOPOLOGY} needs {KUEUE_SLICE_SIZE}"
+                )));
+            }
+            (None, _) => {}
+        }
+        (request != Request::default()).then_some(Ok(request))
+    }
+
+    /// Does it ask for nothing?
+    pub(crate) fn is_free(&self) -> bool {
+        *self == Request::default()
+    }
+
+    /// In the tree's levels; an error names a level that it does not have.
+    pub(crate) fn resolve(&self, tree: &Tree) -> Result<Wish, String> {
+        let level = |key: &String| {
+            tree.level(key).ok_or_else(|| {
+                let known: Vec<&str> = tree.keys().chain([super::HOST]).collect();
+                format!(
+                    "{key} is not a level of the topology; the levels are {}",
+                    known.join(", ")
+                )
+            })
+        };
+        let mut wish = Wish {
+            required: self.required.as_ref().map(level).transpose()?,
+            preferred: self.preferred.as_ref().map(level).transpose()?,
+            unconstrained: self.unconstrained,
+            balanced: self.balanced,
+            slices: Vec::new(),
+        };
+        if let Some(tier) = self.tier.filter(|_| wish.required.is_none()) {
+            // Tiers beyond the widest level are the whole cluster.
+            let used = tree.used();
+            let at = used.len().checked_sub(tier as usize);
+            wish.required = at.map(|at| used[at]);
+        }
+        if self.soft && wish.preferred.is_none() {
+            wish.preferred = tree.used().last().copied();
+        }
+        for slice in &self.slices {
+            wish.slices.push((level(&slice.level)?, slice.size));
+        }
+        // A slice of one is no slice.
+        wish.slices.retain(|(_, size)| *size > 1);
+        if wish.slices.windows(2).any(|pair| pair[0].0 > pair[1].0) {
+            return Err("slices must go from wider levels to narrower ones".to_owned());
+        }
+        // Preferring a wider level than the required one adds nothing.
+        if let (Some(required), Some(preferred)) = (wish.required, wish.preferred)
+            && preferred <= required
+        {
+            wish.preferred = None;
+        }
+        Ok(wish)
+    }
+}
+
+/// A request in the tree's levels.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Wish {
+    pub(crate) required: Option<Level>,
+    pub(crate) preferred: Option<Level>,
+    pub(crate) slices: Vec<(Level, u32)>,
+    pub(crate) unconstrained: bool,
+    pub(crate) balanced: bool,
+}
+
+impl Wish {
+    /// Does it matter in which domain?
+    pub(crate) fn is_free(&self) -> bool {
+        self.required.is_none() && self.preferred.is_none() && self.slices.is_empty()
+    }
+}

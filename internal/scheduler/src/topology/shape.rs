@@ -1,0 +1,219 @@
+//! A gang's inner structure as its PodGroup says: what all of it asks of the network, its
+//! sub-groups, and Volcano's policies that make sub-groups of pods' labels. Read once; placed by
+//! `place`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use resources::kinds::{NetworkTopologySpec, PodGroup};
+use resources::names::{SUB_GROUPS, TOPOLOGY};
+use resources::selector::LabelSelector;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::Request;
+
+/// How many sub-groups one gang may name.
+const SUB_GROUPS_MAX: usize = 4_096;
+
+/// What the PodGroup says.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Shape {
+    pub(crate) request: Request,
+    pub(crate) sub_groups: Vec<SubGroup>,
+    pub(crate) policies: Vec<Policy>,
+    /// What is wrong with it: the gang waits and says so.
+    pub(crate) problem: Option<String>,
+}
+
+/// A named part of the gang. Those that are nobody's parent hold pods.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct SubGroup {
+    pub(crate) name: Arc<str>,
+    pub(crate) parent: Option<Arc<str>>,
+    /// Pods that must start together; all children must in any case.
+    pub(crate) minimum: usize,
+    pub(crate) request: Request,
+}
+
+/// Makes a sub-group of the pods that share the values of some labels.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Policy {
+    pub(crate) name: Arc<str>,
+    pub(crate) keys: Vec<String>,
+    selector: Option<LabelSelector>,
+    /// Pods that one sub-group needs.
+    pub(crate) size: usize,
+    /// Sub-groups that must start.
+    pub(crate) least: usize,
+    pub(crate) request: Request,
+}
+
+impl Policy {
+    /// The sub-group that a pod of these labels is in.
+    pub(crate) fn part(&self, labels: &BTreeMap<String, String>) -> Option<Arc<str>> {
+        if self
+            .selector
+            .as_ref()
+            .is_some_and(|selector| !selector.matches(labels))
+        {
+            return None;
+        }
+        let mut name = self.name.to_string();
+        for key in &self.keys {
+            name.push('/');
+            name.push_str(labels.get(key)?);
+        }
+        Some(Arc::from(name))
+    }
+
+    /// Does it make the sub-group of this name?
+    pub(crate) fn made(&self, part: &str) -> bool {
+        part.strip_prefix(&*self.name)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+struct WrittenSubGroup {
+    name: String,
+    #[serde(default)]
+    parent: Option<String>,
+    #[serde(default)]
+    min_member: Option<usize>,
+    #[serde(default)]
+    topology: Option<Request>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct WrittenPolicy {
+    name: String,
+    #[serde(default)]
+    sub_group_size: Option<usize>,
+    #[serde(default)]
+    min_sub_groups: Option<usize>,
+    #[serde(default)]
+    match_label_keys: Vec<Value>,
+    #[serde(default)]
+    label_selector: Option<k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector>,
+    #[serde(default)]
+    network_topology: Option<NetworkTopologySpec>,
+}
+
+impl Shape {
+    pub(crate) fn read(group: &PodGroup) -> Shape {
+        let mut shape = Shape::default();
+        if let Err(problem) = shape.fill(group) {
+            shape.problem = Some(problem);
+        }
+        shape
+    }
+
+    /// Is the gang of one piece?
+    pub(crate) fn is_plain(&self) -> bool {
+        self.sub_groups.is_empty() && self.policies.is_empty()
+    }
+
+    fn fill(&mut self, group: &PodGroup) -> Result<(), String> {
+        let spec = &group.spec;
+        if let Some(tiers) = &spec.network_topology {
+            self.request = Request::of_tiers(tiers);
+        }
+        let annotation = |name: &str| {
+            let all = group.metadata.annotations.as_ref();
+            all.and_then(|all| all.get(name)).filter(|v| !v.is_empty())
+        };
+        if let Some(text) = annotation(TOPOLOGY) {
+            self.request = Request::parse(text)
+                .map_err(|error| format!("annotation {TOPOLOGY} of the PodGroup: {error}"))?;
+        }
+        if let Some(text) = annotation(SUB_GROUPS) {
+            let wrong = |error: String| format!("annotation {SUB_GROUPS} of the PodGroup: {error}");
+            let list: Vec<WrittenSubGroup> =
+                serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?;
+            self.sub_groups = list.into_iter().map(SubGroup::from).collect();
+            check(&self.sub_groups).map_err(wrong)?;
+        }
+        for value in spec.sub_group_policy.iter().flatten() {
+            let wrong = |error: &dyn std::fmt::Display| format!("spec.subGroupPolicy: {error}");
+            let written: WrittenPolicy =
+                serde_json::from_value(value.clone()).map_err(|error| wrong(&error))?;
+            self.policies
+                .push(Policy::read(written).map_err(|error| wrong(&error))?);
+        }
+        Ok(())
+    }
+}
+
+impl From<WrittenSubGroup> for SubGroup {
+    fn from(written: WrittenSubGroup) -> SubGroup {
+        SubGroup {
+            name: Arc::from(written.name),
+            parent: written
+                .parent
+                .filter(|parent| !parent.is_empty())
+                .map(Arc::from),
+            minimum: written.min_member.unwrap_or(0),
+            request: written.topology.unwrap_or_default(),
+        }
+    }
+}
+
+impl Policy {
+    fn read(written: WrittenPolicy) -> Result<Policy, String> {
+        // Volcano writes the keys plainly, or each in an object.
+        let key = |value: &Value| {
+            let inner = value.get("labelKey").or_else(|| value.get("key"));
+            let text = value.as_str().or_else(|| inner.and_then(Value::as_str));
+            text.map(str::to_owned)
+        };
+        let selector = written.label_selector.as_ref().map(LabelSelector::from_k8s);
+        Ok(Policy {
+            name: Arc::from(written.name),
+            keys: written.match_label_keys.iter().filter_map(key).collect(),
+            selector: selector.transpose().map_err(|error| error.to_string())?,
+            size: written.sub_group_size.unwrap_or(1).max(1),
+            least: written.min_sub_groups.unwrap_or(0),
+            request: written
+                .network_topology
+                .as_ref()
+                .map(Request::of_tiers)
+                .unwrap_or_default(),
+        })
+    }
+}
+
+fn check(list: &[SubGroup]) -> Result<(), String> {
+    if list.len() > SUB_GROUPS_MAX {
+        return Err(format!("more than {SUB_GROUPS_MAX} sub-groups"));
+    }
+    let mut names: BTreeMap<&str, &SubGroup> = BTreeMap::new();
+    for group in list {
+        group.request.check()?;
+        if group.name.is_empty() {
+            return Err("a sub-group has no name".to_owned());
+        }
+        if names.insert(&group.name, group).is_some() {
+            return Err(format!("two sub-groups are named {}", group.name));
+        }
+    }
+    for group in list {
+        let mut seen = BTreeSet::from([&*group.name]);
+        let mut at = group;
+        while let Some(parent) = &at.parent {
+            let Some(next) = names.get(&**parent) else {
+                return Err(format!(
+                    "the parent {parent} of {} is not a sub-group",
+                    at.name
+                ));
+            };
+            if !seen.insert(parent) {
+                return Err(format!("{} is its own ancestor", group.name));
+            }
+            at = next;
+        }
+    }
+    Ok(())
+}

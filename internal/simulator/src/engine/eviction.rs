@@ -1,0 +1,21 @@
+//! Reads the production scheduler's evictions.
+
+use scheduler::Eviction;
+
+use crate::engine::muster::place_of;
+use crate::engine::planner::Evict;
+
+/// What an eviction asks of the engine.
+pub(crate) fn read(eviction: &Eviction) -> Option<Evict> {
+    let (gang, member) = place_of(&eviction.pod)?;
+    Some(Evict {
+        gang,
+        member,
+        reason: eviction.why.as_str().to_owned(),
+        by: eviction
+            .by
+            .as_ref()
+            .map(|by| format!("{}/{}", by.namespace, by.name)),
+        message: eviction.message.clone(),
+    })
+}

@@ -1,0 +1,261 @@
+//! Owns what the engine knows of one gang: its objects, where each member stands, how far its
+//! work is.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use resources::amounts::{CPU, MEMORY, pod_requests};
+use resources::devices::ChosenDevices;
+use resources::kinds::PodGroup;
+use resources::names::{GPU_FRACTION, NVIDIA_GPU, TASK_SPEC};
+
+use crate::scenario::Seconds;
+use crate::shape::GPU_PRODUCT;
+
+/// A gang's place in the engine's table.
+pub(crate) type GangIx = usize;
+/// A node's place in the engine's table.
+pub(crate) type NodeIx = usize;
+
+/// What a pod takes, in the few dimensions that accounts and reference schedulers know.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ask {
+    pub(crate) cpu_milli: i64,
+    pub(crate) memory_mib: i64,
+    /// GPUs it holds, counted whole.
+    pub(crate) gpus: i64,
+    /// GPUs it uses, in thousandths.
+    pub(crate) gpu_milli: i64,
+    /// GPU models that it takes; any if empty.
+    pub(crate) models: Vec<String>,
+}
+
+impl Ask {
+    pub(crate) fn of(pod: &Pod) -> Ask {
+        let Some(spec) = &pod.spec else {
+            return Ask::default();
+        };
+        let requests = pod_requests(spec);
+        let annotations = pod.metadata.annotations.as_ref();
+        let part = [GPU_FRACTION, "gpu-fraction"]
+            .into_iter()
+            .find_map(|name| annotations?.get(name)?.parse::<f64>().ok())
+            .filter(|part| (0.0..=1.0).contains(part));
+        let gpus = requests.get(NVIDIA_GPU);
+        let (gpus, gpu_milli) = match part {
+            Some(part) => (gpus.max(1), (part * 1000.0).round() as i64),
+            None => (gpus, gpus * 1000),
+        };
+        Ask {
+            cpu_milli: requests.get(CPU),
+            memory_mib: requests.get(MEMORY) >> 20,
+            gpus,
+            gpu_milli,
+            models: models(spec),
+        }
+    }
+}
+
+/// The GPU models that a pod's selector or required affinity names.
+fn models(spec: &k8s_openapi::api::core::v1::PodSpec) -> Vec<String> {
+    if let Some(model) = spec
+        .node_selector
+        .as_ref()
+        .and_then(|map| map.get(GPU_PRODUCT))
+    {
+        return vec![model.clone()];
+    }
+    let required = spec
+        .affinity
+        .as_ref()
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|node| {
+            node.required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    required
+        .into_iter()
+        .flat_map(|selector| &selector.node_selector_terms)
+        .flat_map(|term| term.match_expressions.iter().flatten())
+        .filter(|expression| expression.key == GPU_PRODUCT && expression.operator == "In")
+        .flat_map(|expression| expression.values.iter().flatten().cloned())
+        .collect()
+}
+
+/// What a node has, in the same dimensions.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Host {
+    pub(crate) name: Arc<str>,
+    pub(crate) cpu_milli: i64,
+    pub(crate) memory_mib: i64,
+    pub(crate) gpus: i64,
+    pub(crate) model: String,
+    /// Device ids, where they are known.
+    pub(crate) devices: Vec<String>,
+    /// Does it take pods?
+    pub(crate) open: bool,
+}
+
+impl Host {
+    pub(crate) fn of(node: &Node) -> Host {
+        let status = node.status.as_ref();
+        let amounts = status
+            .and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()))
+            .map(resources::amounts::Amounts::from_k8s)
+            .unwrap_or_default();
+        let inventory = resources::devices::inventory(node.metadata.annotations.as_ref());
+        let healthy = inventory.into_iter().flat_map(|inventory| inventory.gpus);
+        let devices: Vec<String> = healthy
+            .filter(|gpu| gpu.healthy)
+            .map(|gpu| gpu.id)
+            .collect();
+        let ready = status
+            .and_then(|s| s.conditions.as_ref())
+            .and_then(|all| all.iter().find(|condition| condition.type_ == "Ready"))
+            .is_none_or(|condition| condition.status == "True");
+        let cordoned = node
+            .spec
+            .as_ref()
+            .and_then(|spec| spec.unschedulable)
+            .unwrap_or(false);
+        let labels = node.metadata.labels.as_ref();
+        let counted = amounts.get(NVIDIA_GPU);
+        Host {
+            name: Arc::from(node.metadata.name.as_deref().unwrap_or_default()),
+            cpu_milli: amounts.get(CPU),
+            memory_mib: amounts.get(MEMORY) >> 20,
+            gpus: if devices.is_empty() {
+                counted
+            } else {
+                counted.min(i64::try_from(devices.len()).unwrap_or(i64::MAX))
+            },
+            model: labels
+                .and_then(|map| map.get(GPU_PRODUCT))
+                .cloned()
+                .unwrap_or_default(),
+            devices,
+            open: ready && !cordoned,
+        }
+    }
+}
+
+/// Where a member stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    Waiting,
+    Placed {
+        node: NodeIx,
+    },
+    /// Evicted, and still there until its grace is over.
+    Leaving {
+        node: NodeIx,
+    },
+}
+
+/// One pod of a gang.
+#[derive(Clone, Debug)]
+pub(crate) struct Member {
+    /// As the API would show it while it waits.
+    pub(crate) pod: Pod,
+    pub(crate) ask: Ask,
+    pub(crate) stage: Stage,
+    pub(crate) devices: ChosenDevices,
+    /// How often it was made again.
+    pub(crate) generation: u32,
+}
+
+impl Member {
+    pub(crate) fn new(pod: Pod) -> Member {
+        Member {
+            ask: Ask::of(&pod),
+            pod,
+            stage: Stage::Waiting,
+            devices: ChosenDevices::new(),
+            generation: 0,
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.pod.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    fn task(&self) -> &str {
+        let annotations = self.pod.metadata.annotations.as_ref();
+        annotations
+            .and_then(|map| map.get(TASK_SPEC))
+            .map_or("", String::as_str)
+    }
+}
+
+/// One gang: what waits, starts and ends together.
+#[derive(Clone, Debug)]
+pub(crate) struct Gang {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    /// A pod without a PodGroup.
+    pub(crate) lone: bool,
+    pub(crate) group: Option<Box<PodGroup>>,
+    pub(crate) queue: usize,
+    pub(crate) priority: i32,
+    pub(crate) members: Vec<Member>,
+    pub(crate) arrived: Seconds,
+    pub(crate) duration: Option<Seconds>,
+    /// How long those who plan ahead may expect it to run.
+    pub(crate) estimate: Option<Seconds>,
+    /// Work done that an interruption does not undo.
+    pub(crate) kept: Seconds,
+    pub(crate) whole_since: Option<Seconds>,
+    /// Counts its runs, so that the end of an interrupted one is known as stale.
+    pub(crate) run: u32,
+    pub(crate) ended: bool,
+    /// The controller that made it, if one did.
+    pub(crate) owner: Option<usize>,
+    /// The last reason said for waiting.
+    pub(crate) said: Option<resources::report::Verdict>,
+    /// Its place in the results.
+    pub(crate) result: usize,
+}
+
+impl Gang {
+    /// Are there enough members in place to run?
+    pub(crate) fn whole(&self) -> bool {
+        let placed = || {
+            self.members
+                .iter()
+                .filter(|member| matches!(member.stage, Stage::Placed { .. }))
+        };
+        let Some(group) = &self.group else {
+            return placed().next().is_some();
+        };
+        let least = |n: i32| usize::try_from(n).unwrap_or(0);
+        let tasks: BTreeMap<&str, usize> = group
+            .spec
+            .min_task_member
+            .iter()
+            .flatten()
+            .map(|(task, n)| (task.as_str(), least(*n)))
+            .collect();
+        let minimum = least(group.spec.min_member.unwrap_or(1))
+            .max(tasks.values().sum())
+            .max(1);
+        placed().count() >= minimum
+            && tasks
+                .into_iter()
+                .all(|(task, n)| placed().filter(|member| member.task() == task).count() >= n)
+    }
+
+    /// GPUs of all members, in thousandths.
+    pub(crate) fn gpu_milli(&self) -> i64 {
+        self.members.iter().map(|member| member.ask.gpu_milli).sum()
+    }
+
+    /// GPUs of the members in place, in thousandths.
+    pub(crate) fn placed_milli(&self) -> i64 {
+        let placed = self
+            .members
+            .iter()
+            .filter(|member| matches!(member.stage, Stage::Placed { .. }));
+        placed.map(|member| member.ask.gpu_milli).sum()
+    }
+}

@@ -1,0 +1,79 @@
+//! Evictions carried out: the pod stops, its gang goes on without it or loses what was not saved.
+
+use crate::decision::What;
+use crate::engine::Happening;
+use crate::engine::gang::{GangIx, Stage as Standing};
+use crate::engine::planner::Evict;
+use crate::engine::stage::Stage;
+use crate::scenario::Seconds;
+
+impl Stage<'_> {
+    pub(super) fn evict(&mut self, evict: Evict) {
+        let at = evict.gang;
+        let Some(member) = self.gangs[at].members.get(evict.member) else {
+            return;
+        };
+        let Standing::Placed { node } = member.stage else {
+            return;
+        };
+        let pod = member.name().to_owned();
+        let before = self.gangs[at].placed_milli();
+        self.gangs[at].members[evict.member].stage = Standing::Leaving { node };
+        let result = self.gangs[at].result;
+        self.outcome.gangs[result].evictions += 1;
+        let host = self.hosts[node].name.clone();
+        self.say_of(
+            at,
+            What::Evicted {
+                pod: &pod,
+                node: &host,
+                reason: &evict.reason,
+                by: evict.by.as_deref(),
+                message: &evict.message,
+            },
+        );
+        if let Some(since) = self.gangs[at].whole_since {
+            if self.gangs[at].whole() {
+                let after = self.gangs[at].placed_milli();
+                self.account.work(after - before);
+            } else {
+                self.interrupt(at, since, before);
+            }
+        }
+        self.planner
+            .leaving(at, &self.gangs[at], evict.member, self.now);
+        self.agenda.put(
+            self.now + self.options.grace.max(0),
+            Happening::Gone {
+                gang: at,
+                member: evict.member,
+            },
+        );
+    }
+
+    /// A gang can't go on: what was not saved is lost.
+    fn interrupt(&mut self, at: GangIx, since: Seconds, placed: i64) {
+        let gang = &mut self.gangs[at];
+        gang.whole_since = None;
+        let done = gang.kept + (self.now - since);
+        let kept = self
+            .options
+            .checkpoint
+            .filter(|every| *every > 0)
+            .map_or(0, |every| done - done % every);
+        let lost = (done - kept) * placed / 1000;
+        gang.kept = kept;
+        let (queue, milli) = (gang.queue, gang.gpu_milli());
+        let result = &mut self.outcome.gangs[gang.result];
+        result.interruptions += 1;
+        result.lost_gpu_seconds += lost;
+        self.account.work(-placed);
+        self.account.wait(queue, milli);
+        self.say_of(
+            at,
+            What::Interrupted {
+                lost_gpu_seconds: lost,
+            },
+        );
+    }
+}

@@ -1,0 +1,180 @@
+//! Simulated time: what arrives, ends and returns, in order; a planner is asked after what
+//! changed. Owns the order of things and the settings; what is done with each is in `stage`.
+
+pub(crate) mod account;
+mod eviction;
+pub(crate) mod gang;
+mod interrupt;
+mod make;
+mod muster;
+mod owners;
+pub(crate) mod planner;
+mod quotas;
+mod stage;
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::decision::Decision;
+use crate::engine::gang::{GangIx, Host};
+use crate::engine::muster::Muster;
+use crate::engine::planner::Planner;
+use crate::engine::stage::Stage;
+use crate::error::SimulatorError;
+use crate::outcome::Outcome;
+use crate::policy::Policy;
+use crate::reference::Reference;
+use crate::scenario::{Scenario, Seconds};
+
+/// How many plans in a row may follow from nothing but the planner's own wish to be asked again.
+const IDLE_WAKES_MAX: u32 = 1000;
+
+/// How to simulate.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Who decides.
+    pub policy: Policy,
+    /// What to call it in results; its policy's name if none is given.
+    pub label: Option<String>,
+    /// A plan is made at most once in so many seconds; what happens meanwhile is gathered.
+    pub gather: Seconds,
+    /// Hold every plan of the production scheduler against the invariants.
+    pub check: bool,
+    /// Seconds from an eviction until the pod is gone.
+    pub grace: Seconds,
+    /// Work is saved every so many seconds; without it an interruption loses all.
+    pub checkpoint: Option<Seconds>,
+    /// Stop at this second.
+    pub until: Option<Seconds>,
+    /// Say why gangs wait.
+    pub reports: bool,
+    /// The production scheduler's own settings.
+    pub scheduler: scheduler::Config,
+}
+
+impl Default for Options {
+    fn default() -> Options {
+        Options {
+            policy: Policy::Muster,
+            label: None,
+            gather: 1,
+            check: true,
+            grace: 30,
+            checkpoint: None,
+            until: None,
+            reports: true,
+            scheduler: scheduler::Config::default(),
+        }
+    }
+}
+
+/// What happens at a moment, in the order in which things of one moment happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Happening {
+    /// A gang's work is done, if it is still the same run.
+    End { gang: GangIx, run: u32 },
+    /// An evicted member is gone.
+    Gone { gang: GangIx, member: usize },
+}
+
+/// What is to happen.
+#[derive(Default)]
+pub(crate) struct Agenda {
+    heap: BinaryHeap<Reverse<(Seconds, Happening)>>,
+}
+
+impl Agenda {
+    pub(crate) fn put(&mut self, at: Seconds, what: Happening) {
+        self.heap.push(Reverse((at, what)));
+    }
+
+    fn next(&self) -> Option<Seconds> {
+        self.heap.peek().map(|Reverse((at, _))| *at)
+    }
+
+    fn take(&mut self, now: Seconds) -> Option<Happening> {
+        (self.next()? <= now)
+            .then(|| self.heap.pop().map(|Reverse((_, what))| what))
+            .flatten()
+    }
+}
+
+/// Runs a scenario under a policy. `record` is told each decision as it falls.
+pub fn run(
+    scenario: &Scenario,
+    options: &Options,
+    record: &mut dyn FnMut(&Decision<'_>),
+) -> Result<Outcome, SimulatorError> {
+    if scenario.nodes.is_empty() {
+        return Err(SimulatorError::Nothing(
+            "there is no node to place anything on: give Node objects, --nodes FILE, or --cluster 4xhgx-h100".to_owned(),
+        ));
+    }
+    if scenario.jobs.is_empty() {
+        return Err(SimulatorError::Nothing(
+            "there is no work in what was read: no pod, job or PodGroup, and no line of a trace that ran".to_owned(),
+        ));
+    }
+    let hosts: Vec<Host> = scenario.nodes.iter().map(Host::of).collect();
+    let planner: Box<dyn Planner> = match options.policy.reference() {
+        None => Box::new(Muster::new(
+            scenario,
+            &hosts,
+            options.scheduler.clone(),
+            options.check,
+            options.reports,
+        )),
+        Some(kind) => Box::new(Reference::new(kind, &hosts)),
+    };
+    let mut arrivals: Vec<usize> = (0..scenario.jobs.len()).collect();
+    arrivals.sort_by_key(|job| (scenario.jobs[*job].arrival, *job));
+    let mut arrivals = arrivals.into_iter().peekable();
+    let first = arrivals.peek().map_or(0, |job| scenario.jobs[*job].arrival);
+    let mut stage = Stage::new(scenario, options, hosts, planner, first, record);
+
+    let mut due: Option<Seconds> = None;
+    let mut wake: Option<Seconds> = None;
+    let mut planned: Option<Seconds> = None;
+    let mut idle = 0;
+    loop {
+        let arrival = arrivals.peek().map(|job| scenario.jobs[*job].arrival);
+        let next = [arrival, stage.agenda.next(), due, wake]
+            .into_iter()
+            .flatten()
+            .min();
+        let Some(now) = next else { break };
+        if options.until.is_some_and(|until| now > until) {
+            break;
+        }
+        if arrival.is_none() && stage.agenda.next().is_none() && due.is_none() {
+            idle += 1;
+            if idle > IDLE_WAKES_MAX {
+                break;
+            }
+        } else {
+            idle = 0;
+        }
+        stage.advance(now);
+        let mut changed = false;
+        while let Some(what) = stage.agenda.take(now) {
+            changed |= stage.happen(what);
+        }
+        while let Some(job) = arrivals.next_if(|job| scenario.jobs[*job].arrival <= now) {
+            stage.arrive(job);
+            changed = true;
+            if arrivals.peek().is_none() {
+                stage.all_arrived();
+            }
+        }
+        if changed {
+            let soonest = planned.map_or(now, |last| now.max(last + options.gather.max(0)));
+            due = Some(due.map_or(soonest, |due| due.min(soonest)));
+        }
+        if due.is_some_and(|due| due <= now) || wake.is_some_and(|wake| wake <= now) {
+            due = None;
+            wake = stage.plan();
+            planned = Some(now);
+        }
+    }
+    Ok(stage.close(options.until))
+}

@@ -1,0 +1,301 @@
+//! The production scheduler as a planner: told of objects as the API would show them, its plans
+//! held against the invariants before they count, as the server does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use resources::names::DEVICES;
+use scheduler::{Bind, Config, Event, GroupRef, PodRef, Scheduler};
+
+use crate::engine::eviction;
+use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage};
+use crate::engine::planner::{Decided, Gangs, Planner, Start};
+use crate::scenario::{Scenario, Seconds};
+
+/// How long a gang is left alone whose binds would have broken an invariant.
+const VIOLATOR_REST: SignedDuration = SignedDuration::from_secs(30);
+/// How often binds are left out and the rest is checked again before all are left out.
+const ROUNDS_MAX: usize = 8;
+
+/// The production scheduler.
+pub(crate) struct Muster {
+    start: Timestamp,
+    scheduler: Scheduler,
+    /// The account that checks its plans, unless checking is off.
+    cluster: Option<invariants::Cluster>,
+    nodes: BTreeMap<String, NodeIx>,
+    names: Vec<std::sync::Arc<str>>,
+    /// Gangs by namespace, name and whether they are a pod without a group.
+    gangs: BTreeMap<(String, String, bool), GangIx>,
+    reports: bool,
+}
+
+impl Muster {
+    pub(crate) fn new(
+        scenario: &Scenario,
+        hosts: &[Host],
+        config: Config,
+        check: bool,
+        reports: bool,
+    ) -> Muster {
+        let cluster = check.then(|| invariants::Cluster::new(config.scheduler_names.clone()));
+        let mut muster = Muster {
+            start: scenario.start,
+            scheduler: Scheduler::new(config),
+            cluster,
+            nodes: hosts
+                .iter()
+                .enumerate()
+                .map(|(at, host)| (host.name.to_string(), at))
+                .collect(),
+            names: hosts.iter().map(|host| host.name.clone()).collect(),
+            gangs: BTreeMap::new(),
+            reports,
+        };
+        for class in &scenario.priority_classes {
+            muster.tell(Event::PriorityClassChanged(Box::new(class.clone())));
+        }
+        for node in &scenario.nodes {
+            muster.tell(Event::NodeChanged(Box::new(node.clone())));
+        }
+        for queue in &scenario.queues {
+            muster.tell(Event::QueueChanged(Box::new(queue.clone())));
+        }
+        muster
+    }
+
+    fn tell(&mut self, event: Event) {
+        if let Some(cluster) = &mut self.cluster {
+            match &event {
+                Event::NodeChanged(node) => cluster.put_node(node),
+                Event::PodChanged(pod) => cluster.put_pod(pod),
+                Event::PodGone(namespace, name) => cluster.drop_pod(&pod_id(namespace, name)),
+                Event::PodGroupChanged(group) => cluster.put_group(group),
+                Event::PodGroupGone(namespace, name) => cluster.drop_group(namespace, name),
+                Event::QueueChanged(queue) => cluster.put_queue(queue),
+                _ => {}
+            }
+        }
+        self.scheduler.apply(event);
+    }
+
+    fn time(&self, second: Seconds) -> Timestamp {
+        self.start
+            .checked_add(SignedDuration::from_secs(second))
+            .unwrap_or(Timestamp::MAX)
+    }
+
+    /// The member's pod as the API shows it now.
+    fn shown(&self, at: GangIx, member: usize, of: &Member, now: Seconds) -> Pod {
+        let mut pod = of.pod.clone();
+        pod.metadata.uid = Some(format!("{at}-{member}-{}", of.generation));
+        let node = match of.stage {
+            Stage::Waiting => None,
+            Stage::Placed { node } | Stage::Leaving { node } => Some(node),
+        };
+        let mut status = PodStatus {
+            phase: Some("Pending".to_owned()),
+            ..PodStatus::default()
+        };
+        if let Some(node) = node {
+            if let Some(spec) = &mut pod.spec {
+                spec.node_name = Some(self.names[node].to_string());
+            }
+            status.phase = Some("Running".to_owned());
+            status.start_time = Some(Time(self.time(now)));
+            if !of.devices.is_empty()
+                && let Ok(text) = serde_json::to_string(&of.devices)
+            {
+                let annotations = pod.metadata.annotations.get_or_insert_default();
+                annotations.insert(DEVICES.to_owned(), text);
+            }
+        }
+        if matches!(of.stage, Stage::Leaving { .. }) {
+            pod.metadata.deletion_timestamp = Some(Time(self.time(now)));
+        }
+        pod.status = Some(status);
+        pod
+    }
+
+    fn gate(&mut self, binds: &mut Vec<Bind>, now: Timestamp) -> Vec<String> {
+        let mut said = Vec::new();
+        for round in 0.. {
+            let Some(cluster) = &self.cluster else {
+                return said;
+            };
+            let placements: Vec<invariants::Placement> = binds.iter().map(placement).collect();
+            let violations = invariants::check(cluster, &placements);
+            if violations.is_empty() {
+                break;
+            }
+            let mut guilty = BTreeSet::new();
+            for violation in violations {
+                said.push(violation.to_string());
+                guilty.extend(violation.pods);
+            }
+            // A gang is left out whole: half of it would be the next violation.
+            let groups: BTreeSet<GroupRef> = binds
+                .iter()
+                .filter(|bind| guilty.contains(&pod_id(&bind.pod.namespace, &bind.pod.name)))
+                .map(|bind| bind.group.clone())
+                .collect();
+            let all = groups.is_empty() || round >= ROUNDS_MAX;
+            let (out, rest): (Vec<Bind>, Vec<Bind>) = std::mem::take(binds)
+                .into_iter()
+                .partition(|bind| all || groups.contains(&bind.group));
+            *binds = rest;
+            for bind in out {
+                self.scheduler.forget(&bind.pod);
+                self.scheduler.hold(&bind.group, now + VIOLATOR_REST);
+            }
+        }
+        if let Some(cluster) = &mut self.cluster {
+            for bind in binds.iter() {
+                cluster.assume(&placement(bind));
+            }
+        }
+        said
+    }
+
+    /// The gang that a report is about.
+    fn gang_of(&self, namespace: &str, name: &str, lone: bool) -> Option<GangIx> {
+        let key = (namespace.to_owned(), name.to_owned(), lone);
+        self.gangs.get(&key).copied()
+    }
+}
+
+impl Planner for Muster {
+    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+        self.gangs
+            .insert((gang.namespace.clone(), gang.name.clone(), gang.lone), at);
+        if let Some(group) = &gang.group {
+            self.tell(Event::PodGroupChanged(group.clone()));
+        }
+        for (place, member) in gang.members.iter().enumerate() {
+            let pod = self.shown(at, place, member, now);
+            self.tell(Event::PodChanged(Box::new(pod)));
+        }
+    }
+
+    fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds) {
+        for place in members {
+            let pod = self.shown(at, *place, &gang.members[*place], now);
+            self.tell(Event::PodChanged(Box::new(pod)));
+        }
+    }
+
+    fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
+        let pod = self.shown(at, member, &gang.members[member], now);
+        self.tell(Event::PodChanged(Box::new(pod)));
+    }
+
+    fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
+        let pod = self.shown(at, member, &gang.members[member], now);
+        self.tell(Event::PodGone(
+            gang.namespace.clone(),
+            gang.members[member].name().to_owned(),
+        ));
+        self.tell(Event::PodChanged(Box::new(pod)));
+    }
+
+    fn ended(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+        // Seen as succeeded first: what is learnt from ends is learnt from that.
+        for (place, member) in gang.members.iter().enumerate() {
+            let mut pod = self.shown(at, place, member, now);
+            if let Some(status) = &mut pod.status {
+                status.phase = Some("Succeeded".to_owned());
+            }
+            self.tell(Event::PodChanged(Box::new(pod)));
+        }
+        for member in &gang.members {
+            self.tell(Event::PodGone(
+                gang.namespace.clone(),
+                member.name().to_owned(),
+            ));
+        }
+        if gang.group.is_some() {
+            self.tell(Event::PodGroupGone(
+                gang.namespace.clone(),
+                gang.name.clone(),
+            ));
+        }
+        self.gangs
+            .remove(&(gang.namespace.clone(), gang.name.clone(), gang.lone));
+    }
+
+    fn plan(&mut self, _: &Gangs, now: Seconds) -> Decided {
+        let time = self.time(now);
+        let mut plan = self.scheduler.plan(time);
+        let violations = self.gate(&mut plan.binds, time);
+        let mut decided = Decided {
+            violations,
+            wake: plan
+                .wake
+                .map(|wake| (wake.as_second() - self.start.as_second()).max(now + 1)),
+            ..Decided::default()
+        };
+        if !decided.violations.is_empty() {
+            let rest = now + VIOLATOR_REST.as_secs();
+            decided.wake = Some(decided.wake.map_or(rest, |wake| wake.min(rest)));
+        }
+        for bind in plan.binds {
+            let Some((gang, member)) = place_of(&bind.pod) else {
+                continue;
+            };
+            let Some(node) = self.nodes.get(&bind.node) else {
+                continue;
+            };
+            decided.starts.push(Start {
+                gang,
+                member,
+                node: *node,
+                devices: bind.devices,
+            });
+        }
+        decided.evictions = plan.evictions.iter().filter_map(eviction::read).collect();
+        if self.reports {
+            let news: BTreeSet<(&str, &str)> = plan
+                .unscheduled
+                .iter()
+                .map(|told| (told.group.namespace.as_str(), told.group.name.as_str()))
+                .collect();
+            for report in plan
+                .reports
+                .iter()
+                .filter(|report| news.contains(&(report.namespace.as_str(), report.group.as_str())))
+            {
+                let gang = self
+                    .gang_of(&report.namespace, &report.group, false)
+                    .or_else(|| self.gang_of(&report.namespace, &report.group, true));
+                decided
+                    .reports
+                    .extend(gang.map(|gang| (gang, report.clone())));
+            }
+        }
+        decided
+    }
+}
+
+/// Gang and member, as the pod's uid says.
+pub(crate) fn place_of(pod: &PodRef) -> Option<(GangIx, usize)> {
+    let mut parts = pod.uid.split('-');
+    Some((parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+fn pod_id(namespace: &str, name: &str) -> invariants::PodId {
+    invariants::PodId {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+    }
+}
+
+fn placement(bind: &Bind) -> invariants::Placement {
+    invariants::Placement {
+        pod: pod_id(&bind.pod.namespace, &bind.pod.name),
+        uid: bind.pod.uid.clone(),
+        node: bind.node.clone(),
+        devices: bind.devices.clone(),
+    }
+}

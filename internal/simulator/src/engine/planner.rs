@@ -1,0 +1,57 @@
+//! The seam between simulated time and whoever decides: the production scheduler, or one of the
+//! reference schedulers it is compared with.
+
+use resources::devices::ChosenDevices;
+use resources::report::PlacementReport;
+
+use crate::engine::gang::{Gang, GangIx, NodeIx};
+use crate::scenario::Seconds;
+
+/// All gangs by place.
+pub(crate) type Gangs = [Gang];
+
+/// A member that a plan places.
+pub(crate) struct Start {
+    pub(crate) gang: GangIx,
+    pub(crate) member: usize,
+    pub(crate) node: NodeIx,
+    pub(crate) devices: ChosenDevices,
+}
+
+/// A member that a plan evicts.
+pub(crate) struct Evict {
+    pub(crate) gang: GangIx,
+    pub(crate) member: usize,
+    pub(crate) reason: String,
+    pub(crate) by: Option<String>,
+    pub(crate) message: String,
+}
+
+/// What a plan decided.
+#[derive(Default)]
+pub(crate) struct Decided {
+    pub(crate) starts: Vec<Start>,
+    pub(crate) evictions: Vec<Evict>,
+    /// Gangs that wait and have something new to say.
+    pub(crate) reports: Vec<(GangIx, PlacementReport)>,
+    /// What was left out because it would have broken an invariant.
+    pub(crate) violations: Vec<String>,
+    /// When to plan again even if nothing changes.
+    pub(crate) wake: Option<Seconds>,
+}
+
+/// Somebody who decides. It is told what happened, in order, and asked to plan.
+pub(crate) trait Planner {
+    /// A gang's objects are there; members that are placed already hold their room.
+    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds);
+    /// These members are in place and run.
+    fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds);
+    /// A member was evicted and is stopping.
+    fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
+    /// A member that was stopping is gone; another takes its place and waits (`gang` shows it).
+    fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds);
+    /// A gang's work is done: whatever it held is free.
+    fn ended(&mut self, at: GangIx, gang: &Gang, now: Seconds);
+    /// Decides.
+    fn plan(&mut self, gangs: &Gangs, now: Seconds) -> Decided;
+}

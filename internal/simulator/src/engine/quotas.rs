@@ -1,0 +1,113 @@
+//! Quotas of namespaces, as admission counts them: a gang whose pods would exceed one is not let
+//! in until others have ended.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
+use resources::admission::quota::{Usage, matches_scopes, usage_of};
+use resources::quantity::Quantity;
+use resources::registry;
+
+/// One quota and what counts against it.
+struct Held {
+    quota: ResourceQuota,
+    hard: Usage,
+    used: Usage,
+}
+
+/// All quotas, by namespace.
+#[derive(Default)]
+pub(crate) struct Quotas {
+    by_namespace: BTreeMap<String, Vec<Held>>,
+}
+
+impl Quotas {
+    pub(crate) fn new(quotas: &[ResourceQuota]) -> Quotas {
+        let mut all = Quotas::default();
+        for quota in quotas {
+            let namespace = quota
+                .metadata
+                .namespace
+                .clone()
+                .unwrap_or_else(|| "default".to_owned());
+            let hard = quota
+                .spec
+                .as_ref()
+                .and_then(|spec| spec.hard.clone())
+                .unwrap_or_default();
+            let hard = hard.iter().filter_map(|(name, amount)| {
+                Some((name.clone(), Quantity::parse_k8s(amount).ok()?))
+            });
+            all.by_namespace.entry(namespace).or_default().push(Held {
+                hard: hard.collect(),
+                quota: quota.clone(),
+                used: Usage::new(),
+            });
+        }
+        all
+    }
+
+    /// Are there quotas in this namespace at all?
+    pub(crate) fn bind(&self, namespace: &str) -> bool {
+        self.by_namespace.contains_key(namespace)
+    }
+
+    /// Counts a gang's pods, or says which quota has no room for them.
+    pub(crate) fn take(&mut self, namespace: &str, pods: &[Pod]) -> Result<(), String> {
+        self.count(namespace, pods, true)
+    }
+
+    /// Counts a gang's pods no more.
+    pub(crate) fn give_back(&mut self, namespace: &str, pods: &[Pod]) {
+        let _ = self.count(namespace, pods, false);
+    }
+
+    fn count(&mut self, namespace: &str, pods: &[Pod], up: bool) -> Result<(), String> {
+        let Some(all) = self.by_namespace.get_mut(namespace) else {
+            return Ok(());
+        };
+        let Some(kind) = registry::by_kind("", "v1", "Pod") else {
+            return Ok(());
+        };
+        // Requests that only limits imply count too: the API writes them in.
+        let values = pods.iter().filter_map(|pod| {
+            let mut value = serde_json::to_value(pod).ok()?;
+            (kind.default)(&mut value);
+            Some(value)
+        });
+        let values: Vec<serde_json::Value> = values.collect();
+        let mut changed = Vec::new();
+        for held in all.iter() {
+            let mut used = held.used.clone();
+            for value in values
+                .iter()
+                .filter(|value| matches_scopes(&held.quota, kind, value))
+            {
+                for (name, amount) in usage_of(kind, value) {
+                    let own = used.entry(name).or_default();
+                    *own = if up { *own + amount } else { *own - amount };
+                }
+            }
+            if up {
+                for (name, allowed) in &held.hard {
+                    let (had, would) = (get(&held.used, name), get(&used, name));
+                    if would > *allowed && would > had {
+                        let quota = held.quota.metadata.name.as_deref().unwrap_or_default();
+                        return Err(format!(
+                            "quota {quota} of namespace {namespace} allows {name}: {allowed}, of which {had} are used; with this it would be {would}"
+                        ));
+                    }
+                }
+            }
+            changed.push(used);
+        }
+        for (held, used) in all.iter_mut().zip(changed) {
+            held.used = used;
+        }
+        Ok(())
+    }
+}
+
+fn get(usage: &Usage, name: &str) -> Quantity {
+    usage.get(name).copied().unwrap_or_default()
+}

@@ -1,0 +1,547 @@
+//! What is done with each thing that happens: gangs come, are placed, run, are interrupted, end;
+//! accounts and results are kept on the way.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::{SignedDuration, Timestamp};
+use resources::devices::chosen;
+use resources::report::{PlacementReport, Verdict};
+
+use crate::decision::{Decision, What};
+use crate::engine::account::Account;
+use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage as Standing};
+use crate::engine::make::{Made, Maker, own_duration, queue_of};
+use crate::engine::owners::Owner;
+use crate::engine::planner::{Decided, Planner};
+use crate::engine::quotas::Quotas;
+use crate::engine::{Agenda, Happening, Options};
+use crate::outcome::{GangOutcome, Outcome};
+use crate::scenario::{Job, Scenario, Seconds, Work};
+
+/// A gang that a quota keeps out: what it needs to be let in later.
+struct KeptOut {
+    made: Made,
+    job: usize,
+    owner: Option<usize>,
+    result: usize,
+}
+
+/// The simulated cluster at a moment.
+pub(crate) struct Stage<'a> {
+    scenario: &'a Scenario,
+    pub(super) options: &'a Options,
+    record: &'a mut dyn FnMut(&Decision<'_>),
+    policy: String,
+    pub(super) planner: Box<dyn Planner>,
+    maker: Maker,
+    pub(crate) agenda: Agenda,
+    pub(super) hosts: Vec<Host>,
+    nodes: BTreeMap<String, NodeIx>,
+    queues: BTreeMap<String, usize>,
+    pub(super) account: Account,
+    quotas: Quotas,
+    kept_out: BTreeMap<String, VecDeque<KeptOut>>,
+    owners: Vec<Owner>,
+    pub(super) gangs: Vec<Gang>,
+    pub(super) outcome: Outcome,
+    pub(super) now: Seconds,
+}
+
+impl<'a> Stage<'a> {
+    pub(crate) fn new(
+        scenario: &'a Scenario,
+        options: &'a Options,
+        hosts: Vec<Host>,
+        planner: Box<dyn Planner>,
+        first: Seconds,
+        record: &'a mut dyn FnMut(&Decision<'_>),
+    ) -> Stage<'a> {
+        let names = scenario
+            .queues
+            .iter()
+            .map(|queue| queue.metadata.name.clone().unwrap_or_default());
+        let names: Vec<String> = names.collect();
+        let weights = scenario
+            .queues
+            .iter()
+            .map(|queue| i64::from(queue.spec.weight.unwrap_or(1)));
+        let weights: Vec<i64> = weights.collect();
+        let label = options
+            .label
+            .clone()
+            .unwrap_or_else(|| options.policy.to_string());
+        let mut account = Account::new(&hosts, &weights);
+        account.begin(first);
+        Stage {
+            outcome: Outcome {
+                policy: label.clone(),
+                start: scenario.start,
+                gpu_milli: account.total(),
+                nodes: hosts.len(),
+                first,
+                last: first,
+                queues: names.clone(),
+                weights,
+                ..Outcome::default()
+            },
+            policy: label,
+            planner,
+            maker: Maker::new(scenario),
+            agenda: Agenda::default(),
+            nodes: hosts
+                .iter()
+                .enumerate()
+                .map(|(at, host)| (host.name.to_string(), at))
+                .collect(),
+            queues: names
+                .into_iter()
+                .enumerate()
+                .map(|(at, name)| (name, at))
+                .collect(),
+            hosts,
+            account,
+            quotas: Quotas::new(&scenario.quotas),
+            kept_out: BTreeMap::new(),
+            owners: Vec::new(),
+            gangs: Vec::new(),
+            now: first,
+            scenario,
+            options,
+            record,
+        }
+    }
+
+    pub(crate) fn advance(&mut self, now: Seconds) {
+        self.account.advance(now);
+        self.now = now;
+    }
+
+    fn say(&mut self, namespace: &str, group: &str, what: What<'_>) {
+        let span = SignedDuration::from_secs(self.now);
+        let decision = Decision {
+            policy: &self.policy,
+            at: self
+                .scenario
+                .start
+                .checked_add(span)
+                .unwrap_or(Timestamp::MAX),
+            second: self.now,
+            namespace,
+            group,
+            what,
+        };
+        (self.record)(&decision);
+    }
+
+    pub(super) fn say_of(&mut self, at: GangIx, what: What<'_>) {
+        let (namespace, name) = (
+            self.gangs[at].namespace.clone(),
+            self.gangs[at].name.clone(),
+        );
+        self.say(&namespace, &name, what);
+    }
+
+    fn queue_at(&mut self, name: &str) -> usize {
+        if let Some(at) = self.queues.get(name) {
+            return *at;
+        }
+        let at = self.outcome.queues.len();
+        self.outcome.queues.push(name.to_owned());
+        self.outcome.weights.push(1);
+        self.account.add_queue(1);
+        self.queues.insert(name.to_owned(), at);
+        at
+    }
+
+    /// A job's time has come.
+    pub(crate) fn arrive(&mut self, at: usize) {
+        let scenario = self.scenario;
+        let job = &scenario.jobs[at];
+        let (made, owner) = match &job.work {
+            Work::Shaped(shapes) => (vec![self.maker.shaped(job, shapes)], None),
+            Work::Pods(group, pods) => {
+                let mut made = self.maker.written(group.as_deref(), pods, job.arrival);
+                // Where pods of the file already are stays with them.
+                for (pod, written) in made.pods.iter_mut().zip(pods) {
+                    pod.status.clone_from(&written.status);
+                }
+                (vec![made], None)
+            }
+            Work::PyTorch(training) => (vec![self.maker.pytorch(training, job.arrival)], None),
+            Work::Batch(batch) => {
+                let mut owner = Owner::new(&self.maker, batch, at, job.arrival);
+                let made = owner.reconcile(&self.maker, job.arrival);
+                self.owners.push(owner);
+                (made, Some(self.owners.len() - 1))
+            }
+        };
+        for made in made {
+            self.admit(made, at, owner, None);
+        }
+    }
+
+    /// Lets a gang in, or keeps it where a quota has no room.
+    fn admit(&mut self, made: Made, job: usize, owner: Option<usize>, known: Option<usize>) {
+        let written = &self.scenario.jobs[job];
+        if made.pods.is_empty() && made.group.is_none() {
+            return;
+        }
+        let lone = made.group.is_none();
+        let meta = match &made.group {
+            Some(group) => &group.metadata,
+            None => &made.pods[0].metadata,
+        };
+        let namespace = meta
+            .namespace
+            .clone()
+            .unwrap_or_else(|| "default".to_owned());
+        let name = meta.name.clone().unwrap_or_default();
+        let queue_name = queue_of(&made);
+        let queue = self.queue_at(&queue_name);
+        let duration = own_duration(&made).or(written.duration);
+        let result = known.unwrap_or_else(|| {
+            self.outcome.gangs.push(GangOutcome {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                queue,
+                members: made.pods.len(),
+                arrived: self.now,
+                duration,
+                ..GangOutcome::default()
+            });
+            self.outcome.gangs.len() - 1
+        });
+        if self.quotas.bind(&namespace)
+            && let Err(why) = self.quotas.take(&namespace, &made.pods)
+        {
+            if known.is_none() {
+                let report = over_quota(&namespace, &name, &queue_name, &made, why);
+                self.outcome.gangs[result].verdict = Some(report.verdict);
+                self.say(
+                    &namespace,
+                    &name,
+                    What::Pending {
+                        queue: &queue_name,
+                        report: &report,
+                    },
+                );
+            }
+            let line = self.kept_out.entry(namespace).or_default();
+            let out = KeptOut {
+                made,
+                job,
+                owner,
+                result,
+            };
+            line.push_back(out);
+            return;
+        }
+        let priority = made
+            .pods
+            .first()
+            .and_then(|pod| pod.spec.as_ref()?.priority);
+        let class = made
+            .group
+            .as_ref()
+            .and_then(|group| group.spec.priority_class_name.clone());
+        let class = class.or_else(|| {
+            made.pods
+                .first()?
+                .spec
+                .as_ref()?
+                .priority_class_name
+                .clone()
+        });
+        let gang = Gang {
+            namespace,
+            name,
+            lone,
+            group: made.group,
+            queue,
+            priority: self.priority(class.as_deref(), priority),
+            members: made.pods.into_iter().map(Member::new).collect(),
+            arrived: self.now,
+            duration,
+            estimate: written.walltime.or(duration),
+            kept: 0,
+            whole_since: None,
+            run: 0,
+            ended: false,
+            owner,
+            said: None,
+            result,
+        };
+        self.enter(gang, written);
+    }
+
+    fn priority(&self, class: Option<&str>, own: Option<i32>) -> i32 {
+        let classes = &self.scenario.priority_classes;
+        let named = classes
+            .iter()
+            .find(|it| it.metadata.name.as_deref() == class && class.is_some());
+        let default = || classes.iter().find(|it| it.global_default == Some(true));
+        named
+            .map(|it| it.value)
+            .or(own)
+            .or_else(|| default().map(|it| it.value))
+            .unwrap_or(0)
+    }
+
+    fn enter(&mut self, mut gang: Gang, job: &Job) {
+        let at = self.gangs.len();
+        let milli = gang.gpu_milli();
+        self.outcome.gangs[gang.result].gpu_milli = milli;
+        for member in &mut gang.members {
+            let bound = member
+                .pod
+                .spec
+                .as_mut()
+                .and_then(|spec| spec.node_name.take());
+            member.pod.status = None;
+            let Some(node) = bound.and_then(|name| self.nodes.get(&name).copied()) else {
+                continue;
+            };
+            member.stage = Standing::Placed { node };
+            member.devices = chosen(member.pod.metadata.annotations.as_ref());
+            self.account.hold(node, gang.queue, member.ask.gpu_milli);
+        }
+        self.account.wait(gang.queue, milli);
+        let before = gang.whole();
+        self.gangs.push(gang);
+        if before {
+            self.outcome.gangs[self.gangs[at].result].ran_before = true;
+            self.begin(at, job.elapsed);
+        }
+        self.planner.arrived(at, &self.gangs[at], self.now);
+    }
+
+    /// A gang became whole; `elapsed` of its work was done before.
+    fn begin(&mut self, at: GangIx, elapsed: Seconds) {
+        let gang = &mut self.gangs[at];
+        gang.whole_since = Some(self.now);
+        gang.said = None;
+        gang.run += 1;
+        gang.kept = gang.kept.max(elapsed);
+        let (queue, milli, placed) = (gang.queue, gang.gpu_milli(), gang.placed_milli());
+        if let Some(duration) = gang.duration {
+            let end = self.now + (duration - gang.kept).max(0);
+            self.agenda.put(
+                end,
+                Happening::End {
+                    gang: at,
+                    run: gang.run,
+                },
+            );
+        }
+        self.account.stop_waiting(queue, milli);
+        self.account.work(placed);
+        let waited = self.now - gang.arrived;
+        let result = &mut self.outcome.gangs[gang.result];
+        result.verdict = None;
+        if result.started.is_none() {
+            result.started = Some(self.now);
+        }
+        let queue = self.outcome.queues[queue].clone();
+        self.say_of(
+            at,
+            What::Started {
+                queue: &queue,
+                gpu_milli: milli,
+                waited,
+            },
+        );
+    }
+
+    /// Something of the agenda happens. Says whether anything changed.
+    pub(crate) fn happen(&mut self, what: Happening) -> bool {
+        match what {
+            Happening::End { gang, run } => {
+                let own = &self.gangs[gang];
+                let current = !own.ended && own.run == run && own.whole_since.is_some();
+                if current {
+                    self.end(gang);
+                }
+                current
+            }
+            Happening::Gone { gang, member } => self.gone(gang, member),
+        }
+    }
+
+    fn end(&mut self, at: GangIx) {
+        let placed = self.gangs[at].placed_milli();
+        self.account.work(-placed);
+        let gang = &mut self.gangs[at];
+        gang.ended = true;
+        let queue = gang.queue;
+        for member in &gang.members {
+            if let Standing::Placed { node } | Standing::Leaving { node } = member.stage {
+                self.account.hold(node, queue, -member.ask.gpu_milli);
+            }
+        }
+        self.planner.ended(at, &self.gangs[at], self.now);
+        let gang = &mut self.gangs[at];
+        let members = std::mem::take(&mut gang.members);
+        gang.group = None;
+        let (owner, namespace, completion) =
+            (gang.owner, gang.namespace.clone(), self.now - gang.arrived);
+        self.outcome.gangs[gang.result].ended = Some(self.now);
+        self.outcome.last = self.now;
+        self.say_of(at, What::Ended { completion });
+        if self.quotas.bind(&namespace) {
+            let pods: Vec<_> = members.iter().map(|member| member.pod.clone()).collect();
+            self.quotas.give_back(&namespace, &pods);
+            let waiting = self.kept_out.remove(&namespace).unwrap_or_default();
+            for out in waiting {
+                self.admit(out.made, out.job, out.owner, Some(out.result));
+            }
+        }
+        if let Some(owner) = owner {
+            for member in &members {
+                self.owners[owner].succeeded(member.name());
+            }
+            let made = self.owners[owner].reconcile(&self.maker, self.now);
+            let job = self.owners[owner].written;
+            for made in made {
+                self.admit(made, job, Some(owner), None);
+            }
+        }
+    }
+
+    /// An evicted member's grace is over: its room is free, and its successor waits.
+    fn gone(&mut self, at: GangIx, place: usize) -> bool {
+        let gang = &mut self.gangs[at];
+        if gang.ended {
+            return false;
+        }
+        let queue = gang.queue;
+        let Some(member) = gang.members.get_mut(place) else {
+            return false;
+        };
+        let Standing::Leaving { node } = member.stage else {
+            return false;
+        };
+        member.stage = Standing::Waiting;
+        member.devices.clear();
+        member.generation += 1;
+        if let Some(annotations) = &mut member.pod.metadata.annotations {
+            annotations.remove(resources::names::DEVICES);
+        }
+        self.account.hold(node, queue, -member.ask.gpu_milli);
+        self.planner.returned(at, &self.gangs[at], place, self.now);
+        true
+    }
+
+    /// The last job has arrived.
+    pub(crate) fn all_arrived(&mut self) {
+        self.outcome.arriving = Some(self.account.so_far());
+    }
+
+    /// Asks for a plan and carries it out. Says when to ask again.
+    pub(crate) fn plan(&mut self) -> Option<Seconds> {
+        let decided = self.planner.plan(&self.gangs, self.now);
+        self.outcome.plans += 1;
+        let wake = decided.wake;
+        self.carry_out(decided);
+        wake
+    }
+
+    fn carry_out(&mut self, decided: Decided) {
+        for what in &decided.violations {
+            self.outcome.violations += 1;
+            self.say("", "", What::Violation { what });
+        }
+        let mut touched: BTreeMap<GangIx, Vec<usize>> = BTreeMap::new();
+        for evict in decided.evictions {
+            self.evict(evict);
+        }
+        for start in decided.starts {
+            let gang = &mut self.gangs[start.gang];
+            let before = gang.placed_milli();
+            let whole = gang.whole_since.is_some();
+            let member = &mut gang.members[start.member];
+            member.stage = Standing::Placed { node: start.node };
+            member.devices = start.devices;
+            self.account
+                .hold(start.node, gang.queue, member.ask.gpu_milli);
+            if whole {
+                let more = gang.placed_milli() - before;
+                self.account.work(more);
+            }
+            self.outcome.binds += 1;
+            touched.entry(start.gang).or_default().push(start.member);
+            let (namespace, name) = (
+                self.gangs[start.gang].namespace.clone(),
+                self.gangs[start.gang].name.clone(),
+            );
+            let pod = self.gangs[start.gang].members[start.member]
+                .name()
+                .to_owned();
+            let devices = self.gangs[start.gang].members[start.member].devices.clone();
+            let node = self.hosts[start.node].name.clone();
+            self.say(
+                &namespace,
+                &name,
+                What::Bound {
+                    pod: &pod,
+                    node: &node,
+                    devices: &devices,
+                },
+            );
+        }
+        for (at, members) in touched {
+            if self.gangs[at].whole_since.is_none() && self.gangs[at].whole() {
+                self.begin(at, 0);
+            }
+            self.planner
+                .running(at, &self.gangs[at], &members, self.now);
+        }
+        for (at, report) in decided.reports {
+            if self.gangs[at].whole_since.is_some() || self.gangs[at].said == Some(report.verdict) {
+                continue;
+            }
+            self.gangs[at].said = Some(report.verdict);
+            self.outcome.gangs[self.gangs[at].result].verdict = Some(report.verdict);
+            let queue = self.outcome.queues[self.gangs[at].queue].clone();
+            self.say_of(
+                at,
+                What::Pending {
+                    queue: &queue,
+                    report: &report,
+                },
+            );
+        }
+    }
+
+    /// The end of the simulation.
+    pub(crate) fn close(mut self, until: Option<Seconds>) -> Outcome {
+        if let Some(until) = until {
+            self.advance(until.max(self.now));
+        }
+        self.outcome.last = self.outcome.last.max(self.now);
+        let (whole, series, width, fairness) = self.account.close();
+        self.outcome.whole = whole;
+        self.outcome.series = series;
+        self.outcome.width = width;
+        self.outcome.fairness = fairness;
+        self.outcome
+    }
+}
+
+fn over_quota(
+    namespace: &str,
+    name: &str,
+    queue: &str,
+    made: &Made,
+    why: String,
+) -> PlacementReport {
+    PlacementReport {
+        namespace: namespace.to_owned(),
+        group: name.to_owned(),
+        queue: queue.to_owned(),
+        members_wanted: made.pods.len(),
+        verdict: Verdict::QuotaExceeded,
+        binding: why,
+        would_fit: "work of the namespace that ends, or a larger quota".to_owned(),
+        ..PlacementReport::default()
+    }
+}

@@ -1,0 +1,76 @@
+//! Owns what can be wrong with what a simulation is given, and how that is said: where, what
+//! was found, what would be right.
+
+use std::fmt;
+
+/// Where in the input: a file's line, or a document of a manifest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// The file, as it was named.
+    pub file: String,
+    /// The line in it, from 1; for manifests the number of the document.
+    pub number: usize,
+    /// Is `number` a document's?
+    pub document: bool,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let word = if self.document { "document" } else { "line" };
+        write!(f, "{}, {word} {}", self.file, self.number)
+    }
+}
+
+/// What keeps a simulation from being run.
+#[derive(Debug, thiserror::Error)]
+pub enum SimulatorError {
+    /// One value can't be read.
+    #[error("{place}: {field}: {value:?} is not right: {wanted}")]
+    Value {
+        /// Where.
+        place: Place,
+        /// The column or field.
+        field: String,
+        /// What stands there.
+        value: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// A line or document is not of the format at all.
+    #[error("{place}: {what}; {wanted}")]
+    Form {
+        /// Where.
+        place: Place,
+        /// What is wrong.
+        what: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// A column that the reader needs is not there.
+    #[error(
+        "{file}: no column says the {meaning}: write one of {accepted} in the header, or name it with --column {meaning}=NAME; the columns are {found}"
+    )]
+    Column {
+        /// The file.
+        file: String,
+        /// What the column is needed for.
+        meaning: String,
+        /// Header words that would be taken.
+        accepted: String,
+        /// The columns that are there.
+        found: String,
+    },
+    /// An option can't be read.
+    #[error("{option}: {value:?} is not right: {wanted}")]
+    Option {
+        /// The option.
+        option: String,
+        /// What was given.
+        value: String,
+        /// What would be right.
+        wanted: String,
+    },
+    /// There is nothing to simulate.
+    #[error("{0}")]
+    Nothing(String),
+}

@@ -1,0 +1,233 @@
+//! Input: manifests of ordinary objects, and traces. Tells formats apart and puts together what
+//! several files say; the formats themselves are in the files beside it.
+
+pub mod duration;
+mod objects;
+mod openb;
+mod slurm;
+mod swf;
+mod table;
+mod trace;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use resources::kinds::{Queue, QueueSpec};
+use resources::names::NVIDIA_GPU;
+
+use crate::error::SimulatorError;
+use crate::scenario::Scenario;
+use crate::shape::{self, NodeFigures};
+
+/// GPUs of a node where no node says.
+const GPUS_PER_NODE: i64 = 8;
+/// The most nodes that are made up for a trace that says how large its machine was.
+const NODES_MAX: i64 = 100_000;
+
+/// A format of input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// YAML or JSON objects.
+    Objects,
+    /// openb's pod list.
+    Openb,
+    /// openb's node list.
+    OpenbNodes,
+    /// A CSV with arrival, duration and GPUs, as the Philly trace's descendants have it.
+    Philly,
+    /// Slurm's accounting.
+    Sacct,
+    /// The Standard Workload Format.
+    Swf,
+}
+
+impl Format {
+    /// The format of this name.
+    pub fn named(name: &str) -> Result<Format, SimulatorError> {
+        Ok(match name {
+            "objects" => Format::Objects,
+            "openb" => Format::Openb,
+            "openb-nodes" => Format::OpenbNodes,
+            "philly" | "csv" => Format::Philly,
+            "sacct" => Format::Sacct,
+            "swf" => Format::Swf,
+            _ => {
+                return Err(SimulatorError::Option {
+                    option: "--format".to_owned(),
+                    value: name.to_owned(),
+                    wanted: "the formats are objects, openb, openb-nodes, philly (csv), sacct, swf"
+                        .to_owned(),
+                });
+            }
+        })
+    }
+
+    /// Tells by a file's name and its first lines.
+    fn of(source: &Source<'_>) -> Format {
+        let extension = source.file.rsplit('.').next().unwrap_or_default();
+        let first = source
+            .text
+            .lines()
+            .find(|line| !line.trim().is_empty())
+            .unwrap_or_default();
+        let words: BTreeSet<&str> = first.split(',').map(str::trim).collect();
+        match extension {
+            "yaml" | "yml" | "json" => Format::Objects,
+            "swf" => Format::Swf,
+            _ if first.starts_with(';') => Format::Swf,
+            _ if first.contains("JobID") && first.contains('|') => Format::Sacct,
+            _ if words.contains("sn") && words.contains("cpu_milli") => Format::OpenbNodes,
+            _ if words.contains("num_gpu") && words.contains("gpu_milli") => Format::Openb,
+            "csv" | "tsv" => Format::Philly,
+            _ if words.len() > 2 && !first.contains(':') => Format::Philly,
+            _ => Format::Objects,
+        }
+    }
+}
+
+/// One file.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// What to call it.
+    pub file: &'a str,
+    /// What it says.
+    pub text: &'a str,
+}
+
+/// How to read.
+#[derive(Clone, Debug, Default)]
+pub struct ReadOptions {
+    /// The format of all files; told from each file if none is given.
+    pub format: Option<Format>,
+    /// Columns that the user chose, by meaning.
+    pub columns: BTreeMap<String, String>,
+    /// Nodes beside those in the files.
+    pub nodes: Vec<Node>,
+    /// The wall time of second 0, where the files don't say.
+    pub start: Option<Timestamp>,
+}
+
+/// Reads files into one scenario.
+pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, SimulatorError> {
+    let mut scenario = Scenario {
+        name: sources
+            .iter()
+            .map(|source| source.file)
+            .collect::<Vec<_>>()
+            .join(", "),
+        nodes: options.nodes.clone(),
+        ..Scenario::default()
+    };
+    let format = |source: &Source<'_>| options.format.unwrap_or_else(|| Format::of(source));
+    let (objects, traces): (Vec<&Source<'_>>, Vec<&Source<'_>>) = sources
+        .iter()
+        .partition(|source| format(source) == Format::Objects);
+    let start = objects::read(&objects, options.start, &mut scenario)?;
+    for source in traces
+        .iter()
+        .filter(|source| format(source) == Format::OpenbNodes)
+    {
+        scenario
+            .nodes
+            .extend(openb::openb_nodes(source.file, source.text)?);
+    }
+    let mut starts: Vec<Timestamp> = start.into_iter().collect();
+    for source in traces {
+        let packing = trace::Packing {
+            gpus_per_node: largest(&scenario.nodes).unwrap_or(GPUS_PER_NODE),
+        };
+        let Source { file, text } = *source;
+        let trace = match format(source) {
+            Format::Openb => openb::openb(file, text, &options.columns)?,
+            Format::Philly => trace::philly(file, text, &options.columns, packing)?,
+            Format::Sacct => slurm::sacct(file, text, &options.columns, packing)?,
+            Format::Swf => swf::swf(file, text, packing)?,
+            Format::OpenbNodes | Format::Objects => continue,
+        };
+        if scenario.nodes.is_empty()
+            && let Some((nodes, processors)) = trace.machine
+        {
+            make_machine(&mut scenario, nodes, processors);
+        }
+        starts.extend(trace.start);
+        scenario.jobs.extend(trace.jobs);
+        scenario.notes.extend(trace.notes);
+        add_queues(&mut scenario);
+    }
+    scenario.start = match options.start {
+        Some(start) => start,
+        None => starts.into_iter().min().unwrap_or_else(default_start),
+    };
+    Ok(scenario)
+}
+
+/// Second 0 where nothing says when: some new year.
+#[must_use]
+pub fn default_start() -> Timestamp {
+    Timestamp::from_second(1_767_225_600).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+fn largest(nodes: &[Node]) -> Option<i64> {
+    let gpus = nodes.iter().filter_map(|node| {
+        let status = node.status.as_ref()?;
+        let amounts = status.allocatable.as_ref().or(status.capacity.as_ref())?;
+        Some(resources::amounts::Amounts::from_k8s(amounts).get(NVIDIA_GPU))
+    });
+    gpus.max().filter(|gpus| *gpus > 0)
+}
+
+/// Nodes for a trace that says how many the machine had.
+fn make_machine(scenario: &mut Scenario, nodes: i64, processors: i64) {
+    // A node with a hundred GPUs is none: such files count cores or whole partitions.
+    let nodes = if processors / nodes > 64 {
+        processors.div_euclid(GPUS_PER_NODE).max(1)
+    } else {
+        nodes
+    };
+    let nodes = nodes.min(NODES_MAX);
+    let each = (processors + nodes - 1) / nodes;
+    let figures = NodeFigures {
+        cpu_milli: each * 8000,
+        memory_mib: each * 65_536,
+        gpus: each,
+        ..NodeFigures::default()
+    };
+    for i in 0..nodes {
+        scenario
+            .nodes
+            .push(shape::node(&format!("node-{i:05}"), &figures));
+    }
+    scenario.notes.push(format!(
+        "the cluster is what the trace says of its machine: {nodes} nodes of {each} GPUs"
+    ));
+}
+
+/// Queues that a trace's jobs name, with weight 1.
+pub(crate) fn add_queues(scenario: &mut Scenario) {
+    let known: BTreeSet<String> = scenario
+        .queues
+        .iter()
+        .filter_map(|queue| queue.metadata.name.clone())
+        .collect();
+    let named: BTreeSet<&String> = scenario
+        .jobs
+        .iter()
+        .map(|job| &job.queue)
+        .filter(|name| !name.is_empty())
+        .collect();
+    let new: Vec<Queue> = named
+        .into_iter()
+        .filter(|name| !known.contains(*name))
+        .map(|name| {
+            Queue::new(
+                name,
+                QueueSpec {
+                    weight: Some(1),
+                    ..QueueSpec::default()
+                },
+            )
+        })
+        .collect();
+    scenario.queues.extend(new);
+}

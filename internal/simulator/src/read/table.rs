@@ -1,0 +1,222 @@
+//! Tables in text: a header, one record a line, values separated by one character, perhaps in
+//! quotes. Finds columns by what they are called and says where a value is wrong.
+
+use std::collections::BTreeMap;
+
+use crate::error::{Place, SimulatorError};
+use crate::read::duration::{self, Moment};
+use crate::scenario::Seconds;
+
+/// What a column is for, and the header words that say so.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Meaning {
+    pub(crate) name: &'static str,
+    pub(crate) accepted: &'static [&'static str],
+}
+
+/// A table.
+pub(crate) struct Table<'a> {
+    file: &'a str,
+    header: Vec<String>,
+    lines: Vec<(usize, Vec<String>)>,
+    given: &'a BTreeMap<String, String>,
+}
+
+/// One record.
+#[derive(Clone, Copy)]
+pub(crate) struct Row<'a> {
+    table: &'a Table<'a>,
+    number: usize,
+    values: &'a [String],
+}
+
+/// A column that was found.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Column {
+    at: usize,
+}
+
+impl<'a> Table<'a> {
+    /// Splits a text. `given` names columns that the user chose, by meaning.
+    pub(crate) fn split(
+        file: &'a str,
+        text: &str,
+        separator: char,
+        given: &'a BTreeMap<String, String>,
+    ) -> Result<Table<'a>, SimulatorError> {
+        let mut numbered = text
+            .lines()
+            .enumerate()
+            .map(|(at, line)| (at + 1, line.trim_end_matches('\r')));
+        let header = numbered.by_ref().find(|(_, line)| !line.trim().is_empty());
+        let Some((_, header)) = header else {
+            return Err(SimulatorError::Nothing(format!("{file} is empty")));
+        };
+        let header = header.trim_start_matches('\u{feff}');
+        let header: Vec<String> = split_line(header, separator)
+            .unwrap_or_default()
+            .iter()
+            .map(|word| word.trim().to_owned())
+            .collect();
+        let mut lines = Vec::new();
+        for (number, line) in numbered.filter(|(_, line)| !line.trim().is_empty()) {
+            let place = || Place {
+                file: file.to_owned(),
+                number,
+                document: false,
+            };
+            let mut values = split_line(line, separator).ok_or_else(|| SimulatorError::Form {
+                place: place(),
+                what: "a quoted value does not end".to_owned(),
+                wanted: "close the quotes in the same line".to_owned(),
+            })?;
+            // A separator behind the last value, as `sacct -p` writes it.
+            if values.len() == header.len() + 1 && values.last().is_some_and(String::is_empty) {
+                values.pop();
+            }
+            if values.len() != header.len() {
+                return Err(SimulatorError::Form {
+                    place: place(),
+                    what: format!(
+                        "the line has {} values and the header {}",
+                        values.len(),
+                        header.len()
+                    ),
+                    wanted: format!("write one value for each of {}", header.join(", ")),
+                });
+            }
+            lines.push((number, values));
+        }
+        Ok(Table {
+            file,
+            header,
+            lines,
+            given,
+        })
+    }
+
+    pub(crate) fn rows(&'a self) -> impl Iterator<Item = Row<'a>> {
+        self.lines.iter().map(|(number, values)| Row {
+            table: self,
+            number: *number,
+            values,
+        })
+    }
+
+    /// The column for this, if there is one.
+    pub(crate) fn column(&self, meaning: Meaning) -> Result<Option<Column>, SimulatorError> {
+        let find = |word: &str| {
+            self.header
+                .iter()
+                .position(|name| name.eq_ignore_ascii_case(word))
+        };
+        if let Some(name) = self.given.get(meaning.name) {
+            return match find(name) {
+                Some(at) => Ok(Some(Column { at })),
+                None => Err(SimulatorError::Option {
+                    option: format!("--column {}", meaning.name),
+                    value: name.clone(),
+                    wanted: format!(
+                        "the columns of {} are {}",
+                        self.file,
+                        self.header.join(", ")
+                    ),
+                }),
+            };
+        }
+        Ok(meaning
+            .accepted
+            .iter()
+            .find_map(|word| find(word))
+            .map(|at| Column { at }))
+    }
+
+    /// The column for this, which must be there.
+    pub(crate) fn needed(&self, meaning: Meaning) -> Result<Column, SimulatorError> {
+        self.column(meaning)?.ok_or_else(|| SimulatorError::Column {
+            file: self.file.to_owned(),
+            meaning: meaning.name.to_owned(),
+            accepted: meaning.accepted.join(", "),
+            found: self.header.join(", "),
+        })
+    }
+}
+
+impl<'a> Row<'a> {
+    pub(crate) fn text(&self, column: Column) -> &'a str {
+        self.values[column.at].trim()
+    }
+
+    pub(crate) fn maybe(&self, column: Option<Column>) -> Option<&'a str> {
+        column
+            .map(|column| self.text(column))
+            .filter(|text| !absent(text))
+    }
+
+    pub(crate) fn wrong(&self, column: Column, wanted: &str) -> SimulatorError {
+        SimulatorError::Value {
+            place: self.place(),
+            field: self.table.header[column.at].clone(),
+            value: self.text(column).to_owned(),
+            wanted: wanted.to_owned(),
+        }
+    }
+
+    pub(crate) fn place(&self) -> Place {
+        Place {
+            file: self.table.file.to_owned(),
+            number: self.number,
+            document: false,
+        }
+    }
+
+    /// A whole number that is not negative; `12.0` counts as one.
+    pub(crate) fn count(&self, column: Column) -> Result<i64, SimulatorError> {
+        let text = self.text(column);
+        let whole = text.parse::<i64>().ok().or_else(|| {
+            let number = text.parse::<f64>().ok()?;
+            (number.fract() == 0.0 && number.abs() < 1e15).then_some(number as i64)
+        });
+        whole
+            .filter(|n| *n >= 0)
+            .ok_or_else(|| self.wrong(column, "write a whole number, 0 or more"))
+    }
+
+    pub(crate) fn span(&self, column: Column) -> Result<Seconds, SimulatorError> {
+        duration::seconds(self.text(column)).map_err(|()| self.wrong(column, duration::SPAN))
+    }
+
+    pub(crate) fn moment(&self, column: Column) -> Result<Moment, SimulatorError> {
+        duration::moment(self.text(column)).map_err(|()| self.wrong(column, duration::MOMENT))
+    }
+}
+
+/// Words that clusters write where there is nothing.
+fn absent(text: &str) -> bool {
+    text.is_empty()
+        || ["none", "null", "nan", "unknown", "n/a", "-"]
+            .iter()
+            .any(|word| text.eq_ignore_ascii_case(word))
+}
+
+fn split_line(line: &str, separator: char) -> Option<Vec<String>> {
+    if !line.contains('"') || separator == '|' {
+        return Some(line.split(separator).map(str::to_owned).collect());
+    }
+    let mut values = vec![String::new()];
+    let mut quoted = false;
+    let mut letters = line.chars().peekable();
+    while let Some(letter) = letters.next() {
+        let value = values.last_mut()?;
+        match letter {
+            '"' if quoted && letters.peek() == Some(&'"') => {
+                value.push('"');
+                letters.next();
+            }
+            '"' => quoted = !quoted,
+            letter if letter == separator && !quoted => values.push(String::new()),
+            letter => value.push(letter),
+        }
+    }
+    (!quoted).then_some(values)
+}

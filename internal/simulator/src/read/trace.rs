@@ -1,0 +1,363 @@
+//! Traces: what all have in common, and CSVs as the Philly trace and its descendants write them.
+//! Each line becomes a job; lines that never ran are left out and counted.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use jiff::Timestamp;
+
+use crate::error::SimulatorError;
+use crate::read::duration::{self, Moment};
+use crate::read::table::{Column, Meaning, Row, Table};
+use crate::scenario::{Job, Seconds, Shape, Work};
+
+/// The namespace of a trace's jobs.
+const NAMESPACE: &str = "default";
+/// The most GPUs that one job of a trace may ask for.
+pub(super) const GPUS_MAX: i64 = 1_000_000;
+
+/// What a trace says.
+#[derive(Default)]
+pub(crate) struct Trace {
+    pub(crate) jobs: Vec<Job>,
+    /// The wall time of second 0, where the trace has times.
+    pub(crate) start: Option<Timestamp>,
+    pub(crate) notes: Vec<String>,
+    /// Nodes and processors that the file says the machine had.
+    pub(crate) machine: Option<(i64, i64)>,
+}
+
+/// How a trace's numbers become pods.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Packing {
+    /// GPUs of the largest node: a job that asks for more becomes several pods.
+    pub(crate) gpus_per_node: i64,
+}
+
+/// One line before it becomes a job.
+pub(super) struct Line {
+    pub(super) name: String,
+    pub(super) arrival: Moment,
+    pub(super) duration: Seconds,
+    pub(super) walltime: Option<Seconds>,
+    pub(super) queue: Option<String>,
+    pub(super) user: Option<String>,
+    pub(super) priority: i32,
+    pub(super) shapes: Vec<(Arc<Shape>, u32)>,
+}
+
+/// Gathers lines.
+#[derive(Default)]
+pub(super) struct Gatherer {
+    pub(super) lines: Vec<Line>,
+    shapes: BTreeMap<Shape, Arc<Shape>>,
+    pub(super) unrun: usize,
+    names: BTreeSet<String>,
+}
+
+impl Gatherer {
+    pub(super) fn shape(&mut self, shape: Shape) -> Arc<Shape> {
+        self.shapes
+            .entry(shape.clone())
+            .or_insert_with(|| Arc::new(shape))
+            .clone()
+    }
+
+    /// Pods for so many GPUs: whole nodes' worth, and one with the rest.
+    pub(super) fn pods(
+        &mut self,
+        gpus: i64,
+        cpus: i64,
+        packing: Packing,
+    ) -> Vec<(Arc<Shape>, u32)> {
+        let most = packing.gpus_per_node.max(1);
+        let of = |gpus: i64, cpus: i64| Shape {
+            // Room for what feeds the GPUs, little enough not to bind where the trace says nothing.
+            cpu_milli: if cpus > 0 {
+                cpus * 1000
+            } else {
+                gpus.max(1) * 1000
+            },
+            memory_mib: gpus.max(1) * 4096,
+            gpus,
+            ..Shape::default()
+        };
+        if gpus <= most {
+            return vec![(self.shape(of(gpus, cpus)), 1)];
+        }
+        let (whole, rest) = (gpus / most, gpus % most);
+        let each = cpus * most / gpus;
+        let mut pods = vec![(
+            self.shape(of(most, each)),
+            u32::try_from(whole).unwrap_or(u32::MAX),
+        )];
+        if rest > 0 {
+            pods.push((self.shape(of(rest, cpus * rest / gpus)), 1));
+        }
+        pods
+    }
+
+    pub(super) fn name(&mut self, given: &str, number: usize) -> String {
+        let mut name: String = given
+            .chars()
+            .map(|c| {
+                if c.is_ascii_alphanumeric() {
+                    c.to_ascii_lowercase()
+                } else {
+                    '-'
+                }
+            })
+            .collect();
+        name.truncate(50);
+        let trimmed = name.trim_matches('-');
+        let mut name = if trimmed.is_empty() {
+            format!("job-{number}")
+        } else {
+            trimmed.to_owned()
+        };
+        if !self.names.insert(name.clone()) {
+            name = format!("{name}-line-{number}");
+            self.names.insert(name.clone());
+        }
+        name
+    }
+
+    pub(super) fn finish(self, file: &str) -> Result<Trace, SimulatorError> {
+        let first = self
+            .lines
+            .iter()
+            .map(|line| line.arrival.second())
+            .min()
+            .unwrap_or(0);
+        let times = self
+            .lines
+            .iter()
+            .filter(|line| matches!(line.arrival, Moment::Time(_)))
+            .count();
+        if times > 0 && times < self.lines.len() {
+            return Err(SimulatorError::Nothing(format!(
+                "{file}: some arrivals are times and others seconds: write all in one way"
+            )));
+        }
+        // Seconds as large as this count from 1970.
+        let start = (times > 0 || first > 1_000_000_000)
+            .then(|| Timestamp::from_second(first).ok())
+            .flatten();
+        let jobs = self.lines.into_iter().map(|line| Job {
+            namespace: NAMESPACE.to_owned(),
+            name: line.name,
+            queue: line.queue.unwrap_or_else(|| "default".to_owned()),
+            user: line.user,
+            priority: line.priority,
+            arrival: line.arrival.second() - first,
+            duration: Some(line.duration),
+            walltime: line.walltime,
+            elapsed: 0,
+            work: Work::Shaped(line.shapes),
+        });
+        let mut notes = Vec::new();
+        if self.unrun > 0 {
+            notes.push(format!(
+                "{file}: {} lines never ran and are left out",
+                self.unrun
+            ));
+        }
+        Ok(Trace {
+            jobs: jobs.collect(),
+            start,
+            notes,
+            machine: None,
+        })
+    }
+}
+
+pub(super) const fn meaning(name: &'static str, accepted: &'static [&'static str]) -> Meaning {
+    Meaning { name, accepted }
+}
+
+const NAME: Meaning = meaning(
+    "name",
+    &["job_id", "jobid", "id", "name", "job_name", "job"],
+);
+const ARRIVAL: Meaning = meaning(
+    "arrival",
+    &[
+        "arrival",
+        "submit_time",
+        "submitted_time",
+        "submission_time",
+        "arrival_time",
+        "creation_time",
+        "submit",
+    ],
+);
+const DURATION: Meaning = meaning(
+    "duration",
+    &["duration", "run_time", "runtime", "job_duration", "elapsed"],
+);
+const START: Meaning = meaning("start", &["start_time", "scheduled_time", "start"]);
+const END: Meaning = meaning(
+    "end",
+    &["end_time", "deletion_time", "finished_time", "end"],
+);
+const GPUS: Meaning = meaning(
+    "gpus",
+    &[
+        "gpus",
+        "num_gpus",
+        "num_gpu",
+        "gpu_num",
+        "gpu_count",
+        "n_gpus",
+        "gpu",
+    ],
+);
+const CPUS: Meaning = meaning(
+    "cpus",
+    &["cpus", "num_cpus", "num_cpu", "cpu_num", "ncpus", "cpu"],
+);
+const QUEUE: Meaning = meaning("queue", &["queue", "vc", "virtual_cluster", "partition"]);
+const USER: Meaning = meaning("user", &["user", "user_name", "username"]);
+const WALLTIME: Meaning = meaning(
+    "walltime",
+    &["walltime", "timelimit", "time_limit", "requested_time"],
+);
+pub(super) const PRIORITY: Meaning = meaning("priority", &["priority"]);
+
+/// When the work of a line ran for how long; none if it never did.
+pub(super) fn ran(
+    row: Row<'_>,
+    duration: Option<Column>,
+    start: Option<Column>,
+    end: Option<Column>,
+) -> Result<Option<Seconds>, SimulatorError> {
+    if let Some(column) = duration {
+        return row
+            .maybe(Some(column))
+            .map(|_| row.span(column))
+            .transpose();
+    }
+    let (Some(start), Some(end)) = (start, end) else {
+        return Ok(None);
+    };
+    if row.maybe(Some(start)).is_none() || row.maybe(Some(end)).is_none() {
+        return Ok(None);
+    }
+    let ran = row.moment(end)?.second() - row.moment(start)?.second();
+    if ran < 0 {
+        return Err(row.wrong(end, "the end must not be before the start"));
+    }
+    Ok(Some(ran))
+}
+
+/// A CSV whose columns say arrival, duration and GPUs.
+pub(crate) fn philly(
+    file: &str,
+    text: &str,
+    given: &BTreeMap<String, String>,
+    packing: Packing,
+) -> Result<Trace, SimulatorError> {
+    let separator = if text.lines().next().is_some_and(|line| line.contains('\t')) {
+        '\t'
+    } else {
+        ','
+    };
+    let table = Table::split(file, text, separator, given)?;
+    let (arrival, gpus) = (table.needed(ARRIVAL)?, table.needed(GPUS)?);
+    let (duration, start, end) = (
+        table.column(DURATION)?,
+        table.column(START)?,
+        table.column(END)?,
+    );
+    if duration.is_none() && (start.is_none() || end.is_none()) {
+        table.needed(DURATION)?;
+    }
+    let [name, cpus, queue, user, walltime, priority] =
+        [NAME, CPUS, QUEUE, USER, WALLTIME, PRIORITY].map(|it| table.column(it));
+    let (name, cpus, queue, user, walltime, priority) =
+        (name?, cpus?, queue?, user?, walltime?, priority?);
+    let mut all = Gatherer::default();
+    for row in table.rows() {
+        let Some(duration) = ran(row, duration, start, end)? else {
+            all.unrun += 1;
+            continue;
+        };
+        let asked = gpus_of(row, gpus)?;
+        let cores = row
+            .maybe(cpus)
+            .and(cpus)
+            .map(|column| row.count(column))
+            .transpose()?
+            .unwrap_or(0);
+        let number = row.place().number;
+        let line = Line {
+            name: all.name(row.maybe(name).unwrap_or_default(), number),
+            arrival: row.moment(arrival)?,
+            duration,
+            walltime: row
+                .maybe(walltime)
+                .and(walltime)
+                .map(|column| row.span(column))
+                .transpose()?,
+            queue: row.maybe(queue).map(queue_name),
+            user: row.maybe(user).map(str::to_owned),
+            priority: row
+                .maybe(priority)
+                .and(priority)
+                .map(|column| priority_of(row, column))
+                .transpose()?
+                .unwrap_or(0),
+            shapes: all.pods(asked, cores, packing),
+        };
+        all.lines.push(line);
+    }
+    all.finish(file)
+}
+
+pub(super) fn gpus_of(row: Row<'_>, column: Column) -> Result<i64, SimulatorError> {
+    let gpus = if row.maybe(Some(column)).is_none() {
+        0
+    } else {
+        row.count(column)?
+    };
+    if gpus > GPUS_MAX {
+        return Err(row.wrong(column, "one job can ask for a million GPUs at the most"));
+    }
+    Ok(gpus)
+}
+
+pub(super) fn priority_of(row: Row<'_>, column: Column) -> Result<i32, SimulatorError> {
+    let number = row
+        .text(column)
+        .parse::<f64>()
+        .ok()
+        .filter(|n| n.abs() <= 2e9);
+    number
+        .map(|n| n as i32)
+        .ok_or_else(|| row.wrong(column, "write a number between -2000000000 and 2000000000"))
+}
+
+/// A queue's name as objects may have it.
+pub(super) fn queue_name(text: &str) -> String {
+    let name: String = text
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_lowercase()
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let name = name.trim_matches('-');
+    if name.is_empty() {
+        "default".to_owned()
+    } else {
+        name.to_owned()
+    }
+}
+
+/// What a moment written as an annotation may be: seconds, a span, or a time.
+pub(crate) fn arrival(text: &str) -> Result<Moment, ()> {
+    duration::moment(text).or_else(|()| duration::seconds(text).map(Moment::Second))
+}

@@ -1,0 +1,289 @@
+//! Reference schedulers to compare with: plain, over GPUs, cores and memory of nodes, one line
+//! for all queues, each gang whole. They evict nobody. A pod that asks for a part of a GPU gets
+//! a whole one, as Slurm gives it without sharing.
+
+mod conservative;
+mod easy;
+mod free;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use resources::devices::ChosenDevices;
+use resources::names::NVIDIA_GPU;
+
+use crate::engine::gang::{Gang, GangIx, Host, NodeIx, Stage};
+use crate::engine::planner::{Decided, Gangs, Planner, Start};
+use crate::policy::Policy;
+use crate::reference::free::{Free, Need};
+use crate::scenario::Seconds;
+
+/// How many that wait are looked at behind the first: Slurm's `bf_max_job_test`.
+const BACKFILL_DEPTH: usize = 500;
+/// What those who plan ahead expect of work that never ends: a year.
+const FOR_EVER: Seconds = 365 * 24 * 3600;
+
+/// A gang's place in the line; lesser comes first.
+type Place = (i64, Seconds, GangIx);
+
+/// A gang that waits.
+struct Waiting {
+    /// What each member asks for, in the order of the members.
+    needs: Vec<Need>,
+    estimate: Seconds,
+}
+
+/// A gang that runs.
+struct Running {
+    until: Seconds,
+    held: Vec<(NodeIx, Need)>,
+}
+
+/// One of them.
+pub(crate) struct Reference {
+    kind: Policy,
+    free: Free,
+    /// What was never there to give: the nodes empty.
+    line: BTreeSet<Place>,
+    waiting: BTreeMap<GangIx, (Place, Waiting)>,
+    running: BTreeMap<GangIx, Running>,
+    /// Running gangs by their expected end.
+    ends: BTreeSet<(Seconds, GangIx)>,
+    devices: Devices,
+}
+
+impl Reference {
+    pub(crate) fn new(kind: Policy, hosts: &[Host]) -> Reference {
+        Reference {
+            kind,
+            free: Free::new(hosts),
+            line: BTreeSet::new(),
+            waiting: BTreeMap::new(),
+            running: BTreeMap::new(),
+            ends: BTreeSet::new(),
+            devices: Devices::new(hosts),
+        }
+    }
+
+    fn place(&self, at: GangIx, gang: &Gang, estimate: Seconds) -> Place {
+        let key = match self.kind {
+            Policy::Sjf => estimate,
+            Policy::Priority | Policy::Easy | Policy::Conservative => -i64::from(gang.priority),
+            Policy::Muster | Policy::Fifo => 0,
+        };
+        (key, gang.arrived, at)
+    }
+
+    /// Takes room for a gang now if there is room for all of it.
+    fn start(&mut self, at: GangIx, now: Seconds, decided: &mut Decided) -> bool {
+        let Some((_, waiting)) = self.waiting.get(&at) else {
+            return false;
+        };
+        let Some(nodes) = self.free.place(&waiting.needs) else {
+            return false;
+        };
+        self.commit(at, nodes, now, decided);
+        true
+    }
+
+    /// Notes that a gang runs on these nodes, whose room was taken already.
+    fn commit(&mut self, at: GangIx, nodes: Vec<NodeIx>, now: Seconds, decided: &mut Decided) {
+        let Some((place, waiting)) = self.waiting.remove(&at) else {
+            return;
+        };
+        self.line.remove(&place);
+        for (member, (node, need)) in nodes.iter().zip(&waiting.needs).enumerate() {
+            decided.starts.push(Start {
+                gang: at,
+                member,
+                node: *node,
+                devices: self.devices.take(*node, need.gpus(), at),
+            });
+        }
+        let until = now.saturating_add(waiting.estimate.max(1));
+        self.ends.insert((until, at));
+        let held = nodes.into_iter().zip(waiting.needs).collect();
+        self.running.insert(at, Running { until, held });
+    }
+
+    fn first(&self) -> Option<GangIx> {
+        self.line.first().map(|place| place.2)
+    }
+
+    /// Starts from the front of the line until one does not fit.
+    fn start_in_order(&mut self, now: Seconds, decided: &mut Decided) {
+        while let Some(at) = self.first() {
+            if !self.start(at, now, decided) {
+                break;
+            }
+        }
+    }
+
+    fn start_what_fits(&mut self, now: Seconds, decided: &mut Decided) {
+        let line: Vec<GangIx> = self.line.iter().map(|place| place.2).collect();
+        let mut refused: BTreeSet<Vec<Need>> = BTreeSet::new();
+        for at in line {
+            let Some((_, waiting)) = self.waiting.get(&at) else {
+                continue;
+            };
+            // What did not fit a moment ago does not fit now: room only gets less.
+            if refused.contains(&waiting.needs) {
+                continue;
+            }
+            let needs = waiting.needs.clone();
+            if !self.start(at, now, decided) {
+                refused.insert(needs);
+            }
+        }
+    }
+
+    fn release(&mut self, at: GangIx) {
+        let Some(running) = self.running.remove(&at) else {
+            return;
+        };
+        self.ends.remove(&(running.until, at));
+        for (node, need) in &running.held {
+            self.free.give_back(*node, need);
+        }
+        self.devices.give_back(at);
+    }
+}
+
+impl Planner for Reference {
+    fn arrived(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+        let estimate = gang.estimate.unwrap_or(FOR_EVER);
+        let needs: Vec<Need> = gang
+            .members
+            .iter()
+            .map(|member| self.free.need(&member.ask))
+            .collect();
+        let placed: Vec<(NodeIx, Need)> = gang
+            .members
+            .iter()
+            .zip(&needs)
+            .filter_map(|(member, need)| match member.stage {
+                Stage::Placed { node } => Some((node, need.clone())),
+                _ => None,
+            })
+            .collect();
+        if gang.whole() {
+            // Its members beyond the minimum that wait are nothing to a scheduler of whole gangs.
+            let until = now.saturating_add((estimate - gang.kept).max(1));
+            for (node, need) in &placed {
+                self.free.take(*node, need);
+                self.devices.take_known(*node, need.gpus(), at, gang);
+            }
+            self.ends.insert((until, at));
+            self.running.insert(
+                at,
+                Running {
+                    until,
+                    held: placed,
+                },
+            );
+            return;
+        }
+        let place = self.place(at, gang, estimate);
+        self.line.insert(place);
+        self.waiting
+            .insert(at, (place, Waiting { needs, estimate }));
+    }
+
+    fn running(&mut self, _: GangIx, _: &Gang, _: &[usize], _: Seconds) {}
+
+    fn leaving(&mut self, _: GangIx, _: &Gang, _: usize, _: Seconds) {}
+
+    fn returned(&mut self, _: GangIx, _: &Gang, _: usize, _: Seconds) {}
+
+    fn ended(&mut self, at: GangIx, _: &Gang, _: Seconds) {
+        self.release(at);
+    }
+
+    fn plan(&mut self, _: &Gangs, now: Seconds) -> Decided {
+        let mut decided = Decided::default();
+        match self.kind {
+            Policy::Sjf => self.start_what_fits(now, &mut decided),
+            Policy::Easy => {
+                self.start_in_order(now, &mut decided);
+                self.backfill_easily(now, &mut decided);
+            }
+            Policy::Conservative => {
+                self.start_in_order(now, &mut decided);
+                self.backfill_conservatively(now, &mut decided);
+            }
+            Policy::Muster | Policy::Fifo | Policy::Priority => {
+                self.start_in_order(now, &mut decided);
+            }
+        }
+        decided
+    }
+}
+
+/// Which device ids are whose, where nodes name them.
+struct Devices {
+    ids: Vec<Vec<String>>,
+    holder: Vec<Vec<Option<GangIx>>>,
+    by_gang: BTreeMap<GangIx, Vec<(NodeIx, usize)>>,
+}
+
+impl Devices {
+    fn new(hosts: &[Host]) -> Devices {
+        Devices {
+            ids: hosts.iter().map(|host| host.devices.clone()).collect(),
+            holder: hosts
+                .iter()
+                .map(|host| vec![None; host.devices.len()])
+                .collect(),
+            by_gang: BTreeMap::new(),
+        }
+    }
+
+    fn take(&mut self, node: NodeIx, count: i64, gang: GangIx) -> ChosenDevices {
+        let mut ids = Vec::new();
+        for (place, holder) in self.holder[node].iter_mut().enumerate() {
+            if ids.len() as i64 == count {
+                break;
+            }
+            if holder.is_none() {
+                *holder = Some(gang);
+                self.by_gang.entry(gang).or_default().push((node, place));
+                ids.push(self.ids[node][place].clone());
+            }
+        }
+        if ids.is_empty() {
+            return ChosenDevices::new();
+        }
+        let by_resource = BTreeMap::from([(NVIDIA_GPU.to_owned(), ids)]);
+        ChosenDevices::from([("main".to_owned(), by_resource)])
+    }
+
+    /// Marks what a gang that ran before holds; where its objects do not say, any will do.
+    fn take_known(&mut self, node: NodeIx, count: i64, at: GangIx, gang: &Gang) {
+        let said: BTreeSet<&String> = gang
+            .members
+            .iter()
+            .filter(|member| member.stage == Stage::Placed { node })
+            .flat_map(|member| member.devices.values())
+            .flat_map(|by_resource| by_resource.values().flatten())
+            .collect();
+        let mut left = count;
+        for place in 0..self.holder[node].len() {
+            if left > 0
+                && said.contains(&self.ids[node][place])
+                && self.holder[node][place].is_none()
+            {
+                self.holder[node][place] = Some(at);
+                self.by_gang.entry(at).or_default().push((node, place));
+                left -= 1;
+            }
+        }
+        if left > 0 {
+            self.take(node, left, at);
+        }
+    }
+
+    fn give_back(&mut self, gang: GangIx) {
+        for (node, place) in self.by_gang.remove(&gang).unwrap_or_default() {
+            self.holder[node][place] = None;
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! A made-up year: long large gangs among many small jobs, day and night, by a seed. The shares
+//! follow what is published of large clusters: most jobs are small, most GPU time is not.
+
+use std::sync::Arc;
+
+use crate::error::SimulatorError;
+use crate::read::{add_queues, default_start};
+use crate::scenario::{Job, Scenario, Seconds, Shape, Work};
+use crate::shape;
+
+/// What to make up.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Synthetic {
+    /// The seed: the same seed makes the same scenario.
+    pub seed: u64,
+    /// Jobs.
+    pub jobs: usize,
+    /// Days over which they arrive.
+    pub days: f64,
+    /// GPUs of the cluster, in nodes of 8.
+    pub gpus: usize,
+    /// GPU time asked for, as a part of what the cluster has in those days.
+    pub load: f64,
+    /// Queues.
+    pub queues: usize,
+}
+
+impl Default for Synthetic {
+    fn default() -> Synthetic {
+        Synthetic {
+            seed: 1,
+            jobs: 10_000,
+            days: 30.0,
+            gpus: 1024,
+            load: 0.85,
+            queues: 4,
+        }
+    }
+}
+
+/// How often a size is, and how long such jobs run: the median in seconds and the spread of its
+/// logarithm.
+const SIZES: [(i64, f64, f64, f64); 11] = [
+    (1, 0.46, 1500.0, 1.7),
+    (2, 0.10, 2400.0, 1.6),
+    (4, 0.12, 3600.0, 1.5),
+    (8, 0.17, 5400.0, 1.4),
+    (16, 0.06, 10_800.0, 1.3),
+    (32, 0.04, 18_000.0, 1.2),
+    (64, 0.025, 28_800.0, 1.1),
+    (128, 0.012, 43_200.0, 1.0),
+    (256, 0.008, 64_800.0, 1.0),
+    (512, 0.003, 86_400.0, 0.9),
+    (1024, 0.002, 129_600.0, 0.8),
+];
+/// The longest job, seconds.
+const LONGEST: f64 = 14.0 * 86_400.0;
+
+/// Reads `seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8`; what is left out has its
+/// default.
+pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
+    let mut made = Synthetic::default();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let refuse = || {
+            SimulatorError::Option {
+            option: "--synthetic".to_owned(),
+            value: part.to_owned(),
+            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0".to_owned(),
+        }
+        };
+        let (name, value) = part.split_once('=').ok_or_else(refuse)?;
+        let number: f64 = value
+            .parse()
+            .ok()
+            .filter(|n: &f64| n.is_finite() && *n >= 0.0)
+            .ok_or_else(refuse)?;
+        let whole = number as usize;
+        match name {
+            "seed" => made.seed = value.parse().map_err(|_| refuse())?,
+            "jobs" if (1..=10_000_000).contains(&whole) => made.jobs = whole,
+            "days" if number > 0.0 && number <= 36_500.0 => made.days = number,
+            "gpus" if (8..=1_000_000).contains(&whole) => made.gpus = whole,
+            "load" if number > 0.0 && number <= 10.0 => made.load = number,
+            "queues" if (1..=1000).contains(&whole) => made.queues = whole,
+            _ => return Err(refuse()),
+        }
+    }
+    Ok(made)
+}
+
+/// Makes it.
+pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
+    let nodes = shape::cluster(
+        "--synthetic",
+        &format!("{}xhgx-h100", what.gpus.div_ceil(8)),
+    )?;
+    let mut dice = Dice(what.seed ^ 0x9e37_79b9_7f4a_7c15);
+    let span = what.days * 86_400.0;
+    let mut drafts: Vec<(f64, i64, f64)> = Vec::with_capacity(what.jobs);
+    let mut asked = 0.0;
+    for _ in 0..what.jobs {
+        let (gpus, median, spread) = size(&mut dice, what.gpus as i64 / 4);
+        let duration = (median * (spread * dice.normal()).exp()).clamp(30.0, LONGEST.min(span));
+        asked += gpus as f64 * duration;
+        drafts.push((arrival(&mut dice, span), gpus, duration));
+    }
+    // Durations are stretched so that all together ask for just the load.
+    let stretch = what.load * what.gpus as f64 * span / asked.max(1.0);
+    let shapes: Vec<Arc<Shape>> = [1, 2, 4, 8].map(|gpus| Arc::new(of(gpus))).to_vec();
+    drafts.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let jobs = drafts
+        .into_iter()
+        .enumerate()
+        .map(|(i, (arrival, gpus, duration))| {
+            let duration = (duration * stretch).clamp(10.0, 2.0 * LONGEST).round() as Seconds;
+            let queue = (dice.unit() * dice.unit() * what.queues as f64) as usize;
+            let shape = match gpus {
+                1 => 0,
+                2 => 1,
+                4 => 2,
+                _ => 3,
+            };
+            // People ask for more time than they need, and round it up to hours.
+            let walltime = ((duration as f64 * (1.1 + 2.0 * dice.unit() * dice.unit())) / 3600.0)
+                .ceil() as Seconds
+                * 3600;
+            Job {
+                namespace: "default".to_owned(),
+                name: format!("job-{i:06}"),
+                queue: format!("team-{queue}"),
+                user: Some(format!("user-{}", (dice.unit() * 200.0) as usize)),
+                priority: if dice.unit() < 0.1 { 10 } else { 0 },
+                arrival: arrival as Seconds,
+                duration: Some(duration),
+                walltime: Some(walltime),
+                elapsed: 0,
+                work: Work::Shaped(vec![(
+                    shapes[shape].clone(),
+                    u32::try_from((gpus / 8).max(1)).unwrap_or(1),
+                )]),
+            }
+        });
+    let mut scenario = Scenario {
+        name: format!(
+            "synthetic: seed {}, {} jobs in {} days on {} GPUs, load {}",
+            what.seed, what.jobs, what.days, what.gpus, what.load
+        ),
+        start: default_start(),
+        nodes,
+        jobs: jobs.collect(),
+        ..Scenario::default()
+    };
+    add_queues(&mut scenario);
+    Ok(scenario)
+}
+
+fn of(gpus: i64) -> Shape {
+    Shape {
+        cpu_milli: gpus * 20_000,
+        memory_mib: gpus * 200_000,
+        gpus,
+        ..Shape::default()
+    }
+}
+
+fn size(dice: &mut Dice, most: i64) -> (i64, f64, f64) {
+    let all: f64 = SIZES.iter().map(|size| size.1).sum();
+    let mut left = dice.unit() * all;
+    for (gpus, share, median, spread) in SIZES {
+        left -= share;
+        if left <= 0.0 && gpus <= most.max(1) {
+            return (gpus, median, spread);
+        }
+    }
+    (SIZES[0].0, SIZES[0].2, SIZES[0].3)
+}
+
+/// Twice as many come by day as by night.
+fn arrival(dice: &mut Dice, span: f64) -> f64 {
+    loop {
+        let at = dice.unit() * span;
+        let day = (at / 86_400.0).fract();
+        let wave = 0.75 - 0.25 * (day * std::f64::consts::TAU).cos();
+        if dice.unit() < wave {
+            return at;
+        }
+    }
+}
+
+/// Pseudo-random numbers (splitmix64): the same seed gives the same on every machine.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// From 0 up to 1.
+    fn unit(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
+    /// Normal, by the sum of twelve.
+    fn normal(&mut self) -> f64 {
+        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
+    }
+}
