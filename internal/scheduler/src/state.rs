@@ -174,7 +174,9 @@ impl Scheduler {
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
-            classes: Classes::new(config.gpus == GpuOrder::Pack),
+            classes: Classes::new(
+                config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread,
+            ),
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
             topology: Tree::new(&config.topology),
