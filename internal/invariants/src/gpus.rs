@@ -235,7 +235,8 @@ mod tests {
     #[test]
     fn a_pod_asks_for_whole_gpus_or_parts_of_some() {
         let half = ("muster.io/gpu-fraction", "0.5");
-        let table: [(&[(&str, &str)], i64, (GpuAsk, i64)); 6] = [
+        type Case<'a> = (&'a [(&'a str, &'a str)], i64, (GpuAsk, i64));
+        let table: [Case; 6] = [
             (&[], 2, (GpuAsk::Whole(2), 2)),
             (&[half], 0, (GpuAsk::Part(500, 1), 0)),
             (&[half], 1, (GpuAsk::Part(500, 1), 0)),

@@ -156,7 +156,8 @@ fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
 
 #[test]
 fn gpus_are_divided_in_whole_ones_as_far_as_they_are_asked_for() {
-    let table: [(i64, &[(i64, i64, i64)], &[i64]); 4] = [
+    type Case<'a> = (i64, &'a [(i64, i64, i64)], &'a [i64]);
+    let table: [Case; 4] = [
         (3000, &[(9000, 0, 1), (9000, 0, 1)], &[2000, 1000]),
         (2000, &[(500, 0, 1), (9000, 0, 1)], &[500, 1500]),
         (1000, &[(700, 0, 1), (700, 0, 1)], &[700, 300]),
