@@ -144,7 +144,13 @@ impl Scheduler {
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
         let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
-        let class = self.classes.join(told.spec, &wish, &mut self.names);
+        let class = self.classes.join(
+            told.spec,
+            &wish,
+            &key.namespace,
+            pod.metadata.labels.as_ref(),
+            &mut self.names,
+        );
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -285,6 +291,9 @@ impl Scheduler {
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
+        if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
+            self.meet(&key.namespace, &pod.labels, pod.class, at, up);
+        }
         let gang = self.gangs.entry(pod.gang.clone()).or_default();
         if up {
             gang.members.insert(key.clone());

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
 use serde::Serialize;
 
+use crate::filter::neighbours::Manners;
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT, Names};
 use crate::share::{Share, Take, Wish};
@@ -34,30 +35,10 @@ struct Key {
     /// Node affinity and tolerations as JSON: compared, never read.
     affinity: String,
     tolerations: String,
-    unmet: Option<Unmet>,
-}
-
-/// A required constraint that this scheduler does not decide; pods with one wait and say so
-/// rather than run where they must not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unmet {
-    PodAffinity,
-    TopologySpread,
-    Share,
-}
-
-impl Unmet {
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Unmet::PodAffinity => "required inter-pod affinity or anti-affinity",
-            Unmet::TopologySpread => {
-                "a required topology spread (whenUnsatisfiable: DoNotSchedule)"
-            }
-            Unmet::Share => {
-                "a share of a GPU that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory is in MiB, one of both)"
-            }
-        }
-    }
+    /// What it asks of other pods, in the namespace that it asks from: compared, never read.
+    manners: String,
+    /// It asks for GPUs in words that cannot be read.
+    unreadable: bool,
 }
 
 /// One class.
@@ -68,6 +49,7 @@ pub(crate) struct Class {
     packs: bool,
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
+    manners: Option<Box<Manners>>,
     members: usize,
 }
 
@@ -109,8 +91,14 @@ impl Class {
         &self.key.selector
     }
 
-    pub(crate) fn unmet(&self) -> Option<Unmet> {
-        self.key.unmet
+    /// Does it ask for GPUs in words that cannot be read? Such pods wait and say so.
+    pub(crate) fn unreadable(&self) -> bool {
+        self.key.unreadable
+    }
+
+    /// What it asks of the pods around it; none if it does not care.
+    pub(crate) fn manners(&self) -> Option<&Manners> {
+        self.manners.as_deref()
     }
 }
 
@@ -135,7 +123,15 @@ impl Classes {
     }
 
     /// The class of such pods, with one member more.
-    pub(crate) fn join(&mut self, spec: &k8s::PodSpec, wish: &Wish, names: &mut Names) -> ClassIx {
+    pub(crate) fn join(
+        &mut self,
+        spec: &k8s::PodSpec,
+        wish: &Wish,
+        namespace: &str,
+        labels: Option<&BTreeMap<String, String>>,
+        names: &mut Names,
+    ) -> ClassIx {
+        let manners = Manners::read(spec, namespace, labels);
         let affinity = spec
             .affinity
             .as_ref()
@@ -159,7 +155,8 @@ impl Classes {
             } else {
                 text(&tolerations)
             },
-            unmet: wish.unreadable.then_some(Unmet::Share).or(unmet(spec)),
+            manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
+            unreadable: wish.unreadable,
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {
@@ -173,6 +170,7 @@ impl Classes {
             packs: self.packs,
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
+            manners,
             members: 1,
         };
         class.weigh(self.least_memory);
@@ -224,6 +222,14 @@ impl Classes {
         true
     }
 
+    /// Does some class ask about a term of this text?
+    pub(crate) fn asks_about(&self, term: &str) -> bool {
+        let manners = self.table.iter().flatten().filter_map(Class::manners);
+        manners
+            .into_iter()
+            .any(|manners| manners.terms.contains_key(term))
+    }
+
     pub(crate) fn get(&self, ix: ClassIx) -> &Class {
         self.table[ix]
             .as_ref()
@@ -248,29 +254,4 @@ fn need(spec: &k8s::PodSpec) -> Need {
     } else {
         Need::Process
     }
-}
-
-fn unmet(spec: &k8s::PodSpec) -> Option<Unmet> {
-    let affinity = spec.affinity.as_ref();
-    let with = affinity
-        .and_then(|a| a.pod_affinity.as_ref())
-        .and_then(|a| {
-            a.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    let without = affinity
-        .and_then(|a| a.pod_anti_affinity.as_ref())
-        .and_then(|a| {
-            a.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    if with.is_some_and(|terms| !terms.is_empty()) || without.is_some_and(|terms| !terms.is_empty())
-    {
-        return Some(Unmet::PodAffinity);
-    }
-    let spread = spec.topology_spread_constraints.iter().flatten();
-    spread
-        .into_iter()
-        .any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
-        .then_some(Unmet::TopologySpread)
 }

@@ -20,6 +20,9 @@ const TRIES_MAX: usize = 24;
 /// How many domains are tried in one attempt, over all parts.
 const TRIES_IN_ALL: usize = 256;
 
+/// What is said of pods whose annotations ask for GPUs in words that cannot be read.
+const UNREADABLE: &str = "a member asks for a share of a GPU that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory is in MiB, one of both)";
+
 /// Where something may go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Scope {
@@ -56,10 +59,8 @@ impl Scheduler {
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
         root.wants(&mut wants);
-        for class in wants.keys() {
-            if let Some(unmet) = self.classes.get(*class).unmet() {
-                return Err(Obstacle::undecided(unmet.words(), run.have));
-            }
+        if wants.keys().any(|at| self.classes.get(*at).unreadable()) {
+            return Err(Obstacle::malformed(UNREADABLE, run.have));
         }
         let mut possible = run.have;
         let mut worst: Option<(ClassIx, usize)> = None;
@@ -577,10 +578,20 @@ impl Scheduler {
         }
         let demand = self.classes.get(class).demand().clone();
         let (allowed, bound) = self.allowance(run, &demand);
-        let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
-        let mut count = pods.len().min(allowed).min(room);
-        let picks = self.picks(class, &mut count, more, scope, branch, run);
-        self.take_room(class, &pods[..count], &picks, run);
+        let count = if self.is_social(class, &pods[0]) {
+            let allowed = &pods[..pods.len().min(allowed)];
+            let (placed, stop) = self.place_social(class, allowed, scope, run);
+            if stop.is_some() {
+                return (placed, stop);
+            }
+            placed
+        } else {
+            let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
+            let mut count = pods.len().min(allowed).min(room);
+            let picks = self.picks(class, &mut count, more, scope, branch, run);
+            self.take_room(class, &pods[..count], &picks, run);
+            count
+        };
         if count == pods.len() {
             return (count, None);
         }
