@@ -7,6 +7,7 @@ mod pick;
 mod run;
 mod search;
 mod slices;
+mod social;
 mod spread;
 mod wake;
 
