@@ -2,6 +2,7 @@
 //! before anybody sees it; why it failed is told from the moment of failure. Here: what is asked
 //! and answered, and the gates before placement.
 
+mod balance;
 mod branch;
 mod pick;
 mod run;

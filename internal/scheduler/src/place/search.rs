@@ -107,6 +107,9 @@ impl Scheduler {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
             return self.place_in(branch, scope, run, budget);
         }
+        if self.place_balanced(branch, scope, run) {
+            return Ok(());
+        }
         let from = run.placed.len();
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         branch.needs(&mut needs);
@@ -294,7 +297,7 @@ impl Scheduler {
     }
 
     /// The domains of a level within a scope; a scope that is narrower itself is its own.
-    fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
+    pub(super) fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
         let tree = &self.topology;
         let narrow = match scope {
             Scope::All => false,
@@ -381,8 +384,12 @@ impl Scheduler {
             self.place_branch(child, scope, run, budget)?;
         }
         self.place_own(branch, scope, run)?;
+        // More of those that need not start come when everybody has the minimum.
         let mut quorum = branch.quorum;
         for child in branch.children.iter().filter(|child| !child.must) {
+            if quorum == 0 {
+                break;
+            }
             match self.place_branch(child, scope, run, budget) {
                 Ok(()) => quorum = quorum.saturating_sub(1),
                 Err(stop) => worst = Some(stop.or(worst)),
@@ -395,7 +402,7 @@ impl Scheduler {
         let mut short = branch.least.saturating_sub(run.placed.len() - from);
         if short > 0 {
             run.scopes.insert(branch.id, scope);
-            self.fill_up(branch, &mut short, run, &mut worst);
+            self.fill_up(branch, scope, &mut short, run, &mut worst, budget);
         }
         match short {
             0 => Ok(()),
@@ -407,28 +414,45 @@ impl Scheduler {
     fn fill_up(
         &mut self,
         branch: &Branch,
+        outer: Scope,
         short: &mut usize,
         run: &mut Run,
         worst: &mut Option<Stop>,
+        budget: &mut Budget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
+            let wide = self.bounds(branch, scope, outer);
+            let both = [scope, wide];
             for batch in &branch.own.others {
-                let rest = self.unplaced(&batch.pods, run);
-                let rest = &rest[..rest.len().min(*short)];
-                if rest.is_empty() {
-                    continue;
-                }
-                let (placed, stop) = self.place_pods(batch.class, rest, 0, scope, branch, run);
-                *short -= placed;
-                if let Some(stop) = stop {
-                    *worst = Some(stop.or(worst.take()));
+                for place in &both[usize::from(scope == wide)..] {
+                    let rest = self.unplaced(&batch.pods, run);
+                    let rest = &rest[..rest.len().min(*short)];
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
+                    *short -= placed;
+                    if let Some(stop) = stop {
+                        *worst = Some(stop.or(worst.take()));
+                    }
                 }
             }
         }
+        let inner = run.scopes.get(&branch.id).copied();
+        let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
         for child in &branch.children {
-            if *short > 0 {
-                self.fill_up(child, short, run, worst);
+            if *short == 0 {
+                return;
             }
+            if !child.must && !run.scopes.contains_key(&child.id) {
+                let from = run.placed.len();
+                if let Err(stop) = self.place_branch(child, inner, run, budget) {
+                    *worst = Some(stop.or(worst.take()));
+                    continue;
+                }
+                *short = short.saturating_sub(run.placed.len() - from);
+            }
+            self.fill_up(child, inner, short, run, worst, budget);
         }
     }
 

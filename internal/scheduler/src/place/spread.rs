@@ -80,7 +80,7 @@ impl Scheduler {
     }
 
     /// Along the network, so that neighbours in rank are neighbours there.
-    fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
+    pub(super) fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
         if picks.len() > 1 {
             picks.sort_by_key(|(at, _)| (self.topology.along(*at), self.nodes[*at].rank));
         }
