@@ -139,7 +139,12 @@ impl Scheduler {
             return;
         };
         let key = told.key.clone();
-        let class = self.classes.join(told.spec, &mut self.names);
+        let class = self.classes.join(
+            told.spec,
+            &key.namespace,
+            pod.metadata.labels.as_ref(),
+            &mut self.names,
+        );
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -267,6 +272,9 @@ impl Scheduler {
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         let demand = self.classes.get(pod.class).demand().clone();
         let times = if up { 1 } else { -1 };
+        if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
+            self.meet(&key.namespace, &pod.labels, pod.class, at, up);
+        }
         let gang = self.gangs.entry(pod.gang.clone()).or_default();
         if up {
             gang.members.insert(key.clone());

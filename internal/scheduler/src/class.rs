@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
 use serde::Serialize;
 
+use crate::filter::neighbours::Manners;
 use crate::resource::{Demand, Names};
 
 /// A class's place in the table. Depends on the order of events: nothing may be decided by it.
@@ -30,26 +31,8 @@ struct Key {
     /// Node affinity and tolerations as JSON: compared, never read.
     affinity: String,
     tolerations: String,
-    unmet: Option<Unmet>,
-}
-
-/// A required constraint that this scheduler does not decide; pods with one wait and say so
-/// rather than run where they must not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Unmet {
-    PodAffinity,
-    TopologySpread,
-}
-
-impl Unmet {
-    pub(crate) fn words(self) -> &'static str {
-        match self {
-            Unmet::PodAffinity => "required inter-pod affinity or anti-affinity",
-            Unmet::TopologySpread => {
-                "a required topology spread (whenUnsatisfiable: DoNotSchedule)"
-            }
-        }
-    }
+    /// What it asks of other pods, in the namespace that it asks from: compared, never read.
+    manners: String,
 }
 
 /// One class.
@@ -58,6 +41,7 @@ pub(crate) struct Class {
     key: Key,
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
+    manners: Option<Box<Manners>>,
     members: usize,
 }
 
@@ -74,8 +58,9 @@ impl Class {
         &self.key.selector
     }
 
-    pub(crate) fn unmet(&self) -> Option<Unmet> {
-        self.key.unmet
+    /// What it asks of the pods around it; none if it does not care.
+    pub(crate) fn manners(&self) -> Option<&Manners> {
+        self.manners.as_deref()
     }
 }
 
@@ -89,7 +74,14 @@ pub(crate) struct Classes {
 
 impl Classes {
     /// The class of such pods, with one member more.
-    pub(crate) fn join(&mut self, spec: &k8s::PodSpec, names: &mut Names) -> ClassIx {
+    pub(crate) fn join(
+        &mut self,
+        spec: &k8s::PodSpec,
+        namespace: &str,
+        labels: Option<&BTreeMap<String, String>>,
+        names: &mut Names,
+    ) -> ClassIx {
+        let manners = Manners::read(spec, namespace, labels);
         let affinity = spec
             .affinity
             .as_ref()
@@ -105,7 +97,7 @@ impl Classes {
             } else {
                 text(&tolerations)
             },
-            unmet: unmet(spec),
+            manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {
@@ -117,6 +109,7 @@ impl Classes {
             key: key.clone(),
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
+            manners,
             members: 1,
         };
         let ix = self.free.pop().unwrap_or_else(|| {
@@ -152,6 +145,14 @@ impl Classes {
         true
     }
 
+    /// Does some class ask about a term of this text?
+    pub(crate) fn asks_about(&self, term: &str) -> bool {
+        let manners = self.table.iter().flatten().filter_map(Class::manners);
+        manners
+            .into_iter()
+            .any(|manners| manners.terms.contains_key(term))
+    }
+
     pub(crate) fn get(&self, ix: ClassIx) -> &Class {
         self.table[ix]
             .as_ref()
@@ -176,29 +177,4 @@ fn need(spec: &k8s::PodSpec) -> Need {
     } else {
         Need::Process
     }
-}
-
-fn unmet(spec: &k8s::PodSpec) -> Option<Unmet> {
-    let affinity = spec.affinity.as_ref();
-    let with = affinity
-        .and_then(|a| a.pod_affinity.as_ref())
-        .and_then(|a| {
-            a.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    let without = affinity
-        .and_then(|a| a.pod_anti_affinity.as_ref())
-        .and_then(|a| {
-            a.required_during_scheduling_ignored_during_execution
-                .as_ref()
-        });
-    if with.is_some_and(|terms| !terms.is_empty()) || without.is_some_and(|terms| !terms.is_empty())
-    {
-        return Some(Unmet::PodAffinity);
-    }
-    let spread = spec.topology_spread_constraints.iter().flatten();
-    spread
-        .into_iter()
-        .any(|constraint| constraint.when_unsatisfiable == "DoNotSchedule")
-        .then_some(Unmet::TopologySpread)
 }

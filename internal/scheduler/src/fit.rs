@@ -210,6 +210,27 @@ impl View {
         }
     }
 
+    /// Nodes without room for even one, by what they lack.
+    pub(crate) fn full(&self) -> impl Iterator<Item = (Ix, usize)> {
+        let mut short = std::collections::BTreeMap::new();
+        for standing in &self.standings {
+            let Standing::Short(set) = standing else {
+                continue;
+            };
+            let mut rest = *set;
+            while rest != 0 {
+                *short.entry(rest.trailing_zeros() as Ix).or_insert(0) += 1;
+                rest &= rest - 1;
+            }
+        }
+        short.into_iter()
+    }
+
+    /// Nodes with room, the best first.
+    pub(crate) fn with_room(&self) -> impl Iterator<Item = (Key, NodeIx)> + '_ {
+        self.holds.iter().copied()
+    }
+
     /// The best tier of any node with room.
     pub(crate) fn first_tier(&self) -> i64 {
         self.holds.first().map_or(0, |(key, _)| key.tier)

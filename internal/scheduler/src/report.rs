@@ -1,10 +1,13 @@
 //! Why a gang waits, in words and numbers: from what stopped it to the report that people read.
 //! Decides nothing.
 
+use std::collections::BTreeMap;
+
 use resources::amounts::quantity_of;
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
+use crate::filter::Snub;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
 use crate::resource::{Ix, PODS};
@@ -53,6 +56,11 @@ pub(crate) struct Obstacle {
 impl Obstacle {
     pub(crate) fn possible(&self) -> usize {
         self.possible
+    }
+
+    /// Is it that all nodes together have too little room, whatever the network?
+    pub(crate) fn is_plain_room(&self) -> bool {
+        self.room && self.verdict != Verdict::TopologyUnsatisfied
     }
 
     /// Could only more room help?
@@ -134,16 +142,6 @@ impl Obstacle {
     /// Adds why nobody is evicted.
     pub(crate) fn no_evictions(&mut self, why: &str) {
         self.evictions = format!("nothing is evicted for it: {why}");
-    }
-
-    pub(crate) fn undecided(what: &str, have: usize) -> Obstacle {
-        let mut obstacle = Obstacle::new(
-            Verdict::NoNodeFits,
-            format!("a member has {what}, which this scheduler does not place by"),
-            "leave it out, or make it preferred".into(),
-        );
-        obstacle.possible = have;
-        obstacle
     }
 }
 
@@ -359,6 +357,43 @@ impl Scheduler {
                 view.empty
             ));
         }
+        obstacle
+    }
+
+    /// Nodes with room that are closed to a member because of other pods: so many for each of
+    /// these reasons. The class's view must be fresh.
+    pub(crate) fn snubbed(
+        &self,
+        class: ClassIx,
+        snubs: &BTreeMap<Snub, usize>,
+        missing: usize,
+        possible: usize,
+    ) -> Obstacle {
+        let mut obstacle = self.no_room(class, missing, possible);
+        let Some(view) = self.views.get(&class) else {
+            return obstacle;
+        };
+        let count = |reason: String, nodes: usize| ReasonCount { reason, nodes };
+        let closed: usize = snubs.values().sum();
+        let of_snubs = snubs.iter().map(|(s, n)| count(s.words().to_owned(), *n));
+        let refused = view.tally.refused();
+        let of_refusals = refused.map(|(refusal, n)| count(refusal.words().to_owned(), n));
+        let of_room = view.full().map(|(ix, n)| count(self.shortage(ix), n));
+        obstacle.per_reason = of_snubs.chain(of_refusals).chain(of_room).collect();
+        obstacle
+            .per_reason
+            .sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        let nodes = if closed == 1 {
+            "node has"
+        } else {
+            "nodes have"
+        };
+        obstacle.verdict = Verdict::NoNodeFits;
+        obstacle.room = false;
+        obstacle.binding =
+            format!("{closed} {nodes} room, and other pods keep a member off all of them");
+        let remedies: Vec<&str> = snubs.keys().map(|snub| snub.remedy()).collect();
+        obstacle.would_fit = remedies.join("; or ");
         obstacle
     }
 

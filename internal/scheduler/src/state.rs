@@ -9,6 +9,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::evict::{Likeness, VictimKey};
+use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::line::{LineKey, Standing};
@@ -156,6 +157,7 @@ pub struct Scheduler {
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
     pub(crate) topology: Tree,
+    pub(crate) neighbours: Neighbours,
     /// How often something was given back or allowed: what may help whoever waits for no room.
     pub(crate) eased: u64,
     /// Answers given anew in this plan for their wording's sake.
@@ -168,6 +170,7 @@ impl Scheduler {
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
             topology: Tree::new(&config.topology),
+            neighbours: Neighbours::default(),
             eased: 0,
             reworded: 0,
             config,

@@ -209,25 +209,6 @@ fn preferred_affinity_and_soft_taints_choose_among_nodes_that_fit() {
 }
 
 #[test]
-fn constraints_that_are_not_decided_wait_and_say_so() {
-    let anti = json!({"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "kubernetes.io/hostname"}]}});
-    let spread =
-        json!([{"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule"}]);
-    for (field, value) in [("affinity", anti), ("topologySpreadConstraints", spread)] {
-        let mut s = scheduler();
-        s.apply(node("n1", 8));
-        s.apply(pod_with("p", None, 0, spec(field, value)));
-        let plan = s.plan(now());
-        assert!(plan.binds.is_empty());
-        assert!(
-            report(&plan, "p")
-                .binding
-                .ends_with("which this scheduler does not place by")
-        );
-    }
-}
-
-#[test]
 fn pods_on_a_node_that_is_not_known_yet_are_counted_when_it_comes() {
     let mut s = scheduler();
     s.apply(pod_with("early", None, 3, |pod| {

@@ -255,4 +255,6 @@ fn a_gang_that_changes_its_queue_takes_its_account_along() {
     s.apply(group_with("g", 2, |g| g["spec"]["queue"] = json!("b")));
     assert_eq!(s.view().queues["a"].allocated.get("nvidia.com/gpu"), 0);
     assert_eq!(s.view().queues["b"].allocated.get("nvidia.com/gpu"), 2);
+    assert_eq!(s.view().queues["a"].requested.get("nvidia.com/gpu"), 0);
+    assert_eq!(s.view().queues["b"].requested.get("nvidia.com/gpu"), 2);
 }

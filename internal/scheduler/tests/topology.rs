@@ -622,3 +622,21 @@ fn a_blocked_gang_is_tried_again_when_room_comes_back_and_not_before() {
     let started: BTreeSet<String> = bound(&s.plan(now())).into_keys().collect();
     assert_eq!(started.len(), 32);
 }
+
+#[test]
+fn a_balanced_gang_gets_equal_shares_of_as_few_domains() {
+    let mut s = cluster();
+    for rack in ["r1", "r2", "r3"] {
+        for n in 0..2 {
+            s.apply(at("a", rack, n, 4));
+        }
+    }
+    let balanced = json!({"preferred": RACK, "balanced": true});
+    topo_gang(&mut s, "g", 12, 1, balanced);
+    let plan = s.plan(now());
+    assert_eq!(
+        spots(&plan, "g", 2).values().copied().collect::<Vec<_>>(),
+        [6, 6]
+    );
+    assert!(spots(&plan, "g", 3).values().all(|n| *n == 3));
+}

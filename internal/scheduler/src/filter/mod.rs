@@ -2,6 +2,7 @@
 //! and its words for them, and the kinds of pods that a node can run. Room is judged elsewhere.
 
 mod affinity;
+pub(crate) mod neighbours;
 mod taints;
 
 use k8s_openapi::api::core::v1 as k8s;
@@ -87,17 +88,53 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
         Need::Process if !offer.runtimes.process => return Some(Refusal::NoProcesses),
         Need::Image | Need::Process => {}
     }
-    let selected = class
-        .selector()
-        .iter()
-        .all(|(key, value)| offer.labels.get(key) == Some(value));
-    if !selected || !required(class, node, offer) {
+    if !selected(class, node, offer) {
         return Some(Refusal::Affinity);
     }
     if taints::untolerated(&class.tolerations, &offer.taints) {
         return Some(Refusal::Taint);
     }
     None
+}
+
+/// May the class be on the node by its own selector and affinity?
+pub(crate) fn selected(class: &Class, node: &Node, offer: &Offer) -> bool {
+    let mut labels = class.selector().iter();
+    labels.all(|(key, value)| offer.labels.get(key) == Some(value)) && required(class, node, offer)
+}
+
+/// Why a node with room is closed to one pod because of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Snub {
+    Affinity,
+    AntiAffinity,
+    KeptAway,
+    Spread,
+    Ports,
+}
+
+impl Snub {
+    /// The reason as kube-scheduler words it.
+    pub(crate) fn words(self) -> &'static str {
+        match self {
+            Snub::Affinity => "node(s) didn't match pod affinity rules",
+            Snub::AntiAffinity => "node(s) didn't match pod anti-affinity rules",
+            Snub::KeptAway => "node(s) didn't satisfy existing pods anti-affinity rules",
+            Snub::Spread => "node(s) didn't match pod topology spread constraints",
+            Snub::Ports => "node(s) didn't have free ports for the requested pod ports",
+        }
+    }
+
+    /// What a person could change about it.
+    pub(crate) fn remedy(self) -> &'static str {
+        match self {
+            Snub::Affinity => "pods that it wants to be with, where there is room",
+            Snub::AntiAffinity => "nodes without the pods that it avoids",
+            Snub::KeptAway => "nodes without pods that avoid it",
+            Snub::Spread => "room where fewer of its kind are, or a larger maxSkew",
+            Snub::Ports => "nodes where its host ports are free",
+        }
+    }
 }
 
 fn required(class: &Class, node: &Node, offer: &Offer) -> bool {

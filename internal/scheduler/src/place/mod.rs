@@ -8,6 +8,7 @@ mod pick;
 mod run;
 mod search;
 mod slices;
+mod social;
 mod spread;
 mod wake;
 

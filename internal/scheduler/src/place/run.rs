@@ -1,7 +1,7 @@
 //! One attempt under way: taking room for members, giving it back, and noting at the end what was
 //! placed. The only place where an attempt changes the state.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
@@ -63,7 +63,7 @@ impl Stop {
 pub(super) struct Run {
     pub(super) payer: Payer,
     /// Nodes that members of the gang are on: the first to be looked at for the next.
-    pub(super) own: Vec<NodeIx>,
+    pub(super) own: BTreeSet<NodeIx>,
     pub(super) placed: Vec<Placement>,
     /// Members that were there before.
     pub(super) have: usize,
@@ -120,6 +120,7 @@ impl Scheduler {
             for pod in chunk {
                 let devices = self.choose_devices(*at, gpus);
                 self.occupy(*at, &demand, &devices);
+                self.meet_member(pod, class, *at, true);
                 run.placed.push(Placement {
                     pod: pod.clone(),
                     node: *at,
@@ -129,9 +130,7 @@ impl Scheduler {
             }
             self.queues.charge(run.payer, &demand, chunk.len() as i64);
             self.touch(*at);
-            if run.own.last() != Some(at) && !run.own.contains(at) {
-                run.own.push(*at);
-            }
+            run.own.insert(*at);
         }
     }
 
@@ -170,6 +169,7 @@ impl Scheduler {
             };
             let demand = self.classes.get(placement.class).demand().clone();
             self.vacate(placement.node, &demand, &placement.devices);
+            self.meet_member(&placement.pod, placement.class, placement.node, false);
             self.queues.charge(run.payer, &demand, -1);
             self.touch(placement.node);
         }

@@ -53,14 +53,8 @@ impl Scheduler {
     /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
     /// anything.
     fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
-        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
+        let mut needs = BTreeMap::new();
         root.needs(&mut needs);
-        root.wants(&mut wants);
-        for class in wants.keys() {
-            if let Some(unmet) = self.classes.get(*class).unmet() {
-                return Err(Obstacle::undecided(unmet.words(), run.have));
-            }
-        }
         let mut possible = run.have;
         let mut worst: Option<(ClassIx, usize)> = None;
         for (class, need) in &needs {
@@ -601,10 +595,20 @@ impl Scheduler {
         }
         let demand = self.classes.get(class).demand().clone();
         let (allowed, bound) = self.allowance(run, &demand);
-        let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
-        let mut count = pods.len().min(allowed).min(room);
-        let picks = self.picks(class, &mut count, more, scope, branch, run);
-        self.take_room(class, &pods[..count], &picks, run);
+        let count = if self.is_social(class, &pods[0]) {
+            let allowed = &pods[..pods.len().min(allowed)];
+            let (placed, stop) = self.place_social(class, allowed, scope, run);
+            if stop.is_some() {
+                return (placed, stop);
+            }
+            placed
+        } else {
+            let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
+            let mut count = pods.len().min(allowed).min(room);
+            let picks = self.picks(class, &mut count, more, scope, branch, run);
+            self.take_room(class, &pods[..count], &picks, run);
+            count
+        };
         if count == pods.len() {
             return (count, None);
         }

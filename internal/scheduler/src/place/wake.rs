@@ -11,7 +11,7 @@ use crate::state::Scheduler;
 use super::Attempt;
 
 /// How many answers are given anew in one plan only because their wording may be out of date.
-const REWORDED_MAX: usize = 64;
+const REWORDED_MAX: usize = 8;
 
 /// A blocked gang's answer and what it waits for.
 #[derive(Clone, Debug)]
@@ -53,12 +53,38 @@ impl Scheduler {
             }
             reworded |= view.changed > clock;
         }
+        if reworded && let Some(obstacle) = self.same_in_new_words(key) {
+            return Some(obstacle);
+        }
         if reworded && self.reworded < REWORDED_MAX {
             self.reworded += 1;
             return None;
         }
         let parked = self.gangs.get(key)?.parked.as_ref()?;
         Some(parked.obstacle.clone())
+    }
+
+    /// The answer of a gang of one class that all nodes together have too little room for, as the
+    /// room is now: what an attempt would say, without looking at each member.
+    fn same_in_new_words(&mut self, key: &GangKey) -> Option<Obstacle> {
+        let gang = self.gangs.get(key)?;
+        let parked = gang.parked.as_ref()?;
+        let ([class], true) = (&parked.classes[..], parked.obstacle.is_plain_room()) else {
+            return None;
+        };
+        let (class, have) = (*class, gang.total.have());
+        let need = gang.minimum(key).saturating_sub(have);
+        let room = usize::try_from(self.views.get(&class)?.room).unwrap_or(usize::MAX);
+        if room >= need {
+            return None;
+        }
+        let obstacle = self.no_room(class, need - room, have + room);
+        let clock = self.clock;
+        let parked = self.gangs.get_mut(key)?.parked.as_mut()?;
+        parked.obstacle = obstacle.clone();
+        parked.clock = clock;
+        parked.report = None;
+        Some(obstacle)
     }
 
     /// The report on a gang that gave the same answer, if it was made for the same place.
