@@ -237,9 +237,7 @@ fn reclaim(nodes: usize) -> Option<Figure> {
     let mut fresh = Scheduler::new(Config::default());
     (0..nodes).for_each(|i| fresh.apply(crate::world::node(i)));
     let all = nodes * GPUS_EACH;
-    let deserved = |gpus: usize| {
-        json!({"deserved": {"nvidia.com/gpu": gpus.to_string(), "cpu": "10000000", "memory": "100000Ti"}})
-    };
+    let deserved = |gpus: usize| json!({"deserved": {"nvidia.com/gpu": gpus.to_string(), "cpu": "10000000", "memory": "100000Ti"}});
     fresh.apply(queue_named("greedy", deserved(victims - wanted)));
     fresh.apply(queue_named("entitled", deserved(all - victims + wanted)));
     let pods = Pods::new();

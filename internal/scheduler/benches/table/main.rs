@@ -74,6 +74,11 @@ fn main() {
             .iter()
             .map(|nodes| (case.run)(*nodes).map_or("-".into(), Figure::words))
             .collect();
-        println!("| {} | {} | {} |", case.name, case.target, cells.join(" | "));
+        println!(
+            "| {} | {} | {} |",
+            case.name,
+            case.target,
+            cells.join(" | ")
+        );
     }
 }

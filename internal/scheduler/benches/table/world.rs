@@ -78,7 +78,10 @@ pub fn queue(i: usize) -> Event {
         5..INNER => Some(format!("queue-{}", i % 5)),
         _ => Some(format!("queue-{}", 5 + i % 10)),
     };
-    queue_named(&format!("queue-{i}"), json!({"weight": 1, "parent": parent}))
+    queue_named(
+        &format!("queue-{i}"),
+        json!({"weight": 1, "parent": parent}),
+    )
 }
 
 pub fn queue_named(name: &str, spec: Value) -> Event {

@@ -117,6 +117,7 @@ impl Scheduler {
             return false;
         };
         let inside = self.nodes_of(balance);
+        let mut last = inside.first().copied();
         for (_, batch) in batches {
             for pod in &batch.pods {
                 self.refresh(batch.class);
@@ -129,15 +130,12 @@ impl Scheduler {
                     return false;
                 }
                 self.take_room(batch.class, std::slice::from_ref(pod), &[(at, 1)], run);
+                last = Some(at);
             }
         }
         self.refresh(main.class);
         let found = self.balances(main.class, count, scope, level, layers);
-        let first = inside.first().copied();
-        let same = |balance: &&Balance| {
-            let nodes = self.nodes_of(balance);
-            run.own.last().or(first.as_ref()).is_some_and(|at| nodes.contains(at))
-        };
+        let same = |balance: &&Balance| last.is_some_and(|at| self.nodes_of(balance).contains(&at));
         let Some(balance) = found.iter().find(same) else {
             return false;
         };
@@ -151,8 +149,12 @@ impl Scheduler {
         layers: &Layers,
         run: &mut Run,
     ) -> bool {
+        let social = batch
+            .pods
+            .first()
+            .is_some_and(|pod| self.is_social(batch.class, pod));
         let demand = self.classes.get(batch.class).demand().clone();
-        if self.allowance(run, &demand).0 < batch.pods.len() {
+        if social || self.allowance(run, &demand).0 < batch.pods.len() {
             return false;
         }
         let count = batch.pods.len() as u64;

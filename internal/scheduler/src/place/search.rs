@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
+use crate::fit::View;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::report::Obstacle;
@@ -189,6 +190,8 @@ impl Scheduler {
         let mixed = view.is_mixed();
         let slices = (!branch.wish.slices.is_empty()).then_some(&branch.wish.slices);
         let least = branch.least as u64;
+        // A single pod is together wherever it goes: it leaves the widest domains whole.
+        let single = branch.wish.required.is_none() && wants.values().sum::<usize>() == 1;
         let mut weighed: Vec<_> = places
             .into_iter()
             .filter(|place| holds(needs, *place))
@@ -212,6 +215,11 @@ impl Scheduler {
                     away,
                     !holds(wants, place),
                     tier,
+                    if single {
+                        self.rooms_around(view, place)
+                    } else {
+                        Vec::new()
+                    },
                     room,
                     self.order_of(place),
                     place,
@@ -219,12 +227,25 @@ impl Scheduler {
             })
             .collect();
         // Where not all that is wanted fits, the roomiest comes nearest to it.
-        weighed.sort_unstable_by_key(|(away, short, tier, room, order, _)| {
+        weighed.sort_by_cached_key(|(away, short, tier, around, room, order, _)| {
             let tight = if *short { u64::MAX - room } else { *room };
-            (*away, *tier, *short, tight, *order)
+            (*away, *tier, *short, around.clone(), tight, *order)
         });
         weighed.truncate(TRIES_MAX);
         weighed.into_iter().map(|(.., place)| place).collect()
+    }
+
+    /// How much the domains around a place hold, the widest first.
+    fn rooms_around(&self, view: &View, place: Scope) -> Vec<u64> {
+        let home = match place {
+            Scope::All => None,
+            Scope::Domain(at) => self.topology.domain(at).parent,
+            Scope::Host(at) => self.topology.home(at),
+        };
+        let around = home.into_iter().flat_map(|home| self.topology.above(home));
+        let mut rooms: Vec<u64> = around.map(|at| view.sum(at)).collect();
+        rooms.reverse();
+        rooms
     }
 
     /// Is there room for as many of the part as it must have, of whatever classes?

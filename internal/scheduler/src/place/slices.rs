@@ -235,7 +235,14 @@ impl Scheduler {
     }
 
     /// Within one slice domain: its pods among what is below, in slices of the next layer.
-    pub(super) fn split(&self, view: &View, item: Item, n: u64, layers: &Layers, taken: &mut Taken) -> bool {
+    pub(super) fn split(
+        &self,
+        view: &View,
+        item: Item,
+        n: u64,
+        layers: &Layers,
+        taken: &mut Taken,
+    ) -> bool {
         match item {
             Item::Node(at) => {
                 let used = taken.entry(at).or_default();
