@@ -14,7 +14,7 @@ use crate::topology::{DomainIx, Level};
 use super::branch::{Batch, Branch};
 use super::pick;
 use super::run::Run;
-use super::search::Scope;
+use super::scope::Scope;
 use super::slices::{Layers, Taken};
 use super::spread::Item;
 

@@ -6,6 +6,7 @@ mod balance;
 mod branch;
 mod pick;
 mod run;
+mod scope;
 mod search;
 mod slices;
 mod social;

@@ -5,30 +5,20 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::fit::View;
-use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
-use crate::topology::{DomainIx, Level};
+use crate::topology::Level;
 
 use super::branch::{Branch, Wanted};
 use super::run::{Run, Stop};
+use super::scope::Scope;
 
 /// How many domains of one level are tried for one part. Only parts with several classes or
 /// sub-groups can fail in a domain that has room enough for each class.
 const TRIES_MAX: usize = 24;
 /// How many domains are tried in one attempt, over all parts.
 const TRIES_IN_ALL: usize = 256;
-
-/// Where something may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    /// Anywhere.
-    All,
-    Domain(DomainIx),
-    Host(NodeIx),
-}
 
 /// What is left to be tried.
 struct Budget(usize);
@@ -79,16 +69,6 @@ impl Scheduler {
     fn hardness(&self, class: ClassIx) -> Vec<(u8, i64)> {
         let demand = self.classes.get(class).demand();
         demand.0.iter().map(|(ix, n)| (*ix, -n)).rev().collect()
-    }
-
-    /// How many pods of a class there is room for.
-    pub(super) fn room(&mut self, class: ClassIx, scope: Scope) -> u64 {
-        self.refresh(class);
-        self.views.get(&class).map_or(0, |view| match scope {
-            Scope::All => view.room,
-            Scope::Domain(at) => view.sum(at),
-            Scope::Host(at) => u64::from(view.holds(at)),
-        })
     }
 
     /// Places a part's minimum within a scope, or nothing of it.
@@ -235,19 +215,6 @@ impl Scheduler {
         weighed.into_iter().map(|(.., place)| place).collect()
     }
 
-    /// How much the domains around a place hold, the widest first.
-    fn rooms_around(&self, view: &View, place: Scope) -> Vec<u64> {
-        let home = match place {
-            Scope::All => None,
-            Scope::Domain(at) => self.topology.domain(at).parent,
-            Scope::Host(at) => self.topology.home(at),
-        };
-        let around = home.into_iter().flat_map(|home| self.topology.above(home));
-        let mut rooms: Vec<u64> = around.map(|at| view.sum(at)).collect();
-        rooms.reverse();
-        rooms
-    }
-
     /// Is there room for as many of the part as it must have, of whatever classes?
     fn holds_in_all(
         &self,
@@ -290,79 +257,6 @@ impl Scheduler {
             )
         });
         most.map(|(class, _)| *class)
-    }
-
-    /// The domain of a level in which most of a part's running members are.
-    pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<Scope> {
-        let mut members: BTreeMap<Scope, usize> = BTreeMap::new();
-        for (at, n) in &branch.on {
-            let place = if level == self.topology.host() {
-                Some(Scope::Host(*at))
-            } else {
-                self.topology.domain_of(*at, level).map(Scope::Domain)
-            };
-            if let Some(place) = place {
-                *members.entry(place).or_default() += n;
-            }
-        }
-        members
-            .into_iter()
-            .max_by_key(|(place, n)| (*n, std::cmp::Reverse(self.order_of(*place))))
-            .map(|(place, _)| place)
-    }
-
-    /// The domains of a level within a scope; a scope that is narrower itself is its own.
-    pub(super) fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
-        let tree = &self.topology;
-        let narrow = match scope {
-            Scope::All => false,
-            Scope::Domain(at) => tree.domain(at).level >= level,
-            Scope::Host(_) => true,
-        };
-        if narrow {
-            return vec![scope];
-        }
-        if level == tree.host() {
-            return match scope {
-                Scope::All => self
-                    .node_index
-                    .values()
-                    .map(|at| Scope::Host(*at))
-                    .collect(),
-                Scope::Domain(at) => {
-                    let mut nodes = Vec::new();
-                    tree.all_nodes(at, &mut nodes);
-                    nodes.into_iter().map(Scope::Host).collect()
-                }
-                Scope::Host(_) => vec![scope],
-            };
-        }
-        let all = tree.at_level(level).iter().copied();
-        all.filter(|at| match scope {
-            Scope::Domain(outer) => tree.within(*at, outer),
-            _ => true,
-        })
-        .map(Scope::Domain)
-        .collect()
-    }
-
-    fn lies_in(&self, inner: Scope, outer: Scope) -> bool {
-        match (inner, outer) {
-            (_, Scope::All) => true,
-            (Scope::All, _) => false,
-            (Scope::Domain(inner), Scope::Domain(outer)) => self.topology.within(inner, outer),
-            (Scope::Host(at), Scope::Domain(outer)) => self.topology.holds(outer, at),
-            (Scope::Host(a), Scope::Host(b)) => a == b,
-            (Scope::Domain(_), Scope::Host(_)) => false,
-        }
-    }
-
-    fn order_of(&self, place: Scope) -> u32 {
-        match place {
-            Scope::All => 0,
-            Scope::Domain(at) => self.topology.domain(at).order,
-            Scope::Host(at) => self.topology.along(at),
-        }
     }
 
     /// Places a part's minimum right here, or nothing of it.
@@ -570,26 +464,6 @@ impl Scheduler {
             let inner = run.scopes.get(&branch.id).copied();
             let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
             self.place_rest(child, inner, run, stopped, budget);
-        }
-    }
-
-    /// How far a part may reach whose minimum is in a scope: its required domain, or what bounds
-    /// the part that it belongs to.
-    fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
-        let Some(level) = branch.wish.required else {
-            return outer;
-        };
-        match scope {
-            Scope::Domain(at) => {
-                let mut above = self.topology.above(at);
-                let wide = above.find(|up| self.topology.domain(*up).level == level);
-                Scope::Domain(wide.unwrap_or(at))
-            }
-            Scope::Host(at) => {
-                let wide = self.topology.domain_of(at, level);
-                wide.map_or(scope, Scope::Domain)
-            }
-            Scope::All => scope,
         }
     }
 

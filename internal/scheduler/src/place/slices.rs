@@ -13,7 +13,7 @@ use crate::topology::Level;
 use super::branch::Branch;
 use super::pick::{self, Weighed};
 use super::run::Run;
-use super::search::Scope;
+use super::scope::Scope;
 use super::spread::Item;
 
 /// Layers of slices, outermost first.

@@ -13,7 +13,7 @@ use crate::topology::DomainIx;
 use super::branch::Branch;
 use super::pick::{self, Weighed};
 use super::run::Run;
-use super::search::Scope;
+use super::scope::Scope;
 
 /// A node, or a domain that is not opened up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
