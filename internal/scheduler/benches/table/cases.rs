@@ -17,7 +17,7 @@ const RUNS: usize = 5;
 const SHORT_RUNS: usize = 25;
 const GANG_MAX: usize = 512;
 
-pub fn all() -> Vec<Case> {
+pub(crate) fn all() -> Vec<Case> {
     vec![
         Case {
             word: "first",
@@ -141,7 +141,7 @@ fn large_gang_refused(nodes: usize) -> Option<Figure> {
     let time = median(RUNS, || {
         let mut scheduler = fresh.clone();
         let (time, plan) = timed(|| scheduler.plan(NOW));
-        assert!(plan.binds.is_empty() && plan.reports.iter().count() == 1);
+        assert!(plan.binds.is_empty() && plan.reports.len() == 1);
         time
     });
     Some(Figure::Time(time))
@@ -335,7 +335,7 @@ fn memory(nodes: usize) -> Option<Figure> {
     let mut scheduler = Scheduler::new(Config::default());
     tell_everything(nodes, |event| scheduler.apply(event));
     let plan = scheduler.plan(NOW);
-    let waiting = plan.reports.iter().count();
+    let waiting = plan.reports.len();
     drop(plan);
     println!("bytes {}", resident() - before);
     eprintln!("{waiting} gangs wait");

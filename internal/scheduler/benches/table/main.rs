@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// What was measured: time, or bytes.
 #[derive(Clone, Copy)]
-pub enum Figure {
+pub(crate) enum Figure {
     Time(Duration),
     Bytes(u64),
     /// Pods placed, and in what time.
@@ -40,13 +40,13 @@ fn time_words(time: Duration) -> String {
 }
 
 /// One row of the table.
-pub struct Case {
+pub(crate) struct Case {
     /// A word to choose it by.
-    pub word: &'static str,
-    pub name: &'static str,
-    pub target: &'static str,
+    pub(crate) word: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) target: &'static str,
     /// Measures it on so many nodes; none where the case needs more of them.
-    pub run: fn(usize) -> Option<Figure>,
+    pub(crate) run: fn(usize) -> Option<Figure>,
 }
 
 fn chosen(name: &str) -> Option<Vec<String>> {

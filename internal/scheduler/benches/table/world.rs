@@ -9,51 +9,51 @@ use resources::kinds::{PodGroup, Queue};
 use scheduler::Event;
 use serde_json::{Value, json};
 
-pub const GPUS_EACH: usize = 8;
+pub(crate) const GPUS_EACH: usize = 8;
 const RACK: usize = 16;
 const RACKS_A_SPINE: usize = 16;
 const SPINES_A_ZONE: usize = 10;
 /// Queues in three levels; the first few have others below them.
-pub const QUEUES: usize = 50;
+pub(crate) const QUEUES: usize = 50;
 const INNER: usize = 15;
 /// How many shapes of pods there are.
 const SHAPES: usize = 8;
-pub const ZONE: &str = "topology.kubernetes.io/zone";
-pub const SPINE: &str = "muster.io/spine";
+pub(crate) const ZONE: &str = "topology.kubernetes.io/zone";
+pub(crate) const SPINE: &str = "muster.io/spine";
 
 fn read<T: serde::de::DeserializeOwned>(value: Value) -> T {
     serde_json::from_value(value).expect("the benchmark's objects are well formed")
 }
 
 /// What this thread has worked so far.
-pub fn worked() -> Duration {
+pub(crate) fn worked() -> Duration {
     let time = clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).expect("Linux has this clock");
     Duration::from(time)
 }
 
 /// How long something takes, and what comes of it.
-pub fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
+pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (Duration, T) {
     let before = worked();
     let done = work();
     (worked() - before, done)
 }
 
 /// The median of some runs, each of which says what it measured.
-pub fn median(runs: usize, mut run: impl FnMut() -> Duration) -> Duration {
+pub(crate) fn median(runs: usize, mut run: impl FnMut() -> Duration) -> Duration {
     let mut all: Vec<Duration> = (0..runs.max(1)).map(|_| run()).collect();
     all.sort_unstable();
     all[all.len() / 2]
 }
 
 /// What this process holds of the machine's memory, in bytes.
-pub fn resident() -> u64 {
+pub(crate) fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find(|line| line.starts_with("VmRSS:"));
     let kib = line.and_then(|line| line.split_whitespace().nth(1)?.parse::<u64>().ok());
     kib.unwrap_or(0) * 1024
 }
 
-pub fn node(i: usize) -> Event {
+pub(crate) fn node(i: usize) -> Event {
     let gpus: Vec<Value> = (0..GPUS_EACH)
         .map(|g| json!({"id": format!("GPU-{i:05}-{g}"), "index": g, "numa": g * 2 / GPUS_EACH, "healthy": true}))
         .collect();
@@ -72,7 +72,7 @@ pub fn node(i: usize) -> Event {
 }
 
 /// Five departments, ten teams, and the queues that take work.
-pub fn queue(i: usize) -> Event {
+pub(crate) fn queue(i: usize) -> Event {
     let parent = match i {
         0..5 => None,
         5..INNER => Some(format!("queue-{}", i % 5)),
@@ -84,7 +84,7 @@ pub fn queue(i: usize) -> Event {
     )
 }
 
-pub fn queue_named(name: &str, spec: Value) -> Event {
+pub(crate) fn queue_named(name: &str, spec: Value) -> Event {
     Event::QueueChanged(Box::new(read::<Queue>(json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
         "metadata": {"name": name}, "spec": spec,
@@ -92,11 +92,11 @@ pub fn queue_named(name: &str, spec: Value) -> Event {
 }
 
 /// A queue that takes work.
-pub fn leaf(n: usize) -> String {
+pub(crate) fn leaf(n: usize) -> String {
     format!("queue-{}", INNER + n % (QUEUES - INNER))
 }
 
-pub fn group(name: &str, members: usize, queue: &str, required: Option<&str>) -> Event {
+pub(crate) fn group(name: &str, members: usize, queue: &str, required: Option<&str>) -> Event {
     let topology = required.map(|level| json!({"required": level}).to_string());
     Event::PodGroupChanged(Box::new(read::<PodGroup>(json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
@@ -108,10 +108,10 @@ pub fn group(name: &str, members: usize, queue: &str, required: Option<&str>) ->
 }
 
 /// Pods of a few shapes, made from one object each.
-pub struct Pods(Vec<Pod>);
+pub(crate) struct Pods(Vec<Pod>);
 
 impl Pods {
-    pub fn new() -> Pods {
+    pub(crate) fn new() -> Pods {
         let shape = |shape: usize| {
             read::<Pod>(json!({
                 "metadata": {"namespace": "ns", "creationTimestamp": "2026-01-01T00:00:00Z",
@@ -126,7 +126,13 @@ impl Pods {
     }
 
     /// One pod: of a gang, or of its own in a queue.
-    pub fn make(&self, name: &str, group: Option<&str>, queue: Option<&str>, shape: usize) -> Pod {
+    pub(crate) fn make(
+        &self,
+        name: &str,
+        group: Option<&str>,
+        queue: Option<&str>,
+        shape: usize,
+    ) -> Pod {
         let mut pod = self.0[shape % SHAPES].clone();
         pod.metadata.name = Some(name.to_owned());
         pod.metadata.uid = Some(name.to_owned());
@@ -140,7 +146,7 @@ impl Pods {
         pod
     }
 
-    pub fn event(
+    pub(crate) fn event(
         &self,
         name: &str,
         group: Option<&str>,
@@ -151,7 +157,14 @@ impl Pods {
     }
 
     /// One that runs on a GPU of a node.
-    pub fn running(&self, name: &str, group: &str, shape: usize, node: usize, gpu: usize) -> Event {
+    pub(crate) fn running(
+        &self,
+        name: &str,
+        group: &str,
+        shape: usize,
+        node: usize,
+        gpu: usize,
+    ) -> Event {
         let mut pod = self.make(name, Some(group), None, shape);
         let devices = json!({"main": {"nvidia.com/gpu": [format!("GPU-{node:05}-{gpu}")]}});
         let notes = pod.metadata.annotations.get_or_insert_default();
@@ -167,14 +180,14 @@ impl Pods {
 }
 
 /// Tells of nodes and queues.
-pub fn tell_cluster(nodes: usize, mut tell: impl FnMut(Event)) {
+pub(crate) fn tell_cluster(nodes: usize, mut tell: impl FnMut(Event)) {
     (0..nodes).for_each(|i| tell(node(i)));
     (0..QUEUES).for_each(|i| tell(queue(i)));
 }
 
 /// Tells of so many waiting pods in gangs of 1 to `largest` one-GPU members, in eight shapes, in 35
 /// queues.
-pub fn tell_gangs(pods: &Pods, count: usize, largest: usize, mut tell: impl FnMut(Event)) {
+pub(crate) fn tell_gangs(pods: &Pods, count: usize, largest: usize, mut tell: impl FnMut(Event)) {
     let (mut made, mut gang) = (0, 0);
     while made < count {
         let members = (gang * 37 % largest + 1).min(count - made);

@@ -198,7 +198,7 @@ impl Scheduler {
             return Vec::new();
         };
         let (deep, size) = self.outer_layer(layers);
-        if pods == 0 || pods % size > 0 {
+        if pods == 0 || !pods.is_multiple_of(size) {
             return Vec::new();
         }
         let mut groups: BTreeMap<Option<DomainIx>, Vec<Item>> = BTreeMap::new();
