@@ -103,6 +103,9 @@ pub const USER: &str = "muster.io/user";
 pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
+/// Annotation on a PodGroup or pod (`true` or `false`): may it be moved to another node? `false`: never. `true`: also to
+/// make nodes whole, where nobody waits for the room. Not given: only for others who wait.
+pub const MOVABLE: &str = "muster.io/movable";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
 /// Annotation on a PodGroup or pod: what it asks of the network, JSON:

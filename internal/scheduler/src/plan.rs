@@ -273,7 +273,7 @@ impl Scheduler {
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
         let mut plan = Plan::default();
-        self.revisit(now, &mut plan);
+        let courtesies = self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         let mut served = BTreeSet::new();
         let mut order = BTreeMap::new();
@@ -295,6 +295,8 @@ impl Scheduler {
             }
         }
         self.evict_stale(now, &mut plan);
+        self.keep_courtesies(courtesies);
+        self.house_losers(&plan, now);
         plan.reservations = self.nominations();
         self.kept_places(&mut plan);
         self.queues.note_held();
