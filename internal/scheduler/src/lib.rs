@@ -14,6 +14,7 @@ mod evict;
 mod filter;
 mod fit;
 mod gang;
+mod health;
 mod labels;
 mod line;
 mod node;
