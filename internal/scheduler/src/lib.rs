@@ -13,6 +13,7 @@ mod event;
 mod evict;
 mod filter;
 mod fit;
+pub mod fragment;
 mod gang;
 mod health;
 mod labels;
