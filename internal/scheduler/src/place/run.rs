@@ -13,7 +13,7 @@ use crate::resource::{Demand, GPU};
 use crate::state::Scheduler;
 
 use super::Placement;
-use super::search::Scope;
+use super::scope::Scope;
 
 /// What ended the placing of some pods early.
 #[derive(Clone, Debug)]
