@@ -268,6 +268,7 @@ impl Scheduler {
         self.plans += 1;
         self.wake = None;
         self.reworded = 0;
+        self.forget_loads(now);
         self.rank_nodes();
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
