@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
+use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
@@ -35,6 +36,8 @@ struct Key {
     /// Node affinity and tolerations as JSON: compared, never read.
     affinity: String,
     tolerations: String,
+    /// Its pods replace ones that were lost with their node.
+    replaces: bool,
     /// What it asks of other pods, in the namespace that it asks from: compared, never read.
     manners: String,
     /// It asks for GPUs in words that cannot be read.
@@ -81,6 +84,10 @@ impl Class {
             let each = share.part.of(memory).min(GPU_UNIT);
             self.demand.set(GPU, each * share.gpus);
         }
+    }
+
+    pub(crate) fn replaces(&self) -> bool {
+        self.key.replaces
     }
 
     pub(crate) fn need(&self) -> Need {
@@ -155,6 +162,9 @@ impl Classes {
             } else {
                 text(&tolerations)
             },
+            replaces: labels
+                .and_then(|labels| labels.get(REPLACES_LOST))
+                .is_some_and(|value| value == "true"),
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
             unreadable: wish.unreadable,
         };

@@ -57,7 +57,7 @@ impl Key {
 /// What does not depend on usage: how welcome the class is on the node.
 pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
     let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
-    avoided(&class.tolerations, &offer.taints) * AVOIDED
+    avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.unwelcome()
         - preference(class.affinity.as_ref(), node, offer) * PREFERENCE
         + if wasted { GPUS_WASTED } else { 0 }
 }
@@ -86,8 +86,15 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
             let each = share.on(node);
             share.gpus == 1 && !each.is_some_and(|each| node.gpus.fits_begun(each))
         });
+    let strain = if asked > 0 {
+        let held = |id: &str| node.held.of(id) > 0;
+        offer.health.strain(node.pods == 0, held)
+    } else {
+        0
+    };
+    let begins = if begins { BEGINS } else { 0 };
     Key {
-        tier: tier + if waits { NOT_YET } else { 0 } + if begins { BEGINS } else { 0 },
+        tier: tier + strain + begins + if waits { NOT_YET } else { 0 },
         count,
         spare_gpus,
         idle: idle(node, offer),

@@ -10,6 +10,7 @@ use crate::class::ClassIx;
 use crate::fit::headroom;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
+use crate::pod::PodKey;
 use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::share::FreeGpus;
 use crate::state::Scheduler;
@@ -55,7 +56,8 @@ impl Scheduler {
         // For each node: how many go for each member that fits, in thousandths, then its rank.
         let mut order: Vec<(usize, u32, NodeIx)> = Vec::new();
         for (node, list) in &on {
-            let fits = self.fits_without(*node, &bites, list, class);
+            let pods = list.iter().flat_map(|at| &bites[*at].pods);
+            let fits = self.holds_without(*node, pods, class);
             let pods: usize = list.iter().map(|at| bites[*at].pods.len()).sum();
             if let Some(price) = (pods * 1000).checked_div(fits) {
                 order.push((price, self.nodes[*node].rank, *node));
@@ -85,17 +87,22 @@ impl Scheduler {
     }
 
     /// The class of the largest member that is certain to be placed.
-    fn largest(&self, ask: &Ask) -> Option<ClassIx> {
+    pub(super) fn largest(&self, ask: &Ask) -> Option<ClassIx> {
         let classes = ask.classes();
         let classes = classes.iter().map(|(class, ..)| *class);
         classes.max_by_key(|class| self.classes.get(*class).demand().get(GPU))
     }
 
-    /// How many of a class fit on a node if those on it who are in these bites are gone.
-    fn fits_without(&self, at: NodeIx, bites: &[Bite], list: &[usize], class: ClassIx) -> usize {
+    /// How many of a class fit on a node if these pods, where they are on it, are gone.
+    pub(super) fn holds_without<'a>(
+        &self,
+        at: NodeIx,
+        pods: impl Iterator<Item = &'a PodKey>,
+        class: ClassIx,
+    ) -> usize {
         let mut freed = Room::default();
         let mut held = self.nodes[at].held.clone();
-        for pod in list.iter().flat_map(|bite| &bites[*bite].pods) {
+        for pod in pods {
             if let Some(pod) = self.pods.get(pod)
                 && pod.node == Some(at)
             {
