@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench bench-frontier parts
+.PHONY: up down build test lint fast slow bench bench-scheduler bench-openb bench-frontier parts
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -44,3 +44,9 @@ bench-frontier: ## utilisation against the wait of large gangs, under every poli
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
+
+bench-scheduler: ## what the scheduler's decisions cost: a table (CASES=word,word SIZES=100,1000 choose)
+	@cargo bench --quiet --locked -p scheduler --bench table
+
+bench-openb: ## placement beside FGD on openb's trace: OPENB, ARRIVALS, OUT (folders), SEEDS, V, KNOWS
+	@cargo bench --locked -p simulator --bench openb

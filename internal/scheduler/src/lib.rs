@@ -13,7 +13,9 @@ mod event;
 mod evict;
 mod filter;
 mod fit;
+pub mod fragment;
 mod gang;
+mod health;
 mod labels;
 mod line;
 mod node;
@@ -25,6 +27,7 @@ mod queue;
 mod report;
 mod resource;
 mod score;
+mod share;
 mod state;
 mod terms;
 mod timeline;
@@ -38,6 +41,7 @@ pub use plan::{
     Reservation, ReservationKind, Unscheduled,
 };
 pub use queue::Decay;
-pub use state::{Actions, Config, Scheduler, Strategy};
+pub use share::GpuOrder;
+pub use state::{Actions, Config, Lead, Scheduler, Strategy};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -202,6 +202,8 @@ pub struct Reservation {
     pub group: GroupRef,
     /// Its members, and the node that each is meant for.
     pub pods: Vec<(PodRef, String)>,
+    /// The devices that each of them will have, in the same order; empty where none are chosen.
+    pub devices: Vec<ChosenDevices>,
     /// What kind of room it is.
     pub kind: ReservationKind,
 }
@@ -268,13 +270,14 @@ impl Scheduler {
         self.plans += 1;
         self.wake = None;
         self.reworded = 0;
+        self.forget_loads(now);
         self.rank_nodes();
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
         let mut plan = Plan::default();
         self.tend_timeline(now);
-        self.revisit(now, &mut plan);
+        let courtesies = self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         let mut served = BTreeSet::new();
         let mut order = BTreeMap::new();
@@ -296,6 +299,8 @@ impl Scheduler {
             }
         }
         self.evict_stale(now, &mut plan);
+        self.keep_courtesies(courtesies);
+        self.house_losers(&plan, now);
         plan.reservations = self.nominations();
         plan.reservations.extend(self.planned(now));
         self.kept_places(&mut plan);
@@ -458,11 +463,7 @@ impl Scheduler {
             let Some(pod) = self.pods.get(&placement.pod) else {
                 continue;
             };
-            let devices = if placement.devices.is_empty() {
-                ChosenDevices::new()
-            } else {
-                devices::deal(&pod.asks, &placement.devices)
-            };
+            let devices = devices::deal(&pod.asks, &placement.devices);
             binds.push(Bind {
                 pod: PodRef {
                     namespace: placement.pod.namespace.to_string(),

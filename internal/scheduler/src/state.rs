@@ -12,11 +12,13 @@ use crate::evict::{Likeness, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
+use crate::health::Load;
 use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
-use crate::resource::{Demand, Ix, Names, Room};
+use crate::resource::{Ix, Names, Room};
+use crate::share::{GpuOrder, Take};
 use crate::terms::Terms;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
@@ -33,6 +35,8 @@ pub struct Config {
     pub actions: Actions,
     /// How long a gang may run with fewer members than it needs before it is evicted whole.
     pub stale_after: SignedDuration,
+    /// Which GPU a pod gets that shares one.
+    pub gpus: GpuOrder,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
@@ -43,6 +47,12 @@ pub struct Config {
     /// How long a gang waits for room before room is reserved for it, where its queue does not say
     /// (`muster.io/reserve-after`).
     pub reserve_after: SignedDuration,
+    /// Which of several gangs room is reserved for.
+    pub lead: Lead,
+    /// Whether evictions must save more waiting than they lose work, where both are known.
+    pub weigh_losses: bool,
+    /// How old what is known of a node's load may be; after that it is not known.
+    pub load_age: SignedDuration,
 }
 
 /// What plans may do. Actions come in this order.
@@ -75,8 +85,25 @@ impl Default for Actions {
 /// How long a gang below its minimum is left running unless configured otherwise.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
+/// Which of several gangs that wait for room it is reserved for, among those of the highest
+/// priority.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Lead {
+    /// The one whose queue holds the smallest part of its share.
+    Share,
+    /// The one that has waited longest.
+    Age,
+    /// The one that has waited longest for most: small gangs find room by themselves.
+    Size,
+    /// The same, in relation to how long it is expected to run.
+    #[default]
+    Response,
+}
+
 /// How long a gang waits for room before room is reserved for it, unless configured otherwise.
 const RESERVE_AFTER: SignedDuration = SignedDuration::from_mins(5);
+/// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
+const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 
 /// Which nodes are taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,10 +131,14 @@ impl Default for Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
             actions: Actions::default(),
             stale_after: STALE_AFTER,
+            gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: Strategy::Pack,
             reserve_after: RESERVE_AFTER,
+            lead: Lead::default(),
+            weigh_losses: true,
+            load_age: LOAD_AGE,
         }
     }
 }
@@ -140,6 +171,9 @@ pub struct Scheduler {
     pub(crate) gangs: BTreeMap<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
+    /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
+    pub(crate) by_memory: BTreeSet<PodKey>,
+    pub(crate) memories: BTreeMap<i64, usize>,
     /// What the nodes that take pods have, and what is used of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -164,6 +198,8 @@ pub struct Scheduler {
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    /// Nodes whose load is known, by when that is too old.
+    pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
     /// Expected ends, who is first in line, and from when on it has room.
     pub(crate) timeline: Timeline,
@@ -179,9 +215,15 @@ impl Scheduler {
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
+            classes: Classes::new(
+                config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread,
+            ),
+            by_memory: BTreeSet::new(),
+            memories: BTreeMap::new(),
             topology: Tree::new(&config.topology),
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
+            loads: BTreeSet::new(),
             eased: 0,
             reworded: 0,
             config,
@@ -192,7 +234,6 @@ impl Scheduler {
             touched: BTreeMap::new(),
             clock: 0,
             ranks_stale: false,
-            classes: Classes::default(),
             views: BTreeMap::new(),
             pods: BTreeMap::new(),
             gangs: BTreeMap::new(),
@@ -261,7 +302,50 @@ impl Scheduler {
         self.changed = true;
     }
 
+    /// Takes in what a node's GPUs are doing. Nothing is planned for its sake: the next plan goes
+    /// by it.
+    pub(crate) fn load_changed(&mut self, at: NodeIx, load: Option<Load>) {
+        let age = self.config.load_age;
+        let node = &mut self.nodes[at];
+        let Some(offer) = &mut node.offer else { return };
+        if offer.health.load == load {
+            return;
+        }
+        if let Some(old) = offer.health.stale_at(age) {
+            self.loads.remove(&(old, at));
+        }
+        offer.health.load = load;
+        if let Some(new) = offer.health.stale_at(age) {
+            self.loads.insert((new, at));
+        }
+        let changed = self.changed;
+        self.touch(at);
+        self.changed = changed;
+    }
+
+    /// Forgets loads that are too old to go by.
+    pub(crate) fn forget_loads(&mut self, now: Timestamp) {
+        while let Some((until, at)) = self
+            .loads
+            .first()
+            .copied()
+            .filter(|(until, _)| *until <= now)
+        {
+            self.loads.remove(&(until, at));
+            self.load_changed(at, None);
+        }
+    }
+
     pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        let age = self.config.load_age;
+        let stale_at = |offer: &Offer| offer.health.stale_at(age);
+        if let Some(old) = self.nodes[at].offer.as_ref().and_then(stale_at) {
+            self.loads.remove(&(old, at));
+        }
+        if let Some(new) = offer.as_ref().and_then(stale_at) {
+            self.loads.insert((new, at));
+        }
+        let recounted = self.uncount(at, offer.as_ref());
         self.weigh(at, -1);
         self.eased += 1;
         self.topology
@@ -271,6 +355,7 @@ impl Scheduler {
         self.nodes[at].offered = self.clock;
         self.world_changed();
         self.weigh(at, 1);
+        self.recount(recounted);
     }
 
     /// Notes that something happened that no plan brought about.
@@ -292,19 +377,19 @@ impl Scheduler {
     }
 
     /// Takes room on a node. The caller touches it afterwards.
-    pub(crate) fn occupy(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
-        self.nodes[at].occupy(demand, devices);
+    pub(crate) fn occupy(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
+        self.nodes[at].occupy(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, 1);
+            self.used.add(&take.demand, 1);
         }
     }
 
     /// Gives room on a node back. The caller touches it afterwards.
-    pub(crate) fn vacate(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
+    pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
         self.eased += 1;
-        self.nodes[at].vacate(demand, devices);
+        self.nodes[at].vacate(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, -1);
+            self.used.add(&take.demand, -1);
         }
     }
 
@@ -480,6 +565,7 @@ impl Scheduler {
         let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
         let standing = Standing {
             priority: self.priority_of(gang),
+            interrupted: self.interrupted(key, gang),
             whole: gang.whole(key),
             seconds: match policy {
                 Policy::Sjf => self.expected_length(gang),

@@ -146,7 +146,11 @@ fn the_head_starts_as_soon_as_it_can_before_anybody_else() {
     let plan = s.plan(at(600));
     let names: Vec<String> = bound(&plan).into_keys().collect();
     assert_eq!(names, ["head-0", "head-1"]);
-    assert_eq!(planned(&plan), None);
+    assert_eq!(
+        planned(&plan),
+        Some(("long".into(), at(1100))),
+        "the next one leads"
+    );
 }
 
 #[test]

@@ -65,6 +65,14 @@ fn main() {
                                 config.reserve_after =
                                     jiff::SignedDuration::from_secs(n.parse().expect("seconds"));
                             }
+                            Some(("head", n)) => {
+                                config.lead = match n {
+                                    "share" => scheduler::Lead::Share,
+                                    "age" => scheduler::Lead::Age,
+                                    "size" => scheduler::Lead::Size,
+                                    _ => scheduler::Lead::Response,
+                                };
+                            }
                             _ if word == "noreclaim" => config.actions.reclaim = false,
                             _ if word == "nopreempt" => config.actions.preempt = false,
                             _ if word == "nobackfill" => config.actions.backfill = false,
@@ -88,7 +96,18 @@ fn main() {
         println!("{}", report::frontier(&summaries));
         if std::env::var_os("TRY").is_some() {
             for s in &summaries {
-                println!("{} preemptions {} lost {:.0} GPUh of {:.0}; off {:.0}/{:.0}s within {:?} of {}; plans {}", s.policy, s.preemptions, s.gpu_hours_lost, s.gpus * s.makespan_seconds as f64 / 3600.0, s.estimate_error_seconds.mean, s.estimate_error_seconds.p50, s.within_estimate, s.foretold, s.plans);
+                println!(
+                    "{} preemptions {} lost {:.0} GPUh of {:.0}; off {:.0}/{:.0}s within {:?} of {}; plans {}",
+                    s.policy,
+                    s.preemptions,
+                    s.gpu_hours_lost,
+                    s.gpus * s.makespan_seconds as f64 / 3600.0,
+                    s.estimate_error_seconds.mean,
+                    s.estimate_error_seconds.p50,
+                    s.within_estimate,
+                    s.foretold,
+                    s.plans
+                );
             }
         }
     }

@@ -8,6 +8,7 @@
 mod decision;
 mod engine;
 mod error;
+pub mod openb;
 mod outcome;
 mod policy;
 pub mod read;

@@ -2,9 +2,11 @@
 //! before anybody sees it; why it failed is told from the moment of failure. Here: what is asked
 //! and answered, and the gates before placement.
 
+mod balance;
 mod branch;
 mod pick;
 mod run;
+mod scope;
 mod search;
 mod slices;
 mod social;

@@ -46,42 +46,6 @@ pub(super) fn fewest<T: Copy, K: Ord + Copy>(
     (left == 0).then_some(taken)
 }
 
-/// Takes as few places as hold `count`, with shares as equal as their rooms allow.
-pub(super) fn equal<T: Copy, K: Ord + Copy>(
-    mut places: Vec<Weighed<T, K>>,
-    count: u64,
-) -> Option<Vec<(T, u64)>> {
-    let chosen = fewest(places.clone(), count)?;
-    if chosen.len() == 1 {
-        return Some(chosen);
-    }
-    places.sort_unstable_by(|a, b| {
-        (a.tier, std::cmp::Reverse(a.room), a.tie).cmp(&(b.tier, std::cmp::Reverse(b.room), b.tie))
-    });
-    places.truncate(chosen.len());
-    // The roomiest of a tier come first, so the same number of them holds no less.
-    let least = places.iter().map(|place| place.room).min()?;
-    let even = least.min(count / places.len() as u64);
-    let mut left = count - even * places.len() as u64;
-    let mut shares = Vec::new();
-    for place in &places {
-        let more = left.min(place.room - even);
-        left -= more;
-        shares.push((place.item, even + more));
-    }
-    if left > 0 {
-        return Some(chosen);
-    }
-    // What is over after even shares goes round rather than to the first.
-    if least > even {
-        let over = count % places.len() as u64;
-        for (i, share) in shares.iter_mut().enumerate() {
-            share.1 = even + u64::from((i as u64) < over);
-        }
-    }
-    Some(shares)
-}
-
 /// The place with the least room that holds `count`, of the best tier, if that tier has one.
 fn tightest<T: Copy, K: Ord + Copy>(places: &[Weighed<T, K>], count: u64) -> Option<Weighed<T, K>> {
     let best = places.iter().filter(|p| p.room > 0).map(|p| p.tier).min()?;
@@ -149,17 +113,6 @@ mod tests {
         let mut all = places(&[9, 2, 2]);
         all[0].tier = 1;
         assert_eq!(fewest(all, 6), Some(vec![(1, 2), (2, 2), (0, 2)]));
-    }
-
-    #[test]
-    fn equal_shares_use_as_few_places_and_no_small_ones() {
-        assert_eq!(equal(places(&[8, 8, 2]), 10), Some(vec![(0, 5), (1, 5)]));
-        assert_eq!(equal(places(&[8, 3, 2]), 11), Some(vec![(0, 8), (1, 3)]));
-        assert_eq!(
-            equal(places(&[4, 4, 4]), 11),
-            Some(vec![(0, 4), (1, 4), (2, 3)])
-        );
-        assert_eq!(equal(places(&[9, 4]), 3), Some(vec![(1, 3)]));
     }
 
     #[test]

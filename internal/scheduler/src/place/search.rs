@@ -5,14 +5,14 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
-use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
-use crate::topology::{DomainIx, Level};
+use crate::topology::Level;
 
 use super::branch::{Branch, Wanted};
 use super::run::{Run, Stop};
+use super::scope::Scope;
 
 /// How many domains of one level are tried for one part. Only parts with several classes or
 /// sub-groups can fail in a domain that has room enough for each class.
@@ -20,14 +20,8 @@ const TRIES_MAX: usize = 24;
 /// How many domains are tried in one attempt, over all parts.
 const TRIES_IN_ALL: usize = 256;
 
-/// Where something may go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Scope {
-    /// Anywhere.
-    All,
-    Domain(DomainIx),
-    Host(NodeIx),
-}
+/// What is said of pods whose annotations ask for GPUs in words that cannot be read.
+const UNREADABLE: &str = "a member asks for a share of a GPU that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory is in MiB, one of both)";
 
 /// What is left to be tried.
 struct Budget(usize);
@@ -53,8 +47,12 @@ impl Scheduler {
     /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
     /// anything.
     fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
-        let mut needs = BTreeMap::new();
+        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
+        root.wants(&mut wants);
+        if wants.keys().any(|at| self.classes.get(*at).unreadable()) {
+            return Err(Obstacle::malformed(UNREADABLE, run.have));
+        }
         let mut possible = run.have;
         let mut worst: Option<(ClassIx, usize)> = None;
         for (class, need) in &needs {
@@ -80,16 +78,6 @@ impl Scheduler {
         demand.0.iter().map(|(ix, n)| (*ix, -n)).rev().collect()
     }
 
-    /// How many pods of a class there is room for.
-    pub(super) fn room(&mut self, class: ClassIx, scope: Scope) -> u64 {
-        self.refresh(class);
-        self.views.get(&class).map_or(0, |view| match scope {
-            Scope::All => view.room,
-            Scope::Domain(at) => view.sum(at),
-            Scope::Host(at) => u64::from(view.holds(at)),
-        })
-    }
-
     /// Places a part's minimum within a scope, or nothing of it.
     fn place_branch(
         &mut self,
@@ -100,6 +88,9 @@ impl Scheduler {
     ) -> Result<(), Stop> {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
             return self.place_in(branch, scope, run, budget);
+        }
+        if self.place_balanced(branch, scope, run) {
+            return Ok(());
         }
         let from = run.placed.len();
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
@@ -186,6 +177,8 @@ impl Scheduler {
         let mixed = view.is_mixed();
         let slices = (!branch.wish.slices.is_empty()).then_some(&branch.wish.slices);
         let least = branch.least as u64;
+        // A single pod is together wherever it goes: it leaves the widest domains whole.
+        let single = branch.wish.required.is_none() && wants.values().sum::<usize>() == 1;
         let mut weighed: Vec<_> = places
             .into_iter()
             .filter(|place| holds(needs, *place))
@@ -209,6 +202,11 @@ impl Scheduler {
                     away,
                     !holds(wants, place),
                     tier,
+                    if single {
+                        self.rooms_around(view, place)
+                    } else {
+                        Vec::new()
+                    },
                     room,
                     self.order_of(place),
                     place,
@@ -216,9 +214,9 @@ impl Scheduler {
             })
             .collect();
         // Where not all that is wanted fits, the roomiest comes nearest to it.
-        weighed.sort_unstable_by_key(|(away, short, tier, room, order, _)| {
+        weighed.sort_by_cached_key(|(away, short, tier, around, room, order, _)| {
             let tight = if *short { u64::MAX - room } else { *room };
-            (*away, *tier, *short, tight, *order)
+            (*away, *tier, *short, around.clone(), tight, *order)
         });
         weighed.truncate(TRIES_MAX);
         weighed.into_iter().map(|(.., place)| place).collect()
@@ -268,79 +266,6 @@ impl Scheduler {
         most.map(|(class, _)| *class)
     }
 
-    /// The domain of a level in which most of a part's running members are.
-    pub(super) fn pinned(&self, branch: &Branch, level: Level) -> Option<Scope> {
-        let mut members: BTreeMap<Scope, usize> = BTreeMap::new();
-        for (at, n) in &branch.on {
-            let place = if level == self.topology.host() {
-                Some(Scope::Host(*at))
-            } else {
-                self.topology.domain_of(*at, level).map(Scope::Domain)
-            };
-            if let Some(place) = place {
-                *members.entry(place).or_default() += n;
-            }
-        }
-        members
-            .into_iter()
-            .max_by_key(|(place, n)| (*n, std::cmp::Reverse(self.order_of(*place))))
-            .map(|(place, _)| place)
-    }
-
-    /// The domains of a level within a scope; a scope that is narrower itself is its own.
-    fn at_level(&self, scope: Scope, level: Level) -> Vec<Scope> {
-        let tree = &self.topology;
-        let narrow = match scope {
-            Scope::All => false,
-            Scope::Domain(at) => tree.domain(at).level >= level,
-            Scope::Host(_) => true,
-        };
-        if narrow {
-            return vec![scope];
-        }
-        if level == tree.host() {
-            return match scope {
-                Scope::All => self
-                    .node_index
-                    .values()
-                    .map(|at| Scope::Host(*at))
-                    .collect(),
-                Scope::Domain(at) => {
-                    let mut nodes = Vec::new();
-                    tree.all_nodes(at, &mut nodes);
-                    nodes.into_iter().map(Scope::Host).collect()
-                }
-                Scope::Host(_) => vec![scope],
-            };
-        }
-        let all = tree.at_level(level).iter().copied();
-        all.filter(|at| match scope {
-            Scope::Domain(outer) => tree.within(*at, outer),
-            _ => true,
-        })
-        .map(Scope::Domain)
-        .collect()
-    }
-
-    fn lies_in(&self, inner: Scope, outer: Scope) -> bool {
-        match (inner, outer) {
-            (_, Scope::All) => true,
-            (Scope::All, _) => false,
-            (Scope::Domain(inner), Scope::Domain(outer)) => self.topology.within(inner, outer),
-            (Scope::Host(at), Scope::Domain(outer)) => self.topology.holds(outer, at),
-            (Scope::Host(a), Scope::Host(b)) => a == b,
-            (Scope::Domain(_), Scope::Host(_)) => false,
-        }
-    }
-
-    fn order_of(&self, place: Scope) -> u32 {
-        match place {
-            Scope::All => 0,
-            Scope::Domain(at) => self.topology.domain(at).order,
-            Scope::Host(at) => self.topology.along(at),
-        }
-    }
-
     /// Places a part's minimum right here, or nothing of it.
     fn place_in(
         &mut self,
@@ -375,8 +300,12 @@ impl Scheduler {
             self.place_branch(child, scope, run, budget)?;
         }
         self.place_own(branch, scope, run)?;
+        // More of those that need not start come when everybody has the minimum.
         let mut quorum = branch.quorum;
         for child in branch.children.iter().filter(|child| !child.must) {
+            if quorum == 0 {
+                break;
+            }
             match self.place_branch(child, scope, run, budget) {
                 Ok(()) => quorum = quorum.saturating_sub(1),
                 Err(stop) => worst = Some(stop.or(worst)),
@@ -389,7 +318,7 @@ impl Scheduler {
         let mut short = branch.least.saturating_sub(run.placed.len() - from);
         if short > 0 {
             run.scopes.insert(branch.id, scope);
-            self.fill_up(branch, &mut short, run, &mut worst);
+            self.fill_up(branch, scope, &mut short, run, &mut worst, budget);
         }
         match short {
             0 => Ok(()),
@@ -401,28 +330,45 @@ impl Scheduler {
     fn fill_up(
         &mut self,
         branch: &Branch,
+        outer: Scope,
         short: &mut usize,
         run: &mut Run,
         worst: &mut Option<Stop>,
+        budget: &mut Budget,
     ) {
         if let Some(scope) = run.scopes.get(&branch.id).copied() {
+            let wide = self.bounds(branch, scope, outer);
+            let both = [scope, wide];
             for batch in &branch.own.others {
-                let rest = self.unplaced(&batch.pods, run);
-                let rest = &rest[..rest.len().min(*short)];
-                if rest.is_empty() {
-                    continue;
-                }
-                let (placed, stop) = self.place_pods(batch.class, rest, 0, scope, branch, run);
-                *short -= placed;
-                if let Some(stop) = stop {
-                    *worst = Some(stop.or(worst.take()));
+                for place in &both[usize::from(scope == wide)..] {
+                    let rest = self.unplaced(&batch.pods, run);
+                    let rest = &rest[..rest.len().min(*short)];
+                    if rest.is_empty() {
+                        break;
+                    }
+                    let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
+                    *short -= placed;
+                    if let Some(stop) = stop {
+                        *worst = Some(stop.or(worst.take()));
+                    }
                 }
             }
         }
+        let inner = run.scopes.get(&branch.id).copied();
+        let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
         for child in &branch.children {
-            if *short > 0 {
-                self.fill_up(child, short, run, worst);
+            if *short == 0 {
+                return;
             }
+            if !child.must && !run.scopes.contains_key(&child.id) {
+                let from = run.placed.len();
+                if let Err(stop) = self.place_branch(child, inner, run, budget) {
+                    *worst = Some(stop.or(worst.take()));
+                    continue;
+                }
+                *short = short.saturating_sub(run.placed.len() - from);
+            }
+            self.fill_up(child, inner, short, run, worst, budget);
         }
     }
 
@@ -495,15 +441,15 @@ impl Scheduler {
                 let wide = self.bounds(branch, scope, outer);
                 let both = [scope, wide];
                 for place in &both[usize::from(scope == wide)..] {
-                    let rest = self.unplaced(&batch.pods, run);
-                    let rest = &rest[..rest.len().min(run.beyond)];
+                    let all = self.unplaced(&batch.pods, run);
+                    let rest = &all[..all.len().min(run.beyond)];
                     if rest.is_empty() {
                         break;
                     }
                     let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
                     run.beyond -= placed;
                     if let (Some(stop), None) = (stop.filter(|_| *place == wide), &stopped) {
-                        *stopped = Some(stop);
+                        *stopped = Some(stop.and_missing(all.len() - rest.len()));
                     }
                 }
             }
@@ -525,26 +471,6 @@ impl Scheduler {
             let inner = run.scopes.get(&branch.id).copied();
             let inner = self.bounds(branch, inner.unwrap_or(outer), outer);
             self.place_rest(child, inner, run, stopped, budget);
-        }
-    }
-
-    /// How far a part may reach whose minimum is in a scope: its required domain, or what bounds
-    /// the part that it belongs to.
-    fn bounds(&self, branch: &Branch, scope: Scope, outer: Scope) -> Scope {
-        let Some(level) = branch.wish.required else {
-            return outer;
-        };
-        match scope {
-            Scope::Domain(at) => {
-                let mut above = self.topology.above(at);
-                let wide = above.find(|up| self.topology.domain(*up).level == level);
-                Scope::Domain(wide.unwrap_or(at))
-            }
-            Scope::Host(at) => {
-                let wide = self.topology.domain_of(at, level);
-                wide.map_or(scope, Scope::Domain)
-            }
-            Scope::All => scope,
         }
     }
 

@@ -13,13 +13,13 @@ use crate::topology::Level;
 use super::branch::Branch;
 use super::pick::{self, Weighed};
 use super::run::Run;
-use super::search::Scope;
+use super::scope::Scope;
 use super::spread::Item;
 
 /// Layers of slices, outermost first.
-type Layers = [(Level, u32)];
+pub(super) type Layers = [(Level, u32)];
 /// What was taken of nodes so far, beside what the view knows.
-type Taken = BTreeMap<NodeIx, u64>;
+pub(super) type Taken = BTreeMap<NodeIx, u64>;
 
 impl Scheduler {
     /// How many pods a place holds in whole slices.
@@ -58,7 +58,7 @@ impl Scheduler {
     }
 
     /// Pods that an item holds in whole slices.
-    fn whole(&self, view: &View, item: Item, layers: &Layers, taken: &Taken) -> u64 {
+    pub(super) fn whole(&self, view: &View, item: Item, layers: &Layers, taken: &Taken) -> u64 {
         let level = match item {
             Item::Node(_) => self.topology.host(),
             Item::Domain(at) => self.topology.domain(at).level,
@@ -176,7 +176,7 @@ impl Scheduler {
         (placed, taken.into_iter().collect())
     }
 
-    fn level_of(&self, item: Item) -> Level {
+    pub(super) fn level_of(&self, item: Item) -> Level {
         match item {
             Item::Node(_) => self.topology.host(),
             Item::Domain(at) => self.topology.domain(at).level,
@@ -184,7 +184,7 @@ impl Scheduler {
     }
 
     /// Above the outermost layer: as few domains as can be at each level, as without slices.
-    fn flatten(
+    pub(super) fn flatten(
         &self,
         view: &View,
         mut items: Vec<Item>,
@@ -235,7 +235,14 @@ impl Scheduler {
     }
 
     /// Within one slice domain: its pods among what is below, in slices of the next layer.
-    fn split(&self, view: &View, item: Item, n: u64, layers: &Layers, taken: &mut Taken) -> bool {
+    pub(super) fn split(
+        &self,
+        view: &View,
+        item: Item,
+        n: u64,
+        layers: &Layers,
+        taken: &mut Taken,
+    ) -> bool {
         match item {
             Item::Node(at) => {
                 let used = taken.entry(at).or_default();

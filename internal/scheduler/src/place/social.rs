@@ -14,7 +14,7 @@ use crate::pod::PodKey;
 use crate::state::Scheduler;
 
 use super::run::{Run, Stop};
-use super::search::Scope;
+use super::scope::Scope;
 
 /// How many terms are counted before those that nobody asks about are dropped.
 const TERMS_MAX: usize = 512;
@@ -272,7 +272,7 @@ impl Scheduler {
                 continue;
             }
             let mut on = On::new();
-            for (name, pod) in &self.pods {
+            for (name, pod) in self.pods.iter() {
                 let Some(at) = pod.node.filter(|_| pod.stage.occupies()) else {
                     continue;
                 };

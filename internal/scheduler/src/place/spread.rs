@@ -13,7 +13,7 @@ use crate::topology::DomainIx;
 use super::branch::Branch;
 use super::pick::{self, Weighed};
 use super::run::Run;
-use super::search::Scope;
+use super::scope::Scope;
 
 /// A node, or a domain that is not opened up yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,7 +80,7 @@ impl Scheduler {
     }
 
     /// Along the network, so that neighbours in rank are neighbours there.
-    fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
+    pub(super) fn in_order(&self, picks: &mut [(NodeIx, u64)]) {
         if picks.len() > 1 {
             picks.sort_by_key(|(at, _)| (self.topology.along(*at), self.nodes[*at].rank));
         }
@@ -114,7 +114,6 @@ impl Scheduler {
             return Some(vec![(at, n)]);
         }
         let free = branch.wish.is_free();
-        let balanced = branch.wish.balanced;
         if scope == Scope::All && free {
             if self.topology.is_flat() || run.lone || view.is_mixed() {
                 return self.anywhere(view, n, &own);
@@ -127,18 +126,18 @@ impl Scheduler {
         }
         // The narrowest domain around its own that holds the rest.
         if let Some(around) = self.around(view, &run.own, n, scope) {
-            return self.descend(view, vec![Item::Domain(around)], n, balanced);
+            return self.descend(view, vec![Item::Domain(around)], n);
         }
         match scope {
             Scope::All => {
                 if free && let Some(narrow) = self.narrowest(view, n) {
-                    return self.descend(view, vec![Item::Domain(narrow)], n, balanced);
+                    return self.descend(view, vec![Item::Domain(narrow)], n);
                 }
                 let roots = self.topology.roots().map(Item::Domain);
                 let loose = self.topology.loose().map(Item::Node);
-                self.descend(view, roots.chain(loose).collect(), n, balanced)
+                self.descend(view, roots.chain(loose).collect(), n)
             }
-            Scope::Domain(at) => self.descend(view, vec![Item::Domain(at)], n, balanced),
+            Scope::Domain(at) => self.descend(view, vec![Item::Domain(at)], n),
             Scope::Host(at) => Some(vec![(at, n)]),
         }
     }
@@ -198,21 +197,11 @@ impl Scheduler {
         view: &View,
         start: Vec<Item>,
         n: u64,
-        balanced: bool,
     ) -> Option<Vec<(NodeIx, u64)>> {
         let mut items = start;
         loop {
             let places = items.into_iter().map(|item| self.weighed(view, item));
-            let places: Vec<_> = places.filter(|place| place.room > 0).collect();
-            if balanced {
-                let shares = pick::equal(places, n)?;
-                if let [(Item::Domain(_), _)] = shares[..] {
-                    items = self.open(shares.into_iter().map(|(item, _)| item));
-                    continue;
-                }
-                return self.descend_each(view, shares);
-            }
-            let chosen = pick::fewest(places, n)?;
+            let chosen = pick::fewest(places.filter(|place| place.room > 0).collect(), n)?;
             if chosen.iter().all(|(item, _)| matches!(item, Item::Node(_))) {
                 let nodes = chosen.into_iter().filter_map(|(item, n)| match item {
                     Item::Node(at) => Some((at, n)),
@@ -222,21 +211,6 @@ impl Scheduler {
             }
             items = self.open(chosen.into_iter().map(|(item, _)| item));
         }
-    }
-
-    /// Opens each domain for its own share.
-    fn descend_each(&self, view: &View, shares: Vec<(Item, u64)>) -> Option<Vec<(NodeIx, u64)>> {
-        let mut picks = Vec::new();
-        for (item, share) in shares {
-            match item {
-                Item::Node(at) => picks.push((at, share)),
-                Item::Domain(_) => {
-                    let below = self.open(std::iter::once(item));
-                    picks.extend(self.descend(view, below, share, true)?);
-                }
-            }
-        }
-        Some(picks)
     }
 
     /// What is right below some places.

@@ -41,11 +41,16 @@ impl Scheduler {
         let Some(ask) = self.timeline.head.as_ref().map(|head| head.ask.clone()) else {
             return;
         };
-        self.timeline.shadow = self.cast(&ask, now);
+        self.timeline.shadow = self.cast(&ask, now, false);
     }
 
     /// Before a gang is tried: why it is held back for the head, if its like was.
     pub(crate) fn held_back(&mut self, key: &GangKey, now: Timestamp) -> Option<Obstacle> {
+        let clock = self.clock;
+        let stale = |shadow: &Shadow| shadow.clock != clock;
+        if self.timeline.shadow.as_ref().is_some_and(stale) {
+            self.drop_shadow();
+        }
         let head = self.timeline.head.as_ref()?;
         if head.key == *key {
             return None;
@@ -86,7 +91,7 @@ impl Scheduler {
         };
         if self.ends_before_shadow(gang, &shadow, now) {
             self.pass_before(&mut shadow, &placed);
-        } else if !self.stay_beside(&mut shadow, &placed) {
+        } else if !self.keep_beside(&mut shadow, &placed) {
             let class = placed.first().map_or(0, |placement| placement.class);
             if !self.goes_before(gang, head, class, 0) {
                 let have = gang.total.have().saturating_sub(placed.len());
@@ -169,7 +174,7 @@ impl Scheduler {
             view.gained = gained;
         }
         match attempt {
-            Attempt::Placed(placed, rest) if self.stay_beside(shadow, &placed) => {
+            Attempt::Placed(placed, rest) if self.keep_beside(shadow, &placed) => {
                 Some(Attempt::Placed(placed, rest))
             }
             Attempt::Placed(placed, _) => {

@@ -222,7 +222,7 @@ impl Scheduler {
     }
 
     /// What a gang needs most to start: GPUs, or else cores.
-    fn main_need(&self, key: &GangKey, gang: &Gang) -> Option<(Ix, i64)> {
+    pub(super) fn main_need(&self, key: &GangKey, gang: &Gang) -> Option<(Ix, i64)> {
         let need = gang.need(key);
         [GPU, CPU]
             .into_iter()

@@ -9,10 +9,12 @@ use crate::gang::{Gang, GangKey};
 use crate::place::Attempt;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::queue::{QueueIx, Share};
-use crate::state::Scheduler;
+use crate::state::{Lead, Scheduler};
 
 /// How many gangs of one line are looked at for one that room is lacking for.
 const LOOKED_AT_MAX: usize = 16;
+/// How finely waits are compared with runs.
+const RUN_PARTS: i64 = 1000;
 /// How many heads may start in one pass, one after the other.
 const HEADS_MAX: usize = 8;
 
@@ -28,7 +30,14 @@ pub(super) struct Head {
 }
 
 /// What settles which of several gangs is the first in line. Lesser comes first.
-type Precedence = (Reverse<(i32, i32)>, bool, Share, Timestamp, GangKey);
+type Precedence = (
+    Reverse<(i32, i32)>,
+    Reverse<i128>,
+    bool,
+    Share,
+    Timestamp,
+    GangKey,
+);
 
 impl Scheduler {
     /// Starts the head if its time has come, and sees who is the head now. Before anybody else has
@@ -153,8 +162,10 @@ impl Scheduler {
             });
             let Some(head) = ripe else { continue };
             let since = self.gangs.get(&head.key).and_then(|gang| self.since(gang));
+            let score = self.score(&head.key, now);
             let precedence = (
                 Reverse(head.rank),
+                Reverse(score),
                 self.queues.above_share(at).is_some(),
                 self.queues.dominant_share(at),
                 since.unwrap_or(Timestamp::UNIX_EPOCH),
@@ -165,6 +176,25 @@ impl Scheduler {
             }
         }
         first.map(|(_, head)| head)
+    }
+
+    /// How much a gang has a claim to lead, as far as that is not a matter of shares.
+    fn score(&self, key: &GangKey, now: Timestamp) -> i128 {
+        let Some(gang) = self.gangs.get(key) else {
+            return 0;
+        };
+        let since = self.since(gang).unwrap_or(now);
+        let waited = i128::from((now.as_second() - since.as_second()).max(1));
+        let size = self.main_need(key, gang).map_or(1, |(_, need)| need);
+        match self.config.lead {
+            Lead::Share => 0,
+            Lead::Age => waited,
+            Lead::Size => waited * i128::from(size),
+            Lead::Response => {
+                let seconds = self.timeline.likely(&self.facts_of(gang));
+                waited * i128::from(size) * i128::from(RUN_PARTS) / i128::from(seconds.max(60))
+            }
+        }
     }
 
     /// The room reserved for the head, and when it will be there.
@@ -190,6 +220,7 @@ impl Scheduler {
         Some(Reservation {
             group: GroupRef::of(&head.key),
             pods: places,
+            devices: Vec::new(),
             kind: ReservationKind::Planned { at },
         })
     }

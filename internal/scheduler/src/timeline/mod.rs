@@ -18,15 +18,20 @@
 //! nine of ten like it took), or by taking room that the head does not need then. Which nodes the
 //! head will have is open until it starts; only that there are enough of them must stay true.
 //!
-//! **Who is the head** (`head`). A gang that room is lacking for becomes it after `reserve_after`,
-//! so that a moment's queue costs nobody anything; of several the one whose queue's turn it is. It
-//! stays the head until it starts, or until one of higher priority needs room as well.
+//! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`,
+//! so that a moment's queue costs nobody anything. Of the first of each queue's line it is the one of
+//! highest priority, then the one that waited longest for most, in relation to how long it runs
+//! (`Config::lead`). It stays the head until it starts, or until one of higher priority needs room.
+//!
+//! **Evictions** (`worth`). Where it is known when there will be room anyway, nobody is evicted whose
+//! lost work would be more than the waiting that it saves; what a queue deserves is exempt.
 
 mod backfill;
 mod estimate;
 mod head;
 mod history;
 mod shadow;
+mod worth;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -37,7 +42,7 @@ use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::queue::Payer;
-use crate::resource::{CPU, GPU};
+use crate::resource::{CPU, GPU, GPU_UNIT};
 use crate::state::Scheduler;
 
 use estimate::Estimates;
@@ -63,6 +68,8 @@ struct Run {
     start: i64,
     /// When it is expected to end.
     end: i64,
+    /// That is more than a guess.
+    known: bool,
     facts: Facts,
     held: Arc<[Held]>,
     gpus: i64,
@@ -85,6 +92,8 @@ pub(crate) struct Timeline {
     /// Asks that were found to delay the head since its shadow was cast.
     denied: BTreeSet<backfill::Likeness>,
     estimates: Estimates,
+    /// Gangs for which no evictions are sought before a time, because they would not be worth it.
+    spared: BTreeMap<GangKey, i64>,
 }
 
 impl Timeline {
@@ -172,6 +181,9 @@ impl Scheduler {
         let old = self.timeline.take(key);
         let done = self.timeline.done.remove(key);
         let known = self.gangs.contains_key(key);
+        if !known || gang.is_some() {
+            self.timeline.spared.remove(key);
+        }
         let estimates = &mut self.timeline.estimates;
         if gang.is_some() {
             estimates.started(key, now);
@@ -189,9 +201,11 @@ impl Scheduler {
         let seen = gang.starts.keys().next().map(|start| start.as_second());
         let start = seen.or(old.map(|old| old.start)).unwrap_or(now).min(now);
         let end = self.timeline.end_of(&facts, start, now);
+        let known = self.timeline.at_most(&facts).is_some();
         let run = Run {
             start,
             end,
+            known,
             facts,
             held: held.into(),
             gpus: gang.allocated.get(GPU),
@@ -224,7 +238,7 @@ impl Scheduler {
             declared: self.terms_of(gang).walltime.filter(|said| *said > 0),
             queue: gang.payer.map(name).unwrap_or_default(),
             user: gang.payer.map(user).unwrap_or_default(),
-            size: i64::BITS - gpus.leading_zeros(),
+            size: i64::BITS - (gpus / GPU_UNIT).leading_zeros(),
         }
     }
 

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
-use crate::class::ClassIx;
+use crate::class::{Class, ClassIx};
 use crate::fit::headroom;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::place::Placement;
-use crate::resource::{Demand, GPU, Room};
+use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
 
@@ -109,12 +109,13 @@ impl Scheduler {
     }
 
     /// Finds the earliest time at which an ask fits. None if the expected ends never give it room.
-    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp) -> Option<Shadow> {
+    /// `surely`: only ends count that were said or learnt.
+    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, surely: bool) -> Option<Shadow> {
         self.tend_timeline(now);
         self.refresh(ask.class);
         let now = now.as_second();
         let view = self.views.get(&ask.class)?;
-        let demand = self.classes.get(ask.class).demand();
+        let class = self.classes.get(ask.class);
         let mut holds: Vec<u32> = (0..self.nodes.len()).map(|at| view.holds(at)).collect();
         let tree = &self.topology;
         let mut sums = Sums {
@@ -139,13 +140,16 @@ impl Scheduler {
                 let Some(run) = self.timeline.runs.get(key) else {
                     continue;
                 };
-                for (node, class, count) in run.held.iter() {
+                if surely && !run.known {
+                    continue;
+                }
+                for (node, held, count) in run.held.iter() {
                     let room = given.entry(*node).or_default();
-                    room.add(self.classes.get(*class).demand(), i64::from(*count));
+                    room.add(self.classes.get(*held).demand(), i64::from(*count));
                     if view.empty_at(*node) == 0 {
                         continue;
                     }
-                    let then = self.holds_then(*node, demand, room);
+                    let then = self.holds_then(*node, class, room);
                     let more = then.saturating_sub(holds[*node]);
                     if more == 0 {
                         continue;
@@ -176,10 +180,16 @@ impl Scheduler {
         })
     }
 
-    /// How many members of a demand a node holds once so much is given back.
-    fn holds_then(&self, at: NodeIx, demand: &Demand, given: &Room) -> u32 {
+    /// How many members of a class a node holds once so much is given back. Of parts of GPUs those
+    /// that are free now.
+    fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
         let node = &self.nodes[at];
-        headroom(demand, |ix| node.free(ix) + given.get(ix)).0
+        let more = |ix| match ix {
+            // Parts of GPUs that are given back may be of several.
+            GPU => given.get(ix) / GPU_UNIT * GPU_UNIT,
+            _ => given.get(ix),
+        };
+        headroom(class, node, &node.gpus, |ix| node.free(ix) + more(ix)).0
     }
 
     /// Where the ask fits without anybody ending.
@@ -236,8 +246,8 @@ impl Scheduler {
 
     /// Takes out of the shadow what placements take that will still be there. False, and nothing
     /// taken, if too little would be left for the head.
-    pub(super) fn stay_beside(&self, shadow: &mut Shadow, placed: &[Placement]) -> bool {
-        let demand = self.classes.get(shadow.ask.class).demand();
+    pub(super) fn keep_beside(&self, shadow: &mut Shadow, placed: &[Placement]) -> bool {
+        let class = self.classes.get(shadow.ask.class);
         let nodes: BTreeSet<NodeIx> = placed.iter().map(|placement| placement.node).collect();
         let none = Room::default();
         let mut fewer = 0;
@@ -248,7 +258,7 @@ impl Scheduler {
                 continue;
             }
             let given = shadow.given.get(&at).unwrap_or(&none);
-            let then = self.holds_then(at, demand, given).min(held);
+            let then = self.holds_then(at, class, given).min(held);
             changes.push((at, then));
             if self.lies_within(at, shadow.scope) {
                 fewer += u64::from(held - then);

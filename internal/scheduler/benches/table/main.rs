@@ -1,0 +1,84 @@
+//! The speed of decisions, as a table: what each case costs on 100, 1,000 and 10,000 nodes, beside
+//! what it is to cost on the largest. One thread, no API in the way. `make bench-scheduler` prints
+//! it; `CASES=word,word` and `SIZES=100,1000` choose. Figures are the time that the thread worked,
+//! the median of some runs; on a machine that others use, that is what there is to go by.
+
+mod cases;
+mod world;
+
+use std::time::Duration;
+
+/// What was measured: time, or bytes.
+#[derive(Clone, Copy)]
+pub(crate) enum Figure {
+    Time(Duration),
+    Bytes(u64),
+    /// Pods placed, and in what time.
+    Rate(usize, Duration),
+}
+
+impl Figure {
+    fn words(self) -> String {
+        match self {
+            Figure::Time(time) => time_words(time),
+            Figure::Bytes(bytes) => format!("{:.0} MiB", bytes as f64 / 1024.0 / 1024.0),
+            Figure::Rate(pods, time) => {
+                let rate = pods as f64 / time.as_secs_f64().max(1e-9);
+                format!("{} ({:.0} pods/s)", time_words(time), rate)
+            }
+        }
+    }
+}
+
+fn time_words(time: Duration) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    match micros {
+        ..1000.0 => format!("{micros:.1} us"),
+        ..1_000_000.0 => format!("{:.2} ms", micros / 1e3),
+        _ => format!("{:.2} s", micros / 1e6),
+    }
+}
+
+/// One row of the table.
+pub(crate) struct Case {
+    /// A word to choose it by.
+    pub(crate) word: &'static str,
+    pub(crate) name: &'static str,
+    pub(crate) target: &'static str,
+    /// Measures it on so many nodes; none where the case needs more of them.
+    pub(crate) run: fn(usize) -> Option<Figure>,
+}
+
+fn chosen(name: &str) -> Option<Vec<String>> {
+    let list = std::env::var(name).ok().filter(|list| !list.is_empty())?;
+    Some(list.split(',').map(str::to_owned).collect())
+}
+
+fn main() {
+    let sizes: Vec<usize> = match chosen("SIZES") {
+        Some(list) => list.iter().filter_map(|n| n.parse().ok()).collect(),
+        None => vec![100, 1_000, 10_000],
+    };
+    let words = chosen("CASES");
+    let heads: Vec<String> = sizes.iter().map(|n| format!("{n} nodes")).collect();
+    println!("| case | to reach | {} |", heads.join(" | "));
+    println!("|---|---|{}", "---|".repeat(sizes.len()));
+    for case in cases::all() {
+        if words
+            .as_ref()
+            .is_some_and(|words| !words.iter().any(|word| word == case.word))
+        {
+            continue;
+        }
+        let cells: Vec<String> = sizes
+            .iter()
+            .map(|nodes| (case.run)(*nodes).map_or("-".into(), Figure::words))
+            .collect();
+        println!(
+            "| {} | {} | {} |",
+            case.name,
+            case.target,
+            cells.join(" | ")
+        );
+    }
+}

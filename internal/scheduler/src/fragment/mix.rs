@@ -1,0 +1,54 @@
+//! The pods to expect: classes with their popularity.
+
+use std::collections::BTreeMap;
+
+use super::node::Demand;
+
+/// Classes of pods, each with its share of all pods. Made of counts the classes are in the order
+/// of [`Demand`], so that equal counts give equal mixes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mix {
+    classes: Vec<(Demand, f64)>,
+}
+
+impl Mix {
+    /// From counts of pods. Classes with a count of 0 are left out; the weights sum to 1 unless
+    /// there is none.
+    #[must_use]
+    pub fn from_counts(counts: &BTreeMap<Demand, u64>) -> Mix {
+        let total: u64 = counts.values().sum();
+        let classes = counts
+            .iter()
+            .filter(|(_, n)| **n > 0)
+            .map(|(d, n)| (*d, *n as f64 / total as f64))
+            .collect();
+        Mix { classes }
+    }
+
+    /// From classes with weights, in the order given. The weights should sum to 1.
+    #[must_use]
+    pub fn from_weights(classes: Vec<(Demand, f64)>) -> Mix {
+        Mix { classes }
+    }
+
+    /// The classes with their weights.
+    #[must_use]
+    pub fn classes(&self) -> &[(Demand, f64)] {
+        &self.classes
+    }
+
+    /// Nothing is known.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.classes.is_empty()
+    }
+
+    /// Mean GPU demand of a pod in 1/1000 GPU.
+    #[must_use]
+    pub fn mean_gpu(&self) -> f64 {
+        self.classes
+            .iter()
+            .map(|(d, w)| w * f64::from(d.gpu_total()))
+            .sum()
+    }
+}

@@ -1,0 +1,124 @@
+//! Things by name, found by hash. Walked only in the order of their names, so that nothing can
+//! depend on how they were hashed or on the order in which they came.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::ops::Index;
+
+/// Always the same keys: the same events must do the same work everywhere.
+type Fixed = BuildHasherDefault<DefaultHasher>;
+
+/// A table.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<K, V> {
+    places: HashMap<K, u32, Fixed>,
+    slots: Vec<Option<(K, V)>>,
+    free: Vec<u32>,
+}
+
+impl<K, V> Default for Table<K, V> {
+    fn default() -> Table<K, V> {
+        Table {
+            places: HashMap::default(),
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<K: Clone + Ord + Hash, V> Table<K, V> {
+    fn slot(&self, key: &K) -> Option<&(K, V)> {
+        let at = *self.places.get(key)?;
+        self.slots.get(at as usize)?.as_ref()
+    }
+
+    pub(crate) fn get(&self, key: &K) -> Option<&V> {
+        self.slot(key).map(|(_, value)| value)
+    }
+
+    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
+        let at = *self.places.get(key)?;
+        let slot = self.slots.get_mut(at as usize)?;
+        slot.as_mut().map(|(_, value)| value)
+    }
+
+    pub(crate) fn contains_key(&self, key: &K) -> bool {
+        self.places.contains_key(key)
+    }
+
+    /// Puts a value in, in place of the one of that name; the old one.
+    pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
+        if let Some(old) = self.get_mut(&key) {
+            return Some(std::mem::replace(old, value));
+        }
+        let at = self.free.pop().unwrap_or_else(|| {
+            self.slots.push(None);
+            (self.slots.len() - 1) as u32
+        });
+        self.slots[at as usize] = Some((key.clone(), value));
+        self.places.insert(key, at);
+        None
+    }
+
+    pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
+        let at = self.places.remove(key)?;
+        self.free.push(at);
+        let slot = self.slots.get_mut(at as usize)?;
+        slot.take().map(|(_, value)| value)
+    }
+
+    /// The value of that name, made if there is none.
+    pub(crate) fn or_default(&mut self, key: &K) -> &mut V
+    where
+        V: Default,
+    {
+        let at = match self.places.get(key) {
+            Some(at) => *at,
+            None => {
+                self.insert(key.clone(), V::default());
+                self.places[key]
+            }
+        };
+        let slot = self.slots[at as usize].get_or_insert_with(|| (key.clone(), V::default()));
+        &mut slot.1
+    }
+
+    /// All of them by name. Sorts: not for what is done often.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
+        let mut all: Vec<&(K, V)> = self.slots.iter().flatten().collect();
+        all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
+        all.into_iter().map(|(key, value)| (key, value))
+    }
+
+    /// All names in order. Sorts too.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &K> {
+        self.iter().map(|(key, _)| key)
+    }
+}
+
+impl<K: Clone + Ord + Hash, V> Index<&K> for Table<K, V> {
+    type Output = V;
+
+    fn index(&self, key: &K) -> &V {
+        self.get(key).expect("a table is indexed by names in it")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_in_is_found_and_walked_by_name() {
+        let mut table: Table<&str, u32> = Table::default();
+        for (name, n) in [("c", 3), ("a", 1), ("b", 2)] {
+            assert_eq!(table.insert(name, n), None);
+        }
+        assert_eq!(table.insert("a", 10), Some(1));
+        assert_eq!(table.remove(&"c"), Some(3));
+        *table.or_default(&"d") += 4;
+        let all: Vec<_> = table.iter().map(|(name, n)| (*name, *n)).collect();
+        assert_eq!(all, [("a", 10), ("b", 2), ("d", 4)]);
+        assert_eq!((table.get(&"c"), table[&"b"]), (None, 2));
+    }
+}

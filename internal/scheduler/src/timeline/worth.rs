@@ -1,0 +1,99 @@
+//! Is it worth evicting others, where it is known when there will be room anyway? What is saved is
+//! the wait, for as much as the gang asks for; what is lost is the work of those who must start
+//! again. Whoever takes no more than its queue was said to deserve need not ask, and where nobody
+//! said how long work takes and nothing was learnt, there is no opinion.
+
+use jiff::Timestamp;
+
+use crate::evict::Bite;
+use crate::gang::GangKey;
+use crate::plan::EvictionReason;
+use crate::resource::{CPU, GPU};
+use crate::state::Scheduler;
+
+/// Nobody is evicted for a gang that is expected to have room sooner than this, in seconds.
+const SOON: i64 = 300;
+/// A second's wait of a gang of higher priority counts as so many of work that is lost.
+const URGENT: i128 = 4;
+/// After evictions were found not to be worth it, they are sought again after this part of the
+/// wait, and not sooner than after so many seconds.
+const AGAIN_PART: i64 = 8;
+const AGAIN_SECONDS: i64 = 60;
+
+/// Why evictions are not worth it, and when to ask again.
+type NotWorth = (String, Timestamp);
+
+impl Scheduler {
+    /// How long a gang has to wait for room if nobody is evicted, in seconds; none where that is
+    /// not known, room is not what it lacks, or it evicts by right. An error if it has room soon,
+    /// or evictions were not worth it a while ago.
+    pub(crate) fn known_wait(
+        &mut self,
+        key: &GangKey,
+        by_right: bool,
+        now: Timestamp,
+    ) -> Result<Option<i64>, NotWorth> {
+        if by_right || !self.config.weigh_losses {
+            return Ok(None);
+        }
+        let spared = self.timeline.spared.get(key).copied();
+        if let Some(then) = spared.filter(|then| *then > now.as_second()) {
+            return Err(not_worth(then));
+        }
+        let gang = self.gangs.get(key);
+        let Some(ask) = gang.and_then(|gang| self.ask_of(key, gang)) else {
+            return Ok(None);
+        };
+        let Some(shadow) = self.cast(&ask, now, true) else {
+            return Ok(None);
+        };
+        let wait = shadow.at - now.as_second();
+        if wait > 0 && wait < SOON {
+            self.timeline.spared.insert(key.clone(), shadow.at);
+            return Err(not_worth(shadow.at));
+        }
+        Ok((wait > 0).then_some(wait))
+    }
+
+    /// Would evicting these lose more work than it saves waiting? Then why, and when to ask again.
+    pub(crate) fn loses_more(
+        &mut self,
+        key: &GangKey,
+        bites: &[Bite],
+        wait: Option<i64>,
+        now: Timestamp,
+    ) -> Option<NotWorth> {
+        let wait = wait?;
+        let now = now.as_second();
+        let need = self.gangs.get(key)?.need(key);
+        let main = if need.get(GPU) > 0 { GPU } else { CPU };
+        let (mut lost, mut urgent) = (0_i128, true);
+        for bite in bites {
+            urgent &= bite.why == EvictionReason::Preempted;
+            let Some(run) = self.timeline.runs.get(&bite.gang) else {
+                continue;
+            };
+            let ran = i128::from((now - run.start).max(0));
+            let held = bite.pods.iter().filter_map(|pod| {
+                let pod = self.pods.get(pod)?;
+                Some(self.classes.get(pod.class).demand().get(main))
+            });
+            lost += ran * held.map(i128::from).sum::<i128>();
+        }
+        let factor = if urgent { URGENT } else { 1 };
+        let saved = i128::from(need.get(main)) * i128::from(wait) * factor;
+        (lost > saved).then(|| {
+            let then = now.saturating_add((wait / AGAIN_PART).max(AGAIN_SECONDS));
+            self.timeline.spared.insert(key.clone(), then);
+            not_worth(then)
+        })
+    }
+}
+
+fn not_worth(then: i64) -> NotWorth {
+    let why = "it is expected to have room before evictions would save more than they lose";
+    (
+        why.to_owned(),
+        Timestamp::from_second(then).unwrap_or(Timestamp::MAX),
+    )
+}

@@ -1,0 +1,159 @@
+//! The openb benchmark over all variants: `make bench-openb`. Environment:
+//!
+//! - `OPENB`: folder of the data (default: `shared/openb` beside the workspace or above it)
+//! - `ARRIVALS`: folder of other lists of arrivals and ranks, in the same form
+//! - `SEEDS`: first-last (default 42-51); `V`: variants, separated by commas (default all)
+//! - `KNOWS`: what Muster knows of the pods to come: `mix` (as FGD does), `learns`, `nothing`
+//! - `OUT`: folder to which every placement of Muster's runs is written
+//!
+//! Runs of the baselines are compared with the published results where there are any.
+
+mod files;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use simulator::openb::{
+    Arrivals, Cluster, Compared, Expected, Knowledge, Report, VARIANTS, Which, first_difference,
+    lists_of, placements, play, read_pods, typical,
+};
+
+/// What to run.
+struct Plan {
+    data: PathBuf,
+    arrivals: PathBuf,
+    seeds: Vec<u64>,
+    variants: Vec<&'static str>,
+    knows: Knowledge,
+    out: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    match plan().and_then(|plan| run(&plan)) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("bench-openb: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn plan() -> Result<Plan, String> {
+    let word = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
+    let data = files::folder().ok_or("the data is not there: name its folder in OPENB")?;
+    let seeds = word("SEEDS").unwrap_or_else(|| "42-51".to_owned());
+    let (first, last) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
+    let number = |s: &str| {
+        let wrong = |_| format!("SEEDS: {s:?} is not right: write FIRST-LAST, as in 42-51");
+        s.parse::<u64>().map_err(wrong)
+    };
+    let wanted = word("V").unwrap_or_default();
+    let wanted: Vec<&str> = wanted.split(',').filter(|v| !v.is_empty()).collect();
+    if let Some(unknown) = wanted.iter().find(|v| !VARIANTS.contains(v)) {
+        return Err(format!(
+            "V: {unknown:?} is not right: the variants are {}",
+            VARIANTS.join(", ")
+        ));
+    }
+    let chosen = |v: &&'static str| wanted.is_empty() || wanted.contains(v);
+    Ok(Plan {
+        arrivals: word("ARRIVALS").map_or_else(|| data.join("arrivals"), PathBuf::from),
+        data,
+        seeds: (number(first)?..=number(last)?).collect(),
+        variants: VARIANTS.into_iter().filter(chosen).collect(),
+        knows: match word("KNOWS").as_deref() {
+            None | Some("mix") => Knowledge::Popularity,
+            Some("learns") => Knowledge::Learnt,
+            Some("nothing") => Knowledge::None,
+            Some(other) => {
+                return Err(format!(
+                    "KNOWS: {other:?} is not right: write mix, learns or nothing"
+                ));
+            }
+        },
+        out: word("OUT").map(PathBuf::from),
+    })
+}
+
+/// Plays all and prints. False if a baseline is not what was published.
+fn run(plan: &Plan) -> Result<bool, String> {
+    let say = |e: simulator::SimulatorError| e.to_string();
+    let name = "nodes/openb_node_list_gpu_node.csv";
+    let cluster = Cluster::read(name, &files::text(&plan.data, name)?).map_err(say)?;
+    let name = "expected/expected_per_seed.csv";
+    let published = if plan.arrivals == plan.data.join("arrivals") {
+        files::text(&plan.data, name)?
+    } else {
+        String::new()
+    };
+    let expected = Expected::read(name, &published);
+    let ranks = files::text(&plan.arrivals, "node_rank.csv")?;
+    let mut report = Report::default();
+    let mut compared = Compared::default();
+    println!("{}", Report::head());
+    for variant in &plan.variants {
+        let name = format!("pods/openb_pod_list_{variant}.csv");
+        let pods = read_pods(&name, &files::text(&plan.data, &name)?, &cluster).map_err(say)?;
+        let mix = typical(&pods);
+        let (file, list) = files::first(&plan.arrivals, &lists_of(variant))?;
+        for which in Which::ALL {
+            for seed in &plan.seeds {
+                let ranks = ("node_rank.csv", ranks.as_str());
+                let arrivals =
+                    Arrivals::read((&file, &list), ranks, variant, *seed).map_err(say)?;
+                let began = thread_cpu();
+                let mut policy = which.make(&cluster, &pods, &arrivals.rank, plan.knows);
+                let played =
+                    play(&cluster, &pods, &arrivals, &mix, policy.as_mut()).map_err(say)?;
+                let cpu = thread_cpu().saturating_sub(began);
+                report.add(variant, which, &played, cpu);
+                let text = || placements(&cluster, &pods, &arrivals, &played);
+                if let (Some(dir), Which::Muster) = (&plan.out, which) {
+                    save(dir, &format!("Muster_{variant}_s{seed}.csv"), &text())?;
+                }
+                let policy = which.to_string();
+                let key = (*variant, policy.as_str(), *seed);
+                let more = expected.compare(key, &arrivals, &played).map_err(say)?;
+                let golden = format!("expected/golden_{which}_{variant}_s{seed}.csv");
+                compared.differences.extend(more.differences);
+                compared.cells += more.cells;
+                if more.cells > 0
+                    && let Ok(golden) = files::text(&plan.data, &golden)
+                {
+                    compared.cells += 1;
+                    let differs = first_difference(&golden, &text()).map(|(a, b)| {
+                        format!("{variant} {which} {seed}: placed as {b:?} and not {a:?}")
+                    });
+                    compared.differences.extend(differs);
+                }
+            }
+            println!("{}", report.last_line(which));
+        }
+    }
+    println!("\n{}", report.tables());
+    println!(
+        "baselines: {} of {} published cells and lists of placements are equal",
+        compared.cells - compared.differences.len(),
+        compared.cells
+    );
+    for difference in compared.differences.iter().take(20) {
+        println!("  {difference}");
+    }
+    Ok(compared.differences.is_empty())
+}
+
+fn save(dir: &Path, name: &str, text: &str) -> Result<(), String> {
+    let path = dir.join(name);
+    std::fs::create_dir_all(dir)
+        .and_then(|()| std::fs::write(&path, text))
+        .map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// CPU time this thread has had, waiting left out (Linux; zero elsewhere).
+fn thread_cpu() -> Duration {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|n| n.parse().ok());
+    Duration::from_nanos(nanos.unwrap_or(0))
+}

@@ -1,0 +1,286 @@
+//! Reads the benchmark's files (nodes, pods, arrival lists, ranks of nodes) and tells the classes
+//! that FGD expects. What the columns mean: see the benchmark's own description.
+
+use std::collections::BTreeMap;
+use std::str::FromStr;
+
+use scheduler::fragment::{ANY_MODEL, Demand, Mix, Shape, WHOLE};
+
+use crate::error::{Place, SimulatorError};
+
+/// The pod lists.
+pub const VARIANTS: [&str; 17] = [
+    "default",
+    "cpu050",
+    "cpu100",
+    "cpu200",
+    "cpu250",
+    "gpushare40",
+    "gpushare60",
+    "gpushare80",
+    "gpushare100",
+    "gpuspec10",
+    "gpuspec20",
+    "gpuspec25",
+    "gpuspec33",
+    "multigpu20",
+    "multigpu30",
+    "multigpu40",
+    "multigpu50",
+];
+
+/// Part of the pods that the classes expected by FGD must hold.
+const TYPICAL: f64 = 0.95;
+
+/// One pod of a list.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Name in the trace.
+    pub name: String,
+    /// What it asks.
+    pub demand: Demand,
+    /// Admissible GPU models as written in the file, empty for any.
+    pub models: String,
+}
+
+/// The nodes.
+#[derive(Clone, Debug, Default)]
+pub struct Cluster {
+    /// What each node has, in the order of the file.
+    pub shapes: Vec<Shape>,
+    /// Their names.
+    pub names: Vec<String>,
+    /// GPU models by bit number.
+    pub models: Vec<String>,
+}
+
+/// One run's input.
+#[derive(Clone, Debug)]
+pub struct Arrivals {
+    /// Indices into the pod list in order of arrival.
+    pub rows: Vec<usize>,
+    /// Rank of each node; among nodes of equal score the lowest wins.
+    pub rank: Vec<u32>,
+}
+
+/// A comma-separated table without quotes.
+pub(super) struct Csv<'a> {
+    file: &'a str,
+    header: Vec<&'a str>,
+    rows: Vec<Vec<&'a str>>,
+}
+
+impl<'a> Csv<'a> {
+    pub(super) fn split(file: &'a str, text: &'a str) -> Csv<'a> {
+        let mut lines = text.lines();
+        let header = lines.next().unwrap_or_default().split(',').collect();
+        let rows = lines.map(|line| line.split(',').collect()).collect();
+        Csv { file, header, rows }
+    }
+
+    pub(super) fn header(&self) -> &[&'a str] {
+        &self.header
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = (usize, &[&'a str])> {
+        let rows = self.rows.iter().enumerate();
+        rows.map(|(at, row)| (at + 2, row.as_slice()))
+            .filter(|(_, row)| row.iter().any(|value| !value.is_empty()))
+    }
+
+    pub(super) fn column(&self, name: &str) -> Result<usize, SimulatorError> {
+        self.header
+            .iter()
+            .position(|h| *h == name)
+            .ok_or_else(|| SimulatorError::Column {
+                file: self.file.to_owned(),
+                meaning: name.to_owned(),
+                accepted: name.to_owned(),
+                found: self.header.join(", "),
+            })
+    }
+
+    pub(super) fn number<T: FromStr>(
+        &self,
+        (line, row): (usize, &[&str]),
+        column: usize,
+    ) -> Result<T, SimulatorError> {
+        let text = row.get(column).copied().unwrap_or_default();
+        text.parse().map_err(|_| SimulatorError::Value {
+            place: Place {
+                file: self.file.to_owned(),
+                number: line,
+                document: false,
+            },
+            field: self.header.get(column).copied().unwrap_or_default().into(),
+            value: text.to_owned(),
+            wanted: "write a number".to_owned(),
+        })
+    }
+}
+
+impl Cluster {
+    /// Reads the node list.
+    ///
+    /// # Errors
+    /// A missing column or a value that is no number.
+    pub fn read(file: &str, text: &str) -> Result<Cluster, SimulatorError> {
+        let csv = Csv::split(file, text);
+        let (name, cpu) = (csv.column("sn")?, csv.column("cpu_milli")?);
+        let (mem, gpu) = (csv.column("memory_mib")?, csv.column("gpu")?);
+        let model = csv.column("model")?;
+        let mut out = Cluster::default();
+        for row in csv.rows() {
+            let word = row.1.get(model).copied().unwrap_or_default();
+            let known = out.models.iter().position(|m| m == word);
+            let bit = known.unwrap_or_else(|| {
+                out.models.push(word.to_owned());
+                out.models.len() - 1
+            });
+            out.shapes.push(Shape {
+                cpu: csv.number(row, cpu)?,
+                mem: csv.number(row, mem)?,
+                gpus: csv.number(row, gpu)?,
+                model: bit as u8,
+            });
+            out.names
+                .push(row.1.get(name).copied().unwrap_or_default().to_owned());
+        }
+        Ok(out)
+    }
+
+    /// All GPUs, in 1/1000 GPU.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        let gpus = self.shapes.iter().map(|shape| u64::from(shape.gpus));
+        gpus.sum::<u64>() * u64::from(WHOLE)
+    }
+}
+
+/// Reads a pod list, in the order of the file.
+///
+/// # Errors
+/// A missing column or a value that is no number.
+pub fn read_pods(file: &str, text: &str, cluster: &Cluster) -> Result<Vec<Pod>, SimulatorError> {
+    let csv = Csv::split(file, text);
+    let (name, cpu) = (csv.column("name")?, csv.column("cpu_milli")?);
+    let (mem, gpus) = (csv.column("memory_mib")?, csv.column("num_gpu")?);
+    let (milli, spec) = (csv.column("gpu_milli")?, csv.column("gpu_spec").ok());
+    let bit = |word: &str| {
+        let known = cluster.models.iter().position(|m| m == word);
+        known.map_or(0, |bit| 1u64 << bit)
+    };
+    let mut out = Vec::new();
+    for row in csv.rows() {
+        let spec = spec.and_then(|column| row.1.get(column).copied());
+        let spec = spec.unwrap_or_default();
+        let models = if spec.is_empty() {
+            ANY_MODEL
+        } else {
+            spec.split('|').map(bit).fold(0, |all, one| all | one)
+        };
+        let gpus: u8 = csv.number(row, gpus)?;
+        let demand = Demand {
+            cpu: csv.number(row, cpu)?,
+            mem: csv.number(row, mem)?,
+            gpus,
+            milli: if gpus == 0 {
+                0
+            } else {
+                csv.number(row, milli)?
+            },
+            models,
+        };
+        out.push(Pod {
+            name: row.1.get(name).copied().unwrap_or_default().to_owned(),
+            demand,
+            models: spec.to_owned(),
+        });
+    }
+    Ok(out)
+}
+
+/// The classes that FGD expects: the most popular that hold 95 % of the pods, without memory.
+#[must_use]
+pub fn typical(pods: &[Pod]) -> Mix {
+    let mut count: BTreeMap<(u32, u16, u8, &str), (u64, u64)> = BTreeMap::new();
+    for pod in pods {
+        let d = &pod.demand;
+        let key = (d.cpu, d.milli, d.gpus, pod.models.as_str());
+        count.entry(key).or_insert((0, d.models)).0 += 1;
+    }
+    let mut list: Vec<_> = count.into_iter().map(|(k, (n, m))| (n, k, m)).collect();
+    list.sort_by(|a, b| (b.0, b.1).cmp(&(a.0, a.1)));
+    let total = pods.len() as f64;
+    let mut kept = 0u64;
+    let mut classes = Vec::new();
+    for (n, (cpu, milli, gpus, _), models) in list {
+        if kept as f64 >= TYPICAL * total {
+            break;
+        }
+        kept += n;
+        let demand = Demand {
+            cpu,
+            mem: 0,
+            gpus,
+            milli,
+            models,
+        };
+        classes.push((demand, n as f64));
+    }
+    let kept = kept as f64 / total;
+    let weigh = |(demand, n)| (demand, n / total / kept);
+    Mix::from_weights(classes.into_iter().map(weigh).collect())
+}
+
+/// How often each class of pods is in a list, memory included.
+#[must_use]
+pub fn counts(pods: &[Pod]) -> BTreeMap<Demand, u64> {
+    let mut out = BTreeMap::new();
+    for pod in pods {
+        *out.entry(pod.demand).or_insert(0) += 1;
+    }
+    out
+}
+
+/// The names of the lists of arrivals that serve for a variant, the best first: the variants with
+/// admissible models share those of `default`.
+#[must_use]
+pub fn lists_of(variant: &str) -> Vec<String> {
+    let mut out = vec![format!("arrivals_{variant}.csv")];
+    if variant.starts_with("gpuspec") {
+        out.push("arrivals_default.csv".to_owned());
+    }
+    out
+}
+
+impl Arrivals {
+    /// Reads one seed's column out of a list of arrivals and the nodes' ranks.
+    ///
+    /// # Errors
+    /// A missing column or a value that is no number.
+    pub fn read(
+        (list_file, list): (&str, &str),
+        (rank_file, ranks): (&str, &str),
+        variant: &str,
+        seed: u64,
+    ) -> Result<Arrivals, SimulatorError> {
+        let list = Csv::split(list_file, list);
+        let column = list.column(&format!("s{seed}"))?;
+        let mut rows = Vec::new();
+        for row in list.rows() {
+            if row.1.get(column).is_some_and(|value| !value.is_empty()) {
+                rows.push(list.number(row, column)?);
+            }
+        }
+        let ranks = Csv::split(rank_file, ranks);
+        let (of, column) = (ranks.column("variant")?, ranks.column(&format!("s{seed}"))?);
+        let mut rank = Vec::new();
+        for row in ranks.rows() {
+            if row.1.get(of).is_some_and(|value| *value == variant) {
+                rank.push(ranks.number(row, column)?);
+            }
+        }
+        Ok(Arrivals { rows, rank })
+    }
+}

@@ -1,0 +1,150 @@
+//! One run of the protocol: offers the arrivals to a policy one after another, holds it to the
+//! rules, and measures.
+
+use scheduler::fragment::{Demand, Mix, Room, fragmentation};
+
+use super::data::{Arrivals, Cluster, Pod};
+use super::metrics::{Bins, bin_of};
+use super::policy::{Choice, Policy};
+use crate::error::SimulatorError;
+
+/// Most pods a node takes. The artefact's nodes have that many pod slots.
+const PODS_MAX: u32 = 1001;
+
+/// Where failed shares are counted, behind 0 to 8 whole GPUs.
+const SHARES: usize = 9;
+
+/// What a run gave.
+#[derive(Clone, Debug)]
+pub struct Played {
+    /// The metrics.
+    pub bins: Bins,
+    /// Failed pods until 100 % had arrived by number of GPUs 0..=8, shares apart.
+    failed: [u32; SHARES + 1],
+    /// Failed pods over the whole run.
+    pub failed_in_all: u32,
+    /// Each placement, none for a failed pod.
+    pub placements: Vec<Option<Choice>>,
+    /// GPU in use after each arrival, in 1/1000.
+    pub used: Vec<u64>,
+}
+
+impl Played {
+    /// Failed pods with so many whole GPUs until 100 % had arrived.
+    #[must_use]
+    pub fn failed(&self, gpus: usize) -> u32 {
+        self.failed.get(gpus.min(SHARES - 1)).copied().unwrap_or(0)
+    }
+
+    /// Failed pods with a part of a GPU until 100 % had arrived.
+    #[must_use]
+    pub fn failed_shares(&self) -> u32 {
+        self.failed[SHARES]
+    }
+
+    /// All pods that failed until 100 % had arrived.
+    #[must_use]
+    pub fn failed_until_100(&self) -> u32 {
+        self.failed.iter().sum()
+    }
+}
+
+/// Plays one list of arrivals. Fragmentation is measured against `typical`.
+///
+/// # Errors
+/// The policy broke the rules (what it chose doesn't fit, or it refused what fits), or the list
+/// names a pod that isn't there.
+pub fn play(
+    cluster: &Cluster,
+    pods: &[Pod],
+    arrivals: &Arrivals,
+    typical: &Mix,
+    policy: &mut dyn Policy,
+) -> Result<Played, SimulatorError> {
+    let mut nodes: Vec<Room> = cluster.shapes.iter().map(Room::empty).collect();
+    if arrivals.rank.len() != nodes.len() {
+        return Err(SimulatorError::Nothing(format!(
+            "{} nodes have ranks and there are {}: give the ranks of this variant",
+            arrivals.rank.len(),
+            nodes.len()
+        )));
+    }
+    let mut count = vec![0u32; nodes.len()];
+    let capacity = cluster.capacity() as f64;
+    let (mut arrived, mut used) = (0u64, 0u64);
+    let mut values: Vec<f64> = nodes.iter().map(|r| fragmentation(typical, r)).collect();
+    let mut fragmented: f64 = values.iter().sum();
+    let mut out = Played {
+        bins: Bins::default(),
+        failed: [0; SHARES + 1],
+        failed_in_all: 0,
+        placements: Vec::with_capacity(arrivals.rows.len()),
+        used: Vec::with_capacity(arrivals.rows.len()),
+    };
+    for &row in &arrivals.rows {
+        let demand = pods
+            .get(row)
+            .ok_or_else(|| broken(format!("there is no pod in row {row}")))?
+            .demand;
+        let choice = policy.choose(&nodes, &arrivals.rank, &demand);
+        arrived += u64::from(demand.gpu_total());
+        let percent = 100.0 * arrived as f64 / capacity;
+        if let Some(Choice { node, mask }) = choice {
+            let room = allowed(&nodes, &count, &demand, node, mask)?;
+            nodes[node] = room;
+            count[node] += 1;
+            used += u64::from(demand.gpu_total());
+            policy.placed(node, &room);
+            let value = fragmentation(typical, &room);
+            fragmented += value - values[node];
+            values[node] = value;
+        } else {
+            if let Some(at) = nodes.iter().position(|room| room.fits(&demand)) {
+                let what = format!("{demand:?} was refused and fits node {at}");
+                return Err(broken(what));
+            }
+            out.failed_in_all += 1;
+            if bin_of(percent) <= 100 {
+                let whole = usize::from(demand.gpus).min(SHARES - 1);
+                out.failed[if demand.is_share() { SHARES } else { whole }] += 1;
+            }
+        }
+        policy.arrived(&demand);
+        out.bins.add(
+            percent,
+            100.0 * used as f64 / capacity,
+            100.0 * fragmented / capacity,
+            100.0 * fragmented / (capacity - used as f64),
+        );
+        out.placements.push(choice);
+        out.used.push(used);
+    }
+    Ok(out)
+}
+
+/// What the node has left, if the pod may go there.
+fn allowed(
+    nodes: &[Room],
+    count: &[u32],
+    demand: &Demand,
+    node: usize,
+    mask: u16,
+) -> Result<Room, SimulatorError> {
+    let room = nodes.get(node).filter(|room| {
+        let taken = |gpu: usize| mask >> gpu & 1 == 1;
+        let mut gpus = room.gpu_slice().iter().enumerate();
+        room.fits(demand)
+            && mask.count_ones() == u32::from(demand.gpus)
+            && gpus.all(|(gpu, free)| !taken(gpu) || *free >= demand.milli)
+            && count.get(node).is_some_and(|n| *n < PODS_MAX)
+    });
+    room.map(|room| room.after(demand, mask)).ok_or_else(|| {
+        broken(format!(
+            "{demand:?} does not fit node {node}, GPUs {mask:b}"
+        ))
+    })
+}
+
+fn broken(what: String) -> SimulatorError {
+    SimulatorError::Nothing(format!("the run breaks the rules: {what}"))
+}
