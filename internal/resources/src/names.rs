@@ -99,6 +99,10 @@ pub const QUEUE_POLICY: &str = "muster.io/policy";
 pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
+/// Annotation on a Queue, JSON of resource to quantity: the most that one team may hold in it.
+pub const TEAM_LIMIT: &str = "muster.io/team-limit";
+/// Annotation or label on a PodGroup or pod: the team it runs for.
+pub const TEAM: &str = "muster.io/team";
 /// Annotation on a PodGroup or pod (`true` or `false`): may it be evicted for others? True unless given.
 pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
