@@ -94,14 +94,14 @@ pub enum Lead {
     /// The one that has waited longest.
     Age,
     /// The one that has waited longest for most: small gangs find room by themselves.
+    #[default]
     Size,
     /// The same, in relation to how long it is expected to run.
-    #[default]
     Response,
 }
 
 /// How long a gang waits for room before room is reserved for it, unless configured otherwise.
-const RESERVE_AFTER: SignedDuration = SignedDuration::from_mins(5);
+const RESERVE_AFTER: SignedDuration = SignedDuration::from_hours(24);
 /// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
 const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 

@@ -20,8 +20,8 @@
 //!
 //! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`,
 //! so that a moment's queue costs nobody anything. Of the first of each queue's line it is the one of
-//! highest priority, then the one that waited longest for most, in relation to how long it runs
-//! (`Config::lead`). It stays the head until it starts, or until one of higher priority needs room.
+//! highest priority, then the one that waited longest for most (`Config::lead`). It stays the head
+//! until it starts, or until one of higher priority needs room.
 //!
 //! **Evictions** (`worth`). Where it is known when there will be room anyway, nobody is evicted whose
 //! lost work would be more than the waiting that it saves; what a queue deserves is exempt.
