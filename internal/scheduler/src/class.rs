@@ -9,7 +9,6 @@ use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
-use crate::gpu::Needs;
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT, Names};
 use crate::share::{Share, Take, Wish};
@@ -32,8 +31,6 @@ struct Key {
     /// Without GPUs, where parts of them are asked for.
     demand: Demand,
     share: Option<Share>,
-    /// What the GPUs must be.
-    gpus: Needs,
     need: Need,
     selector: BTreeMap<String, String>,
     /// Node affinity and tolerations as JSON: compared, never read.
@@ -69,11 +66,6 @@ impl Class {
     /// The parts of GPUs that it asks for; none where it wants whole ones, or none.
     pub(crate) fn share(&self) -> Option<Share> {
         self.key.share
-    }
-
-    /// What the GPUs must be.
-    pub(crate) fn gpus(&self) -> &Needs {
-        &self.key.gpus
     }
 
     /// What a pod takes on a node, or counts as while it has none.
@@ -162,7 +154,6 @@ impl Classes {
         let key = Key {
             demand,
             share,
-            gpus: wish.needs.clone(),
             need: need(spec),
             selector: spec.node_selector.clone().unwrap_or_default(),
             affinity: affinity.map(text).unwrap_or_default(),
