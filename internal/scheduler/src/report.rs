@@ -321,10 +321,11 @@ impl Scheduler {
         let scarce = self.scarce(class);
         if view.empty == 0 {
             obstacle.verdict = Verdict::NoNodeFits;
-            let refusals = view
-                .tally
-                .refused()
-                .map(|(refusal, _)| refusal.remedy().to_owned());
+            let gpus = self.classes.get(class).gpus();
+            let refusals = view.tally.refused().map(|(refusal, _)| {
+                let own = gpus.remedy(refusal);
+                own.unwrap_or_else(|| refusal.remedy().to_owned())
+            });
             let sizes = scarce
                 .iter()
                 .map(|ix| format!("a node with {}", self.piece(class, *ix)));
