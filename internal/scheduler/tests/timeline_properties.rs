@@ -117,7 +117,6 @@ fn play(jobs: &[Job], out: &BTreeSet<usize>) -> Story {
         let Some(now_s) = next.into_iter().flatten().min() else {
             break;
         };
-        wake = None;
         while let Some((_, job)) = ends.first().copied().filter(|(end, _)| *end <= now_s) {
             ends.pop_first();
             let group = name(job);
