@@ -49,6 +49,7 @@ impl Scheduler {
             }
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
         }
+        self.meet_models();
     }
 
     /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
@@ -296,6 +297,7 @@ impl Scheduler {
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
+        self.note_gpus(key, pod, up);
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
@@ -366,8 +368,8 @@ impl Scheduler {
     }
 
     pub(crate) fn leave_class(&mut self, class: crate::class::ClassIx) {
-        if self.classes.leave(class) {
-            self.views.remove(&class);
+        for gone in self.classes.leave(class) {
+            self.views.remove(&gone);
         }
     }
 

@@ -23,7 +23,7 @@ use resources::quantity::Quantity;
 
 use crate::gpu::Needs;
 use crate::node::Node;
-use crate::resource::{Demand, GPU, GPU_UNIT};
+use crate::resource::{Demand, GPU, GPU_UNIT, each};
 
 pub(crate) use gpus::{FreeGpus, Ledger};
 pub use pick::GpuOrder;
@@ -126,23 +126,29 @@ pub(crate) struct Take {
 }
 
 impl Take {
-    /// What a class takes on a node; what it counts as while it has none.
-    pub(crate) fn of(demand: &Demand, share: Option<Share>, node: Option<&Node>) -> Take {
+    /// Of what a class asks for: what it takes on a node, or counts as while it has none.
+    pub(crate) fn of(mut demand: Demand, share: Option<Share>, node: Option<&Node>) -> Take {
+        let asked = demand.get(GPU);
         let Some(share) = share else {
             return Take {
-                gpus: demand.get(GPU) / GPU_UNIT,
-                demand: demand.clone(),
+                gpus: asked / GPU_UNIT,
+                demand,
                 each: GPU_UNIT,
             };
         };
         let gpus = share.gpus;
-        let each = match (share.part, node) {
+        let part = match (share.part, node) {
             (Part::Memory(_), Some(node)) => share.part.of(node.gpu_memory()).min(GPU_UNIT),
-            _ => demand.get(GPU) / gpus.max(1),
+            _ => asked / gpus.max(1),
         };
-        let mut demand = demand.clone();
-        demand.set(GPU, each * gpus);
-        Take { demand, each, gpus }
+        demand.set(GPU, part * gpus);
+        let models = node.map_or(0, Node::models);
+        each(models).for_each(|ix| demand.set(ix, part * gpus));
+        Take {
+            demand,
+            each: part,
+            gpus,
+        }
     }
 }
 
