@@ -48,6 +48,8 @@ impl Scheduler {
                 self.priority_changed(name, Some(priority));
             }
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
+            Event::BudgetChanged(budget) => self.budget_changed(&budget),
+            Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
         }
         self.meet_models();
     }
@@ -277,12 +279,14 @@ impl Scheduler {
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
+        self.enrol(key, None);
         self.by_memory.remove(key);
         self.leave_class(pod.class);
         Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
+        self.enrol(&key, Some(&pod.labels));
         self.account(&key, &pod, true);
         let share = self.classes.get(pod.class).share();
         if share.as_ref().is_some_and(Share::depends_on_memory) {
@@ -293,6 +297,7 @@ impl Scheduler {
 
     /// Counts a pod in or out, everywhere.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();
