@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
-use resources::names::NVIDIA_GPU;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
@@ -151,7 +149,7 @@ impl Scheduler {
         };
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
-        let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
+        let wish = Wish::read(&pod.metadata, told.spec);
         let class = self.classes.join(
             told.spec,
             &wish,

@@ -13,7 +13,7 @@ use crate::filter::neighbours::Manners;
 use crate::gpu::{Needs, Product};
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
-use crate::share::{Share, Take, Wish};
+use crate::share::{Share, Take, Wish, foreign};
 
 /// A class's place in the table. Depends on the order of events: nothing may be decided by it.
 pub(crate) type ClassIx = usize;
@@ -193,7 +193,7 @@ impl Classes {
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-        let mut demand = names.demand(&pod_requests(spec));
+        let mut demand = names.demand(&foreign::without(pod_requests(spec)));
         // A whole GPU is no part of one.
         let whole = Share::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());

@@ -13,7 +13,7 @@ use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
 use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
-use crate::share::{FreeGpus, Ledger, Take};
+use crate::share::{FreeGpus, Ledger, Take, foreign};
 
 /// A node's place in the state's table.
 pub(crate) type NodeIx = usize;
@@ -54,6 +54,7 @@ impl Offer {
             .and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()))
             .map(Amounts::from_k8s)
             .unwrap_or_default();
+        let (allocatable, shared) = foreign::offered(allocatable);
         let allocatable = names.room(&allocatable);
         let gpus = inventory(node.metadata.annotations.as_ref())
             .map(|inventory| inventory.gpus)
@@ -63,7 +64,8 @@ impl Offer {
         let memory = least
             .and_then(|mib| i64::try_from(mib).ok())
             .filter(|mib| *mib > 0)
-            .or_else(|| label.and_then(|mib| mib.trim().parse().ok()));
+            .or_else(|| label.and_then(|mib| mib.trim().parse().ok()))
+            .or(shared);
         let mut offer = Offer {
             models: 0,
             kind: Kind::read(&labels, gpus.as_deref().unwrap_or_default()),
