@@ -44,9 +44,17 @@ impl Scheduler {
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
+    /// Places members beyond the minimum where the minimum is placed; why some wait.
+    pub(super) fn place_more(&mut self, root: &Branch, run: &mut Run) -> Option<Obstacle> {
+        let mut stopped = None;
+        let mut budget = Budget(TRIES_IN_ALL);
+        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        stopped.map(|stop| self.obstacle(stop, run))
+    }
+
     /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
     /// anything.
-    fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
+    pub(super) fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
         let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
         root.wants(&mut wants);
