@@ -275,14 +275,30 @@ impl Scheduler {
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
-        let gang = self.gangs.entry(pod.gang.clone()).or_default();
+        let gang = self.gangs.or_default(&pod.gang);
         if up {
             gang.members.insert(key.clone());
-        } else {
+        }
+        // Whose the gang is may depend on what its first member says.
+        gang.moved |= gang.members.first() == Some(key);
+        if !up {
             gang.members.remove(key);
         }
-        gang.moved = true;
         gang.count(key, &pod.task, pod.stage, up);
+        if pod.stage == Stage::Pending {
+            gang.count_kind(pod.class, up);
+        }
+        if pod
+            .hints
+            .as_deref()
+            .is_some_and(|hints| hints.rank.is_some())
+        {
+            gang.ranked = if up {
+                gang.ranked + 1
+            } else {
+                gang.ranked.saturating_sub(1)
+            };
+        }
         gang.count_part(pod.part.as_ref(), pod.stage, up);
         if pod.hints.as_deref().is_some_and(Hints::asks) {
             gang.hinted = if up {

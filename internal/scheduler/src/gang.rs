@@ -9,6 +9,7 @@ use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
 
+use crate::class::ClassIx;
 use crate::evict::{Kept, VictimKey};
 use crate::line::LineKey;
 use crate::node::NodeIx;
@@ -21,7 +22,7 @@ use crate::terms::Terms;
 use crate::topology::Shape;
 
 /// Which gang.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GangKey {
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
@@ -155,7 +156,11 @@ pub(crate) struct Gang {
     pub(crate) members: BTreeSet<PodKey>,
     /// Members that wait, in rank order.
     pub(crate) pending: BTreeSet<(usize, PodKey)>,
+    /// How many of these are of each class.
+    pub(crate) kinds: BTreeMap<ClassIx, usize>,
     pub(crate) total: Counts,
+    /// Members that say their rank themselves.
+    pub(crate) ranked: usize,
     pub(crate) tasks: BTreeMap<Arc<str>, Counts>,
     /// Where members hold room, and how many.
     pub(crate) nodes: BTreeMap<NodeIx, usize>,
@@ -340,6 +345,31 @@ impl Gang {
                 self.pending.remove(&key.ranked());
             }
         }
+    }
+
+    /// Counts a waiting member of a class in or out.
+    pub(crate) fn count_kind(&mut self, class: ClassIx, up: bool) {
+        let members = self.kinds.entry(class).or_insert(0);
+        *members = if up {
+            *members + 1
+        } else {
+            members.saturating_sub(1)
+        };
+        if *members == 0 {
+            self.kinds.remove(&class);
+        }
+    }
+
+    /// The class of all its waiting members, where these are alike in every way that placing
+    /// them could depend on.
+    pub(crate) fn only_kind(&self) -> Option<ClassIx> {
+        let plain = self.spec.as_ref().is_none_or(|spec| {
+            let shape = &spec.shape;
+            shape.is_plain() && shape.problem.is_none() && spec.min_task_member.is_empty()
+        });
+        let (class, _) = self.kinds.first_key_value()?;
+        let alike = plain && self.kinds.len() == 1 && self.hinted == 0 && self.ranked == 0;
+        alike.then_some(*class)
     }
 
     pub(crate) fn count_node(&mut self, at: NodeIx, up: bool) {

@@ -27,6 +27,7 @@ mod report;
 mod resource;
 mod score;
 mod state;
+mod table;
 mod terms;
 mod topology;
 mod trial;

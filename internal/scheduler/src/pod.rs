@@ -17,7 +17,7 @@ use crate::terms::Terms;
 use crate::topology::Hints;
 
 /// A pod's name within the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,

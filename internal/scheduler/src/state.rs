@@ -17,6 +17,7 @@ use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{Demand, Ix, Names, Room};
+use crate::table::Table;
 use crate::terms::Terms;
 use crate::topology::Tree;
 
@@ -128,8 +129,8 @@ pub struct Scheduler {
     pub(crate) ranks_stale: bool,
     pub(crate) classes: Classes,
     pub(crate) views: BTreeMap<ClassIx, View>,
-    pub(crate) pods: BTreeMap<PodKey, Pod>,
-    pub(crate) gangs: BTreeMap<GangKey, Gang>,
+    pub(crate) pods: Table<PodKey, Pod>,
+    pub(crate) gangs: Table<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
     /// What the nodes that take pods have, and what is used of it.
@@ -183,8 +184,8 @@ impl Scheduler {
             ranks_stale: false,
             classes: Classes::default(),
             views: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            gangs: BTreeMap::new(),
+            pods: Table::default(),
+            gangs: Table::default(),
             queues: Queues::default(),
             priorities: BTreeMap::new(),
             total: Room::default(),
@@ -356,7 +357,7 @@ impl Scheduler {
 
     /// The gang's entry, made if it is new.
     pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
-        self.gangs.entry(key.clone()).or_default()
+        self.gangs.or_default(key)
     }
 
     /// The queue a gang belongs in, by what is known of it.

@@ -94,6 +94,12 @@ impl Scheduler {
         let Some(payer) = gang.payer else {
             return Attempt::Nothing;
         };
+        if let Some(obstacle) = self.foresee_alike(key) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else {
+            return Attempt::Nothing;
+        };
         let root = match self.tree_of(key, gang) {
             Ok(root) => root,
             Err(obstacle) => return Attempt::Blocked(obstacle),

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::class::ClassIx;
+use crate::gang::{GangKey, Spec};
 use crate::pod::PodKey;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
@@ -64,6 +65,19 @@ impl Scheduler {
             Some((class, missing)) => Err(self.no_room(class, missing, possible)),
             None => Ok(()),
         }
+    }
+
+    /// The same for a gang whose waiting members are alike, without a look at any of them.
+    pub(super) fn foresee_alike(&mut self, key: &GangKey) -> Option<Obstacle> {
+        let gang = self.gangs.get(key)?;
+        let asks = |spec: &Spec| !spec.shape.request.is_free();
+        let class = gang
+            .only_kind()
+            .filter(|_| !gang.spec.as_ref().is_some_and(asks))?;
+        let have = gang.total.have();
+        let need = gang.minimum(key).saturating_sub(have);
+        let room = usize::try_from(self.room(class, Scope::All)).unwrap_or(usize::MAX);
+        (room < need).then(|| self.no_room(class, need - room, have + room))
     }
 
     fn hardness(&self, class: ClassIx) -> Vec<(u8, i64)> {
