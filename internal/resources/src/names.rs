@@ -103,6 +103,9 @@ pub const USER: &str = "muster.io/user";
 pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
+/// Annotation on a PodGroup or pod (`true` or `false`): may it be moved to another node? `false`: never. `true`: also to
+/// make nodes whole, where nobody waits for the room. Not given: only for others who wait.
+pub const MOVABLE: &str = "muster.io/movable";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
 /// Annotation on a PodGroup or pod: what it asks of the network, JSON:
@@ -132,3 +135,15 @@ pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
 pub const ARRIVAL: &str = "muster.io/arrival";
 /// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.
 pub const DURATION: &str = "muster.io/duration";
+
+/// A node condition: `True` says that something is wrong there that does not stop it yet. Pods go
+/// elsewhere where there is room.
+pub const SUSPECT: &str = "muster.io/suspect";
+/// A node label: `true` keeps the node for pods that replace ones lost with their node.
+pub const SPARE: &str = "muster.io/spare";
+/// A pod label: `true` says that the pod replaces one that was lost with its node.
+pub const REPLACES_LOST: &str = "muster.io/replaces-lost";
+/// A node annotation with what its GPUs are doing, and when that was seen: JSON, see `Load`.
+pub const LOAD: &str = "muster.io/load";
+/// A node label: what the node draws when nothing runs on it, in watts.
+pub const IDLE_WATTS: &str = "muster.io/idle-watts";

@@ -119,7 +119,12 @@ impl Scheduler {
         let offer = Offer::read(node, &mut self.names);
         let at = self.node_at(name);
         // Nodes are reported every few seconds, mostly unchanged.
-        if self.nodes[at].offer.as_ref() != Some(&offer) {
+        let Some(known) = &self.nodes[at].offer else {
+            return self.set_offer(at, Some(offer));
+        };
+        if known.but_for_load(&offer) {
+            self.load_changed(at, offer.health.load);
+        } else {
             self.set_offer(at, Some(offer));
         }
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
+use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
@@ -31,6 +32,8 @@ struct Key {
     /// Node affinity and tolerations as JSON: compared, never read.
     affinity: String,
     tolerations: String,
+    /// Its pods replace ones that were lost with their node.
+    replaces: bool,
     /// What it asks of other pods, in the namespace that it asks from: compared, never read.
     manners: String,
 }
@@ -48,6 +51,10 @@ pub(crate) struct Class {
 impl Class {
     pub(crate) fn demand(&self) -> &Demand {
         &self.key.demand
+    }
+
+    pub(crate) fn replaces(&self) -> bool {
+        self.key.replaces
     }
 
     pub(crate) fn need(&self) -> Need {
@@ -97,6 +104,9 @@ impl Classes {
             } else {
                 text(&tolerations)
             },
+            replaces: labels
+                .and_then(|labels| labels.get(REPLACES_LOST))
+                .is_some_and(|value| value == "true"),
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
         };
         if let Some(ix) = self.index.get(&key) {

@@ -15,6 +15,7 @@ mod filter;
 mod fit;
 pub mod fragment;
 mod gang;
+mod health;
 mod labels;
 mod line;
 mod node;

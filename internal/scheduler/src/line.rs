@@ -1,5 +1,6 @@
 //! Who is before whom within a queue, by the queue's policy. Unless it says otherwise: priority,
-//! then gangs below their minimum before members beyond one, then age, then name.
+//! then gangs that were interrupted, then gangs below their minimum before members beyond one, then
+//! age, then name.
 
 use jiff::Timestamp;
 
@@ -21,6 +22,8 @@ pub(crate) struct LineKey {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Standing {
     pub(crate) priority: i32,
+    /// It was running, and lost members without being evicted.
+    pub(crate) interrupted: bool,
     /// Its minimum has room: what waits is beyond it.
     pub(crate) whole: bool,
     /// How long it is expected to run, in seconds.
@@ -31,7 +34,7 @@ pub(crate) struct Standing {
 impl LineKey {
     pub(crate) fn new(policy: Policy, standing: Standing, gang: GangKey) -> LineKey {
         let urgency = -i64::from(standing.priority);
-        let beyond = i64::from(standing.whole);
+        let beyond = i64::from(standing.whole) - i64::from(standing.interrupted);
         let (first, then, last) = match policy {
             Policy::Priority | Policy::RoundRobin | Policy::Fair => (urgency, beyond, 0),
             Policy::Fifo => (beyond, 0, 0),
@@ -63,6 +66,7 @@ mod tests {
             ("urgent", (9, false, None, at(3))),
             ("beyond", (9, true, Some(50), at(2))),
             ("short", (0, false, Some(5), at(4))),
+            ("broken", (0, false, None, at(5))),
         ];
         let order = |policy: Policy| -> Vec<String> {
             let mut keys: Vec<LineKey> = gangs
@@ -70,6 +74,7 @@ mod tests {
                 .map(|(name, (priority, whole, seconds, created))| {
                     let standing = Standing {
                         priority: *priority,
+                        interrupted: *name == "broken",
                         whole: *whole,
                         seconds: *seconds,
                         created: *created,
@@ -82,9 +87,15 @@ mod tests {
         };
         assert_eq!(
             order(Policy::Priority),
-            ["urgent", "beyond", "old", "short"]
+            ["urgent", "beyond", "broken", "old", "short"]
         );
-        assert_eq!(order(Policy::Fifo), ["old", "urgent", "short", "beyond"]);
-        assert_eq!(order(Policy::Sjf), ["short", "beyond", "urgent", "old"]);
+        assert_eq!(
+            order(Policy::Fifo),
+            ["broken", "old", "urgent", "short", "beyond"]
+        );
+        assert_eq!(
+            order(Policy::Sjf),
+            ["short", "beyond", "urgent", "broken", "old"]
+        );
     }
 }

@@ -10,6 +10,7 @@ use resources::devices::inventory;
 use resources::names::{RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::devices::Devices;
+use crate::health::Health;
 use crate::resource::{Demand, GPU, Names, Room};
 
 /// A node's place in the state's table.
@@ -31,6 +32,7 @@ pub(crate) struct Offer {
     pub(crate) ready: bool,
     pub(crate) runtimes: Runtimes,
     pub(crate) allocatable: Room,
+    pub(crate) health: Health,
     /// The devices known one by one; none where only their number is known.
     pub(crate) devices: Option<Devices>,
 }
@@ -55,8 +57,31 @@ impl Offer {
             unschedulable: spec.and_then(|s| s.unschedulable).unwrap_or(false),
             ready: ready(status),
             allocatable,
+            health: Health::read(node),
             devices,
         }
+    }
+
+    /// Is it the same but for its load?
+    pub(crate) fn but_for_load(&self, other: &Offer) -> bool {
+        let Offer {
+            labels,
+            taints,
+            unschedulable,
+            ready,
+            runtimes,
+            allocatable,
+            health,
+            devices,
+        } = self;
+        *labels == other.labels
+            && *taints == other.taints
+            && *unschedulable == other.unschedulable
+            && *ready == other.ready
+            && *runtimes == other.runtimes
+            && *allocatable == other.allocatable
+            && *devices == other.devices
+            && health.but_for_load(&other.health)
     }
 
     /// How much of a resource the node has when empty.

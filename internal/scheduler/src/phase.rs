@@ -11,6 +11,9 @@ use crate::state::Scheduler;
 
 /// The condition of a gang that was placed.
 const SCHEDULED: &str = "Scheduled";
+/// The condition of a gang that ran and lost members, though nobody evicted them. It holds until
+/// the gang is whole again, and puts it before new work of its priority.
+const INTERRUPTED: &str = "Interrupted";
 /// The condition of a gang that could not be.
 const UNSCHEDULABLE: &str = "Unschedulable";
 
@@ -63,6 +66,11 @@ impl Shown {
         }
     }
 
+    /// Did it lose members that it waits to have again?
+    pub(crate) fn interrupted(&self) -> bool {
+        self.has(INTERRUPTED, true)
+    }
+
     fn has(&self, kind: &str, status: bool) -> bool {
         self.conditions
             .iter()
@@ -101,10 +109,27 @@ impl Scheduler {
         let uid = gang.spec.as_ref()?.uid.clone();
         let phase = phase(key, gang);
         let mut now = gang.shown.clone().unwrap_or_default();
+        let interrupted = self.interrupted(key, gang);
         now.phase = phase;
         now.running = gang.total.running;
         now.succeeded = gang.total.succeeded;
         now.failed = gang.total.failed;
+        if phase == PodGroupPhase::Running {
+            if now.interrupted() {
+                now.put(INTERRUPTED, false, "GangPlaced", String::new());
+            }
+        } else if interrupted && !now.interrupted() {
+            let (left, minimum) = (gang.total.there(), gang.minimum(key));
+            now.put(
+                INTERRUPTED,
+                true,
+                "MembersLost",
+                format!(
+                    "{left} of the {minimum} members that it needs are left; it goes before new \
+                     work of its priority"
+                ),
+            );
+        }
         match report {
             _ if phase == PodGroupPhase::Running => {
                 let members = gang.total.there();
@@ -147,6 +172,26 @@ impl Scheduler {
             gang.shown = Some(now);
         }
         Some(update)
+    }
+
+    /// Did the gang run and lose members, though nobody evicted them, that it waits to have again?
+    pub(crate) fn interrupted(&self, key: &GangKey, gang: &Gang) -> bool {
+        let Some(shown) = &gang.shown else {
+            return false;
+        };
+        if shown.phase != PodGroupPhase::Running && !shown.interrupted() {
+            return false;
+        }
+        match phase(key, gang) {
+            PodGroupPhase::Running | PodGroupPhase::Completed => false,
+            _ => shown.interrupted() || !self.is_evicted(gang),
+        }
+    }
+
+    /// Is some member of it leaving because a plan said so?
+    fn is_evicted(&self, gang: &Gang) -> bool {
+        let mut members = gang.members.iter().filter_map(|pod| self.pods.get(pod));
+        members.any(|pod| pod.evicting.is_some())
     }
 }
 

@@ -268,12 +268,13 @@ impl Scheduler {
         self.plans += 1;
         self.wake = None;
         self.reworded = 0;
+        self.forget_loads(now);
         self.rank_nodes();
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
         let mut plan = Plan::default();
-        self.revisit(now, &mut plan);
+        let courtesies = self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
         let mut served = BTreeSet::new();
         let mut order = BTreeMap::new();
@@ -295,6 +296,8 @@ impl Scheduler {
             }
         }
         self.evict_stale(now, &mut plan);
+        self.keep_courtesies(courtesies);
+        self.house_losers(&plan, now);
         plan.reservations = self.nominations();
         self.kept_places(&mut plan);
         self.queues.note_held();

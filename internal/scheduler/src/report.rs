@@ -131,11 +131,12 @@ impl Obstacle {
         obstacle
     }
 
-    /// Could room, or a queue's bounds, be what it lacks? Only then may evictions help.
+    /// Could room, anywhere or in one domain, or a queue's bounds, be what it lacks? Only then may
+    /// evictions help.
     pub(crate) fn is_of_room(&self) -> bool {
         matches!(
             self.verdict,
-            Verdict::InsufficientResources | Verdict::QuotaExceeded
+            Verdict::InsufficientResources | Verdict::QuotaExceeded | Verdict::TopologyUnsatisfied
         )
     }
 

@@ -53,7 +53,7 @@ impl Key {
 /// What does not depend on usage: how welcome the class is on the node.
 pub(crate) fn tier(class: &Class, node: &Node, offer: &Offer) -> i64 {
     let wasted = class.demand().get(GPU) == 0 && offer.capacity(GPU) > 0;
-    avoided(&class.tolerations, &offer.taints) * AVOIDED
+    avoided(&class.tolerations, &offer.taints) * AVOIDED + offer.health.unwelcome()
         - preference(class.affinity.as_ref(), node, offer) * PREFERENCE
         + if wasted { GPUS_WASTED } else { 0 }
 }
@@ -73,8 +73,14 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
             .0
             .iter()
             .any(|(ix, amount)| node.free_now(*ix) < *amount);
+    let strain = if asked > 0 {
+        let held = |id: &str| node.held.contains_key(id);
+        offer.health.strain(node.pods == 0, held)
+    } else {
+        0
+    };
     Key {
-        tier: tier + if waits { NOT_YET } else { 0 },
+        tier: tier + strain + if waits { NOT_YET } else { 0 },
         count,
         spare_gpus,
         idle: idle(node, offer),

@@ -12,6 +12,7 @@ use crate::evict::{Likeness, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
+use crate::health::Load;
 use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
@@ -40,6 +41,8 @@ pub struct Config {
     pub topology: Vec<String>,
     /// Which nodes are taken first.
     pub placement: Strategy,
+    /// How old what is known of a node's load may be; after that it is not known.
+    pub load_age: SignedDuration,
 }
 
 /// What plans may do. Actions come in this order.
@@ -72,6 +75,9 @@ impl Default for Actions {
 /// How long a gang below its minimum is left running unless configured otherwise.
 const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
 
+/// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
+const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
+
 /// Which nodes are taken first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
@@ -101,6 +107,7 @@ impl Default for Config {
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: Strategy::Pack,
+            load_age: LOAD_AGE,
         }
     }
 }
@@ -157,6 +164,8 @@ pub struct Scheduler {
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    /// Nodes whose load is known, by when that is too old.
+    pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
     pub(crate) neighbours: Neighbours,
     /// How often something was given back or allowed: what may help whoever waits for no room.
@@ -172,6 +181,7 @@ impl Scheduler {
         Scheduler {
             topology: Tree::new(&config.topology),
             neighbours: Neighbours::default(),
+            loads: BTreeSet::new(),
             eased: 0,
             reworded: 0,
             config,
@@ -251,7 +261,49 @@ impl Scheduler {
         self.changed = true;
     }
 
+    /// Takes in what a node's GPUs are doing. Nothing is planned for its sake: the next plan goes
+    /// by it.
+    pub(crate) fn load_changed(&mut self, at: NodeIx, load: Option<Load>) {
+        let age = self.config.load_age;
+        let node = &mut self.nodes[at];
+        let Some(offer) = &mut node.offer else { return };
+        if offer.health.load == load {
+            return;
+        }
+        if let Some(old) = offer.health.stale_at(age) {
+            self.loads.remove(&(old, at));
+        }
+        offer.health.load = load;
+        if let Some(new) = offer.health.stale_at(age) {
+            self.loads.insert((new, at));
+        }
+        let changed = self.changed;
+        self.touch(at);
+        self.changed = changed;
+    }
+
+    /// Forgets loads that are too old to go by.
+    pub(crate) fn forget_loads(&mut self, now: Timestamp) {
+        while let Some((until, at)) = self
+            .loads
+            .first()
+            .copied()
+            .filter(|(until, _)| *until <= now)
+        {
+            self.loads.remove(&(until, at));
+            self.load_changed(at, None);
+        }
+    }
+
     pub(crate) fn set_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        let age = self.config.load_age;
+        let stale_at = |offer: &Offer| offer.health.stale_at(age);
+        if let Some(old) = self.nodes[at].offer.as_ref().and_then(stale_at) {
+            self.loads.remove(&(old, at));
+        }
+        if let Some(new) = offer.as_ref().and_then(stale_at) {
+            self.loads.insert((new, at));
+        }
         self.weigh(at, -1);
         self.eased += 1;
         self.topology
@@ -468,6 +520,7 @@ impl Scheduler {
         let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
         let standing = Standing {
             priority: self.priority_of(gang),
+            interrupted: self.interrupted(key, gang),
             whole: gang.whole(key),
             seconds: self.terms_of(gang).walltime,
             created: self.since(gang),

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use resources::names::{MIN_RUNTIME, PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
+use resources::names::{MIN_RUNTIME, MOVABLE, PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
 
 /// What is said; none where nothing is, or nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,6 +13,8 @@ pub(crate) struct Terms {
     pub(crate) user: Option<Arc<str>>,
     /// May it be evicted for others?
     pub(crate) preemptible: Option<bool>,
+    /// May it be moved? For others' sake unless it says no; to tidy up only if it says yes.
+    pub(crate) movable: Option<bool>,
     /// How long it says it runs, in seconds.
     pub(crate) walltime: Option<i64>,
     /// How long after its start it may not be lost to others, in seconds.
@@ -30,6 +32,7 @@ impl Terms {
         Terms {
             user: said(USER).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
+            movable: truth(MOVABLE),
             walltime: said(WALLTIME).and_then(seconds),
             min_runtime: said(MIN_RUNTIME).and_then(seconds),
         }
@@ -40,6 +43,7 @@ impl Terms {
         Terms {
             user: self.user.clone().or_else(|| other.user.clone()),
             preemptible: self.preemptible.or(other.preemptible),
+            movable: self.movable.or(other.movable),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
         }

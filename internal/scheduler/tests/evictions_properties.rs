@@ -7,7 +7,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use scheduler::{Actions, Config, Event, Eviction, EvictionReason, Plan, Scheduler};
+use scheduler::{Actions, Config, Event, Eviction, EvictionReason, Plan, PodRef, Scheduler};
 use serde_json::json;
 use support::*;
 
@@ -223,7 +223,9 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             !world.pods[&eviction.pod.name].leaving,
             "nobody is evicted twice"
         );
-        *lost.entry(world.pods[&eviction.pod.name].gang).or_default() += 1;
+        if eviction.why != EvictionReason::Consolidated {
+            *lost.entry(world.pods[&eviction.pod.name].gang).or_default() += 1;
+        }
         let Some(by) = &eviction.by else { continue };
         let taker_at: usize = by.name[1..].parse().unwrap();
         let taker = &world.case.gangs[taker_at];
@@ -242,7 +244,10 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             EvictionReason::Reclaimed => {
                 prop_assert_ne!(victim.queue, taker.queue);
                 // What was placed earlier in the plan, or is held for somebody, counts.
+                let going = |pod: &PodRef| plan.evictions.iter().any(|e| e.pod.name == pod.name);
                 let held = plan.reservations.iter().flat_map(|held| &held.pods);
+                // Where those who lose might go is nothing that their queue holds against anybody.
+                let held = held.filter(|(pod, _)| !going(pod));
                 let new = plan
                     .binds
                     .iter()
@@ -258,6 +263,12 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
                     "queue {} holds {held}, no more than it deserves, and loses",
                     QUEUES[victim.queue]
                 );
+            }
+            EvictionReason::Consolidated => {
+                // For a gang that its queue deserves, and only with a place of its own.
+                let place = plan.reservations.iter().flat_map(|held| &held.pods);
+                let mut place = place.filter(|(pod, _)| pod.name == eviction.pod.name);
+                prop_assert!(place.next().is_some(), "{:?} has no other place", eviction);
             }
             other => prop_assert!(other == EvictionReason::StaleGang, "{other:?}"),
         }
@@ -335,11 +346,12 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         for (name, pod) in &world.pods {
             let goes = evictions.iter().any(|e| e.pod.name == *name) && !stays.contains(name);
             let waits = pod.node.is_none() && pod.gang != at;
-            // Places that are held already are others' business.
+            // Places that are held already are others' business; where those who lose might go is
+            // looked for last.
             let held = plan.reservations.iter().any(|held| {
                 held.group.name != **taker && held.pods.iter().any(|(pod, _)| pod.name == *name)
             });
-            if held {
+            if held && !evictions.iter().any(|e| e.pod.name == *name) {
                 return Ok(());
             }
             if !goes && !waits && !pod.leaving {

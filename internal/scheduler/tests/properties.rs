@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use scheduler::{Actions, Config, Event, Plan, Scheduler};
-use serde_json::json;
+use serde_json::{Value, json};
 use support::*;
 
 #[derive(Clone, Debug)]
@@ -38,6 +38,7 @@ struct GroupModel {
     min: usize,
     queue: &'static str,
     phase: Option<&'static str>,
+    conditions: Vec<Value>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -139,7 +140,7 @@ impl World {
         let group = &self.groups[name];
         group_with(name, group.min as i32, |object| {
             object["spec"]["queue"] = json!(group.queue);
-            object["status"] = json!({"phase": group.phase});
+            object["status"] = json!({"phase": group.phase, "conditions": group.conditions});
         })
     }
 
@@ -272,6 +273,7 @@ impl World {
                         min: *min,
                         queue,
                         phase: None,
+                        conditions: Vec::new(),
                     },
                 );
                 let mut events = vec![self.group_event(&group)];
@@ -337,7 +339,13 @@ impl World {
     /// Binds as the plan says, and judges it.
     fn bind(&mut self, plan: &Plan) -> Result<(), TestCaseError> {
         for update in &plan.groups {
-            self.groups.get_mut(&update.group.name).unwrap().phase = Some(update.phase.as_str());
+            let group = self.groups.get_mut(&update.group.name).unwrap();
+            group.phase = Some(update.phase.as_str());
+            let conditions = update.conditions.iter().map(|condition| {
+                let status = if condition.status { "True" } else { "False" };
+                json!({"type": condition.kind, "status": status})
+            });
+            group.conditions = conditions.collect();
         }
         let touched: BTreeSet<String> = plan.binds.iter().map(|bind| bind.node.clone()).collect();
         let mut groups = BTreeSet::new();
@@ -522,7 +530,7 @@ fn run(ops: &[Op], seed: u64) -> Result<(), TestCaseError> {
         );
         prop_assert!(
             again.groups.is_empty() && again.unscheduled.is_empty(),
-            "nor says anything new"
+            "nor says anything new: {again:?}"
         );
         twin.plan(now());
 
@@ -591,4 +599,39 @@ proptest! {
         }
         prop_assert_eq!(tried.plan(now()), plain.plan(now()));
     }
+}
+
+/// A gang that grew until its queue's bound and the cluster's room ended together.
+#[test]
+fn a_gang_that_grew_says_the_same_of_its_rest_when_asked_again() -> Result<(), TestCaseError> {
+    let node = |name, gpus, cpus| Op::Node {
+        name,
+        gpus,
+        cpus,
+        described: None,
+        cordoned: false,
+    };
+    let gang = |name, members, min, gpus, queue| Op::Gang {
+        name,
+        members,
+        min,
+        gpus,
+        cpus: 1,
+        queue,
+    };
+    let lone = Op::Lone {
+        name: 0,
+        gpus: 1,
+        cpus: 1,
+    };
+    let ops = [
+        node(1, 1, 1),
+        gang(1, 4, 4, 2, false),
+        lone,
+        gang(0, 3, 1, 2, true),
+        node(0, 4, 1),
+        node(2, 1, 4),
+        Op::Capability(2),
+    ];
+    run(&ops, 0)
 }

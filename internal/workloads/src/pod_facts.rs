@@ -2,6 +2,7 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
+use resources::names;
 
 /// A pod's phase, as far as a workload tells phases apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +44,12 @@ pub(crate) fn uid(pod: &Pod) -> &str {
 /// Somebody asked for the pod's deletion; it may still be stopping.
 pub(crate) fn is_leaving(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()
+}
+
+/// The pod was given up with its node.
+pub(crate) fn is_lost(pod: &Pod) -> bool {
+    let reason = pod.status.as_ref().and_then(|s| s.reason.as_deref());
+    reason == Some(names::NODE_LOST)
 }
 
 /// A node was chosen for the pod.

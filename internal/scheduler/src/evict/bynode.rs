@@ -6,9 +6,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::candidates::Bite;
 use super::search::{Ask, Candidates};
+use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
-use crate::resource::Demand;
+use crate::pod::PodKey;
+use crate::resource::{GPU, Room};
 use crate::state::Scheduler;
 
 /// Candidates in another order, on the grounds of those that they come from.
@@ -35,7 +37,7 @@ impl Candidates for ByNode<'_> {
 impl Scheduler {
     /// Orders bites by the nodes that they clear. None of them may be taken yet.
     pub(super) fn by_node(&mut self, ask: &Ask, bites: Vec<Bite>) -> VecDeque<Bite> {
-        let Some(demand) = self.largest(ask) else {
+        let Some(class) = self.largest(ask) else {
             return bites.into();
         };
         let mut on: BTreeMap<NodeIx, Vec<usize>> = BTreeMap::new();
@@ -52,7 +54,8 @@ impl Scheduler {
         // For each node: how many go for each member that fits, in thousandths, then its rank.
         let mut order: Vec<(usize, u32, NodeIx)> = Vec::new();
         for (node, list) in &on {
-            let fits = self.fits_without(*node, &bites, list, &demand);
+            let pods = list.iter().flat_map(|at| &bites[*at].pods);
+            let fits = self.holds_without(*node, pods, class);
             let pods: usize = list.iter().map(|at| bites[*at].pods.len()).sum();
             if let Some(price) = (pods * 1000).checked_div(fits) {
                 order.push((price, self.nodes[*node].rank, *node));
@@ -81,28 +84,29 @@ impl Scheduler {
         all
     }
 
-    /// The demand of the largest member that is certain to be placed.
-    fn largest(&self, ask: &Ask) -> Option<Demand> {
+    /// The class of the largest member that is certain to be placed.
+    pub(super) fn largest(&self, ask: &Ask) -> Option<ClassIx> {
         let classes = ask.classes();
-        let demands = classes
-            .iter()
-            .map(|(class, ..)| self.classes.get(*class).demand());
-        demands
-            .max_by_key(|demand| demand.get(crate::resource::GPU))
-            .cloned()
+        let classes = classes.iter().map(|(class, ..)| *class);
+        classes.max_by_key(|class| self.classes.get(*class).demand().get(GPU))
     }
 
-    /// How many times a demand fits on a node if those on it who are in these bites are gone.
-    fn fits_without(&self, at: NodeIx, bites: &[Bite], list: &[usize], demand: &Demand) -> usize {
-        let mut freed = crate::resource::Room::default();
-        for pod in list.iter().flat_map(|bite| &bites[*bite].pods) {
+    /// How many of a class fit on a node if these pods, where they are on it, are gone.
+    pub(super) fn holds_without<'a>(
+        &self,
+        at: NodeIx,
+        pods: impl Iterator<Item = &'a PodKey>,
+        class: ClassIx,
+    ) -> usize {
+        let mut freed = Room::default();
+        for pod in pods {
             if let Some(pod) = self.pods.get(pod)
                 && pod.node == Some(at)
             {
                 freed.add(self.classes.get(pod.class).demand(), 1);
             }
         }
-        let node = &self.nodes[at];
+        let (node, demand) = (&self.nodes[at], self.classes.get(class).demand());
         let times = |(ix, amount): &(u8, i64)| (node.free(*ix) + freed.get(*ix)).max(0) / amount;
         demand.0.iter().map(times).min().unwrap_or(0) as usize
     }

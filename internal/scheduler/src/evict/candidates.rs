@@ -298,6 +298,7 @@ impl Scheduler {
         let mut bound: BTreeMap<&Arc<str>, usize> = tasks
             .map(|(task, min)| (task, gang.task(task).have().saturating_sub(*min)))
             .collect();
+        let mut parts = self.spare_by_part(gang);
         let mut members: Vec<(bool, (usize, PodKey))> = gang
             .members
             .iter()
@@ -316,12 +317,14 @@ impl Scheduler {
             let Some(pod) = self.pods.get(&name) else {
                 continue;
             };
-            if let Some(left) = bound.get_mut(&pod.task) {
-                if *left == 0 {
-                    continue;
-                }
-                *left -= 1;
+            let part = pod.part.as_ref().and_then(|part| parts.get_mut(part));
+            let task = bound.get_mut(&pod.task);
+            let bounds = [part, task].into_iter().flatten();
+            let mut bounds: Vec<&mut usize> = bounds.collect();
+            if bounds.iter().any(|left| **left == 0) {
+                continue;
             }
+            bounds.iter_mut().for_each(|left| **left -= 1);
             spare -= 1;
             bites.push(Bite {
                 gang: key.clone(),
@@ -333,6 +336,24 @@ impl Scheduler {
         }
         bites.reverse();
         bites
+    }
+
+    /// How many members each sub-group could do without: beyond its own minimum, or, of those that
+    /// a policy makes of labels, beyond their size.
+    fn spare_by_part<'a>(&self, gang: &'a Gang) -> BTreeMap<&'a Arc<str>, usize> {
+        let Some(spec) = &gang.spec else {
+            return BTreeMap::new();
+        };
+        let named = spec.shape.sub_groups.iter().map(|part| {
+            let have = gang.part(&part.name).have();
+            (&part.name, have.saturating_sub(part.minimum))
+        });
+        let mut spare: BTreeMap<&Arc<str>, usize> = named.collect();
+        for policy in &spec.shape.policies {
+            let made = gang.parts.iter().filter(|(name, _)| policy.made(name));
+            spare.extend(made.map(|(name, have)| (name, have.have().saturating_sub(policy.size))));
+        }
+        spare
     }
 
     /// Every member that is on a node, or meant for one.

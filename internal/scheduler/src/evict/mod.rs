@@ -24,7 +24,9 @@
 mod across;
 mod bynode;
 mod candidates;
+mod clearing;
 mod fair;
+mod kept;
 mod moves;
 mod nominate;
 mod quota;
@@ -38,7 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 pub(crate) use candidates::VictimKey;
-pub(crate) use moves::Kept;
+pub(crate) use kept::Kept;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -151,9 +153,8 @@ impl Scheduler {
         let (mut cost, mut again) = (false, None);
         if self.config.actions.consolidate {
             match self.consolidate(key, &ask, now) {
-                Ok((found, places)) => {
+                Ok(found) => {
                     self.decide(key, found, plan);
-                    self.keep_places(places);
                     return (Sought::Made, true);
                 }
                 Err(refusal) => {
@@ -211,7 +212,20 @@ impl Scheduler {
         if actions.reclaim && actions.preempt {
             ways.push(Way::Both);
         }
+        if actions.reclaim && !actions.consolidate && self.deserves(ask) {
+            ways.push(Way::Moves);
+        }
         ways
+    }
+
+    /// Would its queue, with the gang, hold no more than it was said to deserve? Then others may be
+    /// moved for it, though they are within their rights too: they lose no room.
+    fn deserves(&self, ask: &search::Ask) -> bool {
+        ask.payer.is_some_and(|payer| {
+            let rules = self.queues.rules(payer.queue);
+            rules.is_some_and(|rules| !rules.deserved.is_empty())
+                && self.queues.within_deserved(payer.queue, &ask.demand, 1)
+        })
     }
 
     fn go(
@@ -226,6 +240,7 @@ impl Scheduler {
             Way::Quota => self.take_by_quota(key, ask, now),
             Way::Reclaim => self.reclaim(key, ask, now),
             Way::Preempt => self.preempt(key, ask, now),
+            Way::Moves => self.consolidate(key, ask, now),
             Way::Both => self
                 .reclaim_and_preempt(key, ask, now)
                 .ok_or(Refusal::at_once("")),
@@ -257,7 +272,12 @@ impl Scheduler {
 
     /// Makes a set of evictions and what they make room for part of the plan.
     fn decide(&mut self, key: &GangKey, found: Found, plan: &mut Plan) {
-        let Found { bites, placed, txn } = found;
+        let Found {
+            bites,
+            placed,
+            places,
+            txn,
+        } = found;
         self.keep(txn);
         let by = GroupRef::of(key);
         let mut losers: BTreeSet<GangKey> = BTreeSet::new();
@@ -290,6 +310,7 @@ impl Scheduler {
             .filter(|placement| self.is_bound(&placement.pod))
             .collect();
         self.write_binds(key, bound, &mut plan.binds);
+        self.keep_places(places);
         self.version += 1;
     }
 
@@ -333,6 +354,8 @@ enum Way {
     Preempt,
     /// From other queues by shares, and from its own.
     Both,
+    /// From nobody: others move.
+    Moves,
 }
 
 /// Why no evictions were found.

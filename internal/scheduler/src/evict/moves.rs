@@ -1,105 +1,81 @@
-//! Consolidation: running gangs are moved so that another fits, and only if each of them has a new
-//! place in the same plan. A pod cannot be carried over: it is evicted, and its new place is kept
-//! for whoever comes in its stead. Pods without a PodGroup are not moved: nobody may bring them back.
+//! Consolidation: running members are moved so that a gang fits, as few as can be, and only if each
+//! of them has a new place in the same plan. A pod cannot be carried over: it is evicted, and its
+//! new place is kept for whoever comes in its stead. Pods without a PodGroup are not moved: nobody
+//! may bring them back. Who would have to go where is worked out by `clearing`.
 
-use std::cmp::Reverse;
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
 use super::Refusal;
 use super::candidates::{Bite, VictimKey};
+use super::clearing::{Clearing, Mover};
+use super::kept::Kept;
 use super::search::{Ask, Found};
-use super::txn::{Standing, Txn};
-use crate::class::ClassIx;
+use super::txn::Txn;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::place::Placement;
-use crate::plan::{EvictionReason, GroupRef, Plan, PodRef, Reservation, ReservationKind};
-use crate::pod::PodKey;
-use crate::resource::{Demand, PODS};
+use crate::plan::EvictionReason;
+use crate::pod::{PodKey, Stage};
+use crate::resource::{GPU, PODS};
 use crate::state::Scheduler;
 
-/// How many gangs are looked at for one that wants room, the smallest first.
-const MOVERS_MAX: usize = 64;
-/// How long a place is kept for a moved member that does not come back.
-const KEPT_FOR: SignedDuration = SignedDuration::from_mins(5);
+/// How many members may be on the move for one gang that wants room.
+const MOVED_MAX: usize = 512;
+/// How many sets of members are tried for one gang.
+const TRIES_MAX: usize = 24;
+/// How many clearings more are tried where the first do not do.
+pub(super) const MORE_MAX: usize = 4;
+/// So many nodes are cleared as a whole at most, where moving the fewest does not do.
+const WHOLE_NODES_MAX: usize = 16;
 
-/// A place kept for whoever comes in a moved member's stead.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Kept {
-    pod: PodKey,
-    uid: String,
-    class: ClassIx,
-    demand: Demand,
-    node: NodeIx,
-    devices: Vec<Arc<str>>,
-    until: Timestamp,
+/// What came of placing a gang among members on the move.
+struct Rearranged {
+    /// Which of them move.
+    moves: Vec<bool>,
+    placed: Vec<Placement>,
+    places: Vec<(GangKey, Kept)>,
 }
 
 impl Scheduler {
-    /// Seeks gangs to move so that one fits.
+    /// Seeks members to move so that a gang fits.
     pub(super) fn consolidate(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         now: Timestamp,
-    ) -> Result<(Found, Vec<(GangKey, Kept)>), Refusal> {
+    ) -> Result<Found, Refusal> {
         if !self.within_quota(ask) {
             return Err(Refusal::at_once(
                 "moving others does not change what its queue may use",
             ));
         }
-        let asked = ask.demand.0.iter().filter(|(ix, _)| *ix != PODS);
-        if asked
-            .into_iter()
-            .any(|(ix, amount)| self.idle(*ix) < *amount)
-        {
+        let mut asked = ask.demand.0.iter().filter(|(ix, _)| *ix != PODS);
+        if asked.any(|(ix, amount)| self.idle(*ix) < *amount) {
             return Err(Refusal::at_once(
                 "too little is free in all for moving others to help",
             ));
         }
-        let mut movers: Vec<(usize, VictimKey)> = Vec::new();
-        for victim in self.victims.values().flatten() {
-            let name = &victim.gang.0;
-            if let Some(gang) = self.gangs.get(name)
-                && !name.lone
-                && name != key
-                && self.spared(gang, now).is_none()
-            {
-                movers.push((gang.total.occupying(), victim.clone()));
+        let movers = self.movers(key, now);
+        let tries = self.clearings(key, ask, &movers);
+        for Clearing { first, more } in tries.into_iter().take(TRIES_MAX) {
+            if let Some(found) = self.try_clearing(key, ask, first, more, now) {
+                return Ok(found);
             }
         }
-        movers.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-        let mut txn = self.begin();
-        let mut bites: Vec<Bite> = Vec::new();
-        for (_, victim) in movers.into_iter().take(MOVERS_MAX) {
-            let name = &victim.gang.0;
-            let Some(mut bite) = self
-                .gangs
-                .get(name)
-                .and_then(|gang| self.whole_bite(name, gang))
-            else {
-                continue;
-            };
-            bite.why = EvictionReason::Consolidated;
-            self.take(&mut txn, &mut bite);
-            bites.push(bite);
-            if !self.might_fit(ask) {
-                continue;
+        let mut nodes = 2;
+        while nodes <= WHOLE_NODES_MAX {
+            let first = self.whole_nodes(ask, &movers, nodes);
+            let pods = first.len();
+            if let Some(found) = self.try_clearing(key, ask, first, Vec::new(), now) {
+                return Ok(found);
             }
-            let mark = txn.len();
-            if let Some((kept, placed, places)) = self.rearrange(key, &mut txn, &bites, now) {
-                let bites = bites.into_iter().zip(kept);
-                let bites = bites
-                    .filter(|(_, kept)| *kept)
-                    .map(|(bite, _)| bite)
-                    .collect();
-                return Ok((Found { bites, placed, txn }, places));
+            if pods >= MOVED_MAX || nodes >= movers.len() {
+                break;
             }
-            self.undo_to(&mut txn, mark);
+            nodes *= 2;
         }
-        self.undo(txn);
         Err(Refusal {
             why: "moving others would not make room".into(),
             searched: true,
@@ -107,163 +83,201 @@ impl Scheduler {
         })
     }
 
-    /// Places the gang, lets those stay who fit beside it, and finds places for the rest. Leaves
-    /// these as leaving, and says where they would go.
-    #[allow(clippy::type_complexity, reason = "named by its only caller")]
+    /// Members that may be moved, by node; those who would be evicted first come first.
+    pub(super) fn movers(&self, key: &GangKey, now: Timestamp) -> BTreeMap<NodeIx, Vec<Mover>> {
+        let mut gangs: Vec<&VictimKey> = self.victims.values().flatten().collect();
+        gangs.sort_unstable();
+        let mut movers: BTreeMap<NodeIx, Vec<Mover>> = BTreeMap::new();
+        let mut turn = 0;
+        for victim in gangs {
+            let name = &victim.gang.0;
+            let Some(gang) = self.gangs.get(name) else {
+                continue;
+            };
+            if name.lone
+                || name == key
+                || self.spared(gang, now).is_some()
+                || self.terms_of(gang).movable == Some(false)
+            {
+                continue;
+            }
+            let mut members: Vec<(usize, PodKey)> =
+                gang.members.iter().map(PodKey::ranked).collect();
+            members.sort_unstable();
+            for (_, pod) in members.into_iter().rev() {
+                let Some(known) = self.pods.get(&pod) else {
+                    continue;
+                };
+                let there = matches!(known.stage, Stage::Bound | Stage::Running);
+                let Some(at) = known.node.filter(|_| there) else {
+                    continue;
+                };
+                turn += 1;
+                movers.entry(at).or_default().push(Mover {
+                    gpus: self.classes.get(known.class).demand().get(GPU),
+                    pod,
+                    gang: name.clone(),
+                    turn,
+                    gang_gpus: gang.allocated.get(GPU),
+                    spare: gang.total.have().saturating_sub(gang.minimum(name)),
+                });
+            }
+        }
+        movers
+    }
+
+    /// Takes members off their nodes, then more while that does not do, until the gang fits and
+    /// each of them has a place.
+    fn try_clearing(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        first: Vec<Mover>,
+        more: Vec<Vec<Mover>>,
+        now: Timestamp,
+    ) -> Option<Found> {
+        let mut txn = self.begin();
+        let mut bites: Vec<Bite> = Vec::new();
+        let mut seen = BTreeSet::new();
+        let steps = std::iter::once(first).chain(more.into_iter().take(MORE_MAX));
+        for step in steps {
+            if bites.len() + step.len() > MOVED_MAX {
+                break;
+            }
+            for mover in step {
+                if !seen.insert(mover.turn) {
+                    continue;
+                }
+                let mut bite = Bite {
+                    gang: mover.gang,
+                    pods: vec![mover.pod],
+                    shrinks: true,
+                    before: Vec::new(),
+                    why: EvictionReason::Consolidated,
+                };
+                self.take(&mut txn, &mut bite);
+                bites.push(bite);
+            }
+            if !self.might_fit(ask) {
+                continue;
+            }
+            let mark = txn.len();
+            if let Some(done) = self.rearrange(key, &mut txn, &bites, now) {
+                let bites = bites.into_iter().zip(done.moves);
+                return Some(Found {
+                    bites: bites.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
+                    placed: done.placed,
+                    places: done.places,
+                    txn,
+                });
+            }
+            self.undo_to(&mut txn, mark);
+        }
+        self.undo(txn);
+        None
+    }
+
+    /// Places the gang, lets those stay who fit beside it, and finds places for the rest, so that
+    /// as few as can be move. Leaves these as leaving.
     fn rearrange(
         &mut self,
         key: &GangKey,
         txn: &mut Txn,
         bites: &[Bite],
         now: Timestamp,
-    ) -> Option<(Vec<bool>, Vec<Placement>, Vec<(GangKey, Kept)>)> {
+    ) -> Option<Rearranged> {
         let placed = txn.attempt(self, key, now)?;
-        let mut kept = vec![true; bites.len()];
-        for at in (0..bites.len()).rev() {
-            self.put_back(txn, &bites[at]);
-            if self.all_fit_beside(&bites[at]) {
-                kept[at] = false;
+        let size = |bite: &Bite| {
+            let pods = bite.pods.iter().filter_map(|pod| self.pods.get(pod));
+            pods.map(|pod| self.classes.get(pod.class).demand().get(GPU))
+                .sum::<i64>()
+        };
+        let sizes: Vec<i64> = bites.iter().map(size).collect();
+        // Who is asked first whether he may stay: the largest, the smallest.
+        let mut largest: Vec<usize> = (0..bites.len()).rev().collect();
+        largest.sort_by_key(|at| -sizes[*at]);
+        let mut smallest: Vec<usize> = (0..bites.len()).rev().collect();
+        smallest.sort_by_key(|at| sizes[*at]);
+        let mut best: Option<(usize, Rearranged)> = None;
+        for order in [largest, smallest] {
+            let mark = txn.len();
+            let moves = self.stay_beside(txn, bites, &order);
+            let count = moves.iter().filter(|moves| **moves).count();
+            let better = best.as_ref().is_none_or(|(fewest, _)| count < *fewest);
+            if better
+                && let Some(places) = self.rehouse(txn, bites, &moves, now)
+                && self.holds_its_quota(key, &placed)
+            {
+                let done = Rearranged {
+                    moves,
+                    placed: placed.clone(),
+                    places,
+                };
+                best = Some((count, done));
+            }
+            self.undo_to(txn, mark);
+        }
+        let (_, best) = best?;
+        for (bite, moves) in bites.iter().zip(&best.moves) {
+            if !moves {
+                self.put_back(txn, bite);
+            }
+        }
+        Some(best)
+    }
+
+    /// Puts back, in an order, those who fit where they were; who moves?
+    fn stay_beside(&mut self, txn: &mut Txn, bites: &[Bite], order: &[usize]) -> Vec<bool> {
+        let mut moves = vec![true; bites.len()];
+        for at in order {
+            let mark = txn.len();
+            self.put_back(txn, &bites[*at]);
+            if self.all_fit_beside(&bites[*at]) {
+                moves[*at] = false;
             } else {
-                let mut bite = bites[at].clone();
-                self.take(txn, &mut bite);
+                self.undo_to(txn, mark);
             }
         }
-        let mark = txn.len();
-        let mut movers: Vec<&Bite> = bites
-            .iter()
-            .zip(&kept)
-            .filter(|(_, k)| **k)
-            .map(|(b, _)| b)
-            .collect();
-        movers.sort_by_key(|bite| Reverse(bite.pods.len()));
-        let mut places = Vec::new();
-        for bite in movers {
-            for pod in &bite.pods {
-                txn.restand(self, pod, Standing::pending());
-            }
-            let found = txn.attempt_all(self, &bite.gang, now)?;
-            let here = |pod: &PodKey| found.iter().find(|placement| placement.pod == *pod);
-            for pod in &bite.pods {
-                let placement = here(pod)?;
-                let known = self.pods.get(pod)?;
-                let place = Kept {
-                    pod: pod.clone(),
-                    uid: known.uid.clone(),
-                    class: placement.class,
-                    demand: self.classes.get(placement.class).demand().clone(),
-                    node: placement.node,
-                    devices: placement.devices.clone(),
-                    until: now.checked_add(KEPT_FOR).unwrap_or(Timestamp::MAX),
-                };
-                places.push((bite.gang.clone(), place));
-            }
-        }
-        self.undo_to(txn, mark);
-        Some((kept, placed, places))
+        moves
     }
 
-    /// Keeps places for those who are moved.
-    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>) {
-        let age = self.age;
-        for (key, place) in places {
-            if let Some(gang) = self.gangs.get_mut(&key) {
-                gang.won = Some(age);
-            }
-            self.classes.rejoin(place.class);
-            self.keep_place(&key, place);
+    /// Finds places for those who move, gang by gang, the largest first.
+    fn rehouse(
+        &mut self,
+        txn: &mut Txn,
+        bites: &[Bite],
+        moves: &[bool],
+        now: Timestamp,
+    ) -> Option<Vec<(GangKey, Kept)>> {
+        let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
+        for (bite, _) in bites.iter().zip(moves).filter(|(_, moves)| **moves) {
+            gangs
+                .entry(&bite.gang)
+                .or_default()
+                .extend(bite.pods.clone());
         }
-    }
-
-    fn keep_place(&mut self, key: &GangKey, place: Kept) {
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return;
-        };
-        if let Some(payer) = gang.payer {
-            self.queues.charge(payer, &place.demand, 1);
-        }
-        let at = place.node;
-        self.occupy(at, &place.demand, &place.devices);
-        self.touch(at);
-        if let Some(gang) = self.gangs.get_mut(key) {
-            gang.kept.push(place);
-        }
-        self.keeping.insert(key.clone());
-    }
-
-    /// Gives back the places that are kept for a gang's moved members; what they were.
-    pub(crate) fn let_go(&mut self, key: &GangKey) -> Vec<Kept> {
-        if !self.keeping.remove(key) {
-            return Vec::new();
-        }
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return Vec::new();
-        };
-        let payer = gang.payer;
-        let places = std::mem::take(&mut gang.kept);
-        for place in &places {
-            if let Some(payer) = payer {
-                self.queues.charge(payer, &place.demand, -1);
-            }
-            self.vacate(place.node, &place.demand, &place.devices);
-            self.touch(place.node);
-        }
-        places
-    }
-
-    /// Keeps again what was given back for a try that came to nothing.
-    pub(crate) fn keep_again(&mut self, key: &GangKey, places: Vec<Kept>) {
-        for place in places {
-            self.keep_place(key, place);
-        }
-    }
-
-    /// Forgets places for good.
-    pub(crate) fn forget_places(&mut self, places: Vec<Kept>) {
-        for place in places {
-            self.leave_class(place.class);
-        }
-    }
-
-    /// Gives back places that were kept for too long, or whose node is no longer good.
-    pub(crate) fn revisit_kept(&mut self, now: Timestamp) {
-        let keys: Vec<GangKey> = self.keeping.iter().cloned().collect();
-        for key in keys {
-            let Some(gang) = self.gangs.get(&key) else {
-                continue;
+        let mut gangs: Vec<(&GangKey, Vec<PodKey>)> = gangs.into_iter().collect();
+        gangs.sort_by_cached_key(|(_, pods)| {
+            let demand = |pod: &PodKey| {
+                let pod = self.pods.get(pod)?;
+                Some(self.classes.get(pod.class).demand().get(GPU))
             };
-            let until = gang.kept.iter().map(|place| place.until).min();
-            let good = gang.kept.iter().all(|place| {
-                self.nodes[place.node].usable() && !self.nodes[place.node].overdrawn()
-            });
-            match until.filter(|until| good && now < *until) {
-                Some(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
-                None => {
-                    let places = self.let_go(&key);
-                    self.forget_places(places);
-                }
+            -pods.iter().filter_map(demand).sum::<i64>()
+        });
+        let mut all = Vec::new();
+        for (gang, pods) in gangs {
+            let places = self.other_places(txn, gang, &pods, true, now)?;
+            if places.len() < pods.len() {
+                return None;
             }
+            all.extend(places.into_iter().map(|place| (gang.clone(), place)));
         }
+        Some(all)
     }
 
-    /// The places that are kept, for the plan's readers.
-    pub(crate) fn kept_places(&self, plan: &mut Plan) {
-        for key in &self.keeping {
-            let Some(gang) = self.gangs.get(key) else {
-                continue;
-            };
-            let pods = gang.kept.iter().map(|place| {
-                let pod = PodRef {
-                    namespace: place.pod.namespace.to_string(),
-                    name: place.pod.name.to_string(),
-                    uid: place.uid.clone(),
-                };
-                (pod, self.nodes[place.node].name.to_string())
-            });
-            plan.reservations.push(Reservation {
-                group: GroupRef::of(key),
-                pods: pods.collect(),
-                kind: ReservationKind::Nominated,
-            });
-        }
+    /// Is the gang, as placed, within its queue's bounds?
+    fn holds_its_quota(&mut self, key: &GangKey, placed: &[Placement]) -> bool {
+        let payer = self.gangs.get(key).and_then(|gang| gang.payer);
+        payer.is_some_and(|payer| self.stays_within_quota(payer, placed, |_| true))
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::kept::Kept;
 use super::txn::Standing;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
@@ -95,9 +96,10 @@ impl Scheduler {
     }
 
     /// Looks at every place that is held: binds what can be, gives back what is no longer good,
-    /// and takes another place where one is free at once.
-    pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) {
-        self.revisit_kept(now);
+    /// and takes another place where one is free at once. Answers the places that nobody's turn is
+    /// to find taken.
+    pub(crate) fn revisit(&mut self, now: Timestamp, plan: &mut Plan) -> Vec<(GangKey, Kept)> {
+        let courtesies = self.revisit_kept(now);
         let mut keys: Vec<GangKey> = self.nominated.iter().cloned().collect();
         keys.sort_by_cached_key(|key| self.precedence(key));
         let mut tries = 0;
@@ -143,6 +145,7 @@ impl Scheduler {
             self.settle(&key);
             self.write_binds(&key, bound, &mut plan.binds);
         }
+        courtesies
     }
 
     /// Is somebody on the way out who was evicted for the gang? Those who left are forgotten.

@@ -12,6 +12,7 @@ use jiff::Timestamp;
 
 use super::bynode::ByNode;
 use super::candidates::Bite;
+use super::kept::Kept;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -61,6 +62,8 @@ impl Ask {
 pub(crate) struct Found {
     pub(crate) bites: Vec<Bite>,
     pub(crate) placed: Vec<Placement>,
+    /// Places to be kept for those who are moved.
+    pub(crate) places: Vec<(GangKey, Kept)>,
     pub(crate) txn: Txn,
 }
 
@@ -335,7 +338,11 @@ impl Scheduler {
                 continue;
             }
             self.put_back(&mut txn, &bites[at]);
-            if self.all_fit_beside(&bites[at]) && self.quota_holds(ask, candidates, &placed) {
+            let fits = self.all_fit_beside(&bites[at])
+                && ask.payer.is_some_and(|payer| {
+                    self.stays_within_quota(payer, &placed, |state| candidates.admits(state))
+                });
+            if fits {
                 kept[at] = false;
             } else {
                 let mut bite = bites[at].clone();
@@ -371,6 +378,7 @@ impl Scheduler {
         Some(Found {
             bites: bites.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
             placed,
+            places: Vec::new(),
             txn,
         })
     }
@@ -392,30 +400,34 @@ impl Scheduler {
         })
     }
 
-    /// Is the queue within its bounds with these placed?
-    fn quota_holds(
+    /// Would the queue take these if they came now? They are counted as there.
+    pub(super) fn stays_within_quota(
         &mut self,
-        ask: &Ask,
-        candidates: &dyn Candidates,
+        payer: Payer,
         placed: &[Placement],
+        admits: impl Fn(&Scheduler) -> bool,
     ) -> bool {
         let mut by_class: BTreeMap<ClassIx, i64> = BTreeMap::new();
         for placement in placed {
             *by_class.entry(placement.class).or_default() += 1;
         }
-        self.charge_all(ask, &by_class, -1);
-        let within = candidates.admits(self) && self.within_quota(ask);
-        self.charge_all(ask, &by_class, 1);
+        for (class, members) in &by_class {
+            self.charge_class(payer, *class, -members);
+        }
+        let mut within = admits(self);
+        for (class, members) in &by_class {
+            let demand = self.classes.get(*class).demand();
+            let (allowed, _) = self.queues.allows(payer, demand, |ix| self.idle(ix));
+            within &= i64::from(allowed) >= *members;
+            self.charge_class(payer, *class, *members);
+        }
         within
     }
 
-    fn charge_all(&mut self, ask: &Ask, by_class: &BTreeMap<ClassIx, i64>, times: i64) {
-        let Some(payer) = ask.payer else { return };
-        for (class, members) in by_class {
-            let demand = self.classes.get(*class).demand();
-            self.queues.charge(payer, demand, members * times);
-            self.used.add(demand, members * times);
-        }
+    fn charge_class(&mut self, payer: Payer, class: ClassIx, times: i64) {
+        let demand = self.classes.get(class).demand();
+        self.queues.charge(payer, demand, times);
+        self.used.add(demand, times);
     }
 
     fn unplace(&mut self, txn: &mut Txn, key: &GangKey, placed: &[Placement]) {

@@ -12,6 +12,10 @@ impl Scheduler {
     pub(crate) fn evict_stale(&mut self, now: Timestamp, plan: &mut Plan) {
         let suspects: Vec<GangKey> = self.broken.iter().cloned().collect();
         for key in suspects {
+            if self.keeping.contains(&key) {
+                // Members are moving: it will be whole again when they are back.
+                continue;
+            }
             let Some(gang) = self.gangs.get_mut(&key) else {
                 continue;
             };

@@ -22,16 +22,18 @@ pub(crate) enum Refusal {
     NoProcesses,
     Affinity,
     Taint,
+    Spare,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 6] = [
+    pub(crate) const ALL: [Refusal; 7] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
         Refusal::NoProcesses,
         Refusal::Affinity,
         Refusal::Taint,
+        Refusal::Spare,
     ];
 
     /// The reason as kube-scheduler words it, where it has it.
@@ -43,6 +45,7 @@ impl Refusal {
             Refusal::NoProcesses => "node(s) did not run pods without an image",
             Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
             Refusal::Taint => "node(s) had untolerated taint(s)",
+            Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
         }
     }
 
@@ -55,6 +58,7 @@ impl Refusal {
             Refusal::NoProcesses => "images only",
             Refusal::Affinity => "not selected",
             Refusal::Taint => "tainted",
+            Refusal::Spare => "a spare",
         }
     }
 
@@ -71,6 +75,7 @@ impl Refusal {
                 "a node with the labels that the pod's selector or affinity asks for"
             }
             Refusal::Taint => "a toleration for the nodes' taints",
+            Refusal::Spare => "a spare node given to all (without the label muster.io/spare)",
         }
     }
 }
@@ -93,6 +98,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     }
     if taints::untolerated(&class.tolerations, &offer.taints) {
         return Some(Refusal::Taint);
+    }
+    if offer.health.spare && !class.replaces() {
+        return Some(Refusal::Spare);
     }
     None
 }

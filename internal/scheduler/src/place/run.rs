@@ -44,6 +44,14 @@ impl Stop {
         }
     }
 
+    /// The same, where so many more wait that were not tried.
+    pub(super) fn and_missing(mut self, more: usize) -> Stop {
+        if let Stop::Queue { missing, .. } | Stop::Room { missing, .. } = &mut self {
+            *missing += more;
+        }
+        self
+    }
+
     /// Would another domain be no better?
     pub(super) fn is_final(&self) -> bool {
         matches!(self, Stop::Queue { .. })

@@ -448,15 +448,15 @@ impl Scheduler {
                 let wide = self.bounds(branch, scope, outer);
                 let both = [scope, wide];
                 for place in &both[usize::from(scope == wide)..] {
-                    let rest = self.unplaced(&batch.pods, run);
-                    let rest = &rest[..rest.len().min(run.beyond)];
+                    let all = self.unplaced(&batch.pods, run);
+                    let rest = &all[..all.len().min(run.beyond)];
                     if rest.is_empty() {
                         break;
                     }
                     let (placed, stop) = self.place_pods(batch.class, rest, 0, *place, branch, run);
                     run.beyond -= placed;
                     if let (Some(stop), None) = (stop.filter(|_| *place == wide), &stopped) {
-                        *stopped = Some(stop);
+                        *stopped = Some(stop.and_missing(all.len() - rest.len()));
                     }
                 }
             }

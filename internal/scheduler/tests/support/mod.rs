@@ -1,6 +1,8 @@
 //! Objects and small questions for the scheduler's tests. Judges nothing.
 #![allow(dead_code, clippy::unwrap_used)]
 
+pub mod cluster;
+
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;

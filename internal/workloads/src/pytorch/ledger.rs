@@ -30,6 +30,9 @@ struct Used {
     pod_restarts: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pod_failed: bool,
+    /// The last failure was the node's: it was lost with the pod.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    lost: bool,
 }
 
 fn is_zero(count: &u32) -> bool {
@@ -55,6 +58,9 @@ impl Used {
         // A pod that was told to go fails for that reason; it is not held against the job.
         let failed = self.pod_failed
             || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
+        if failed && !self.pod_failed {
+            self.lost = pod_facts::is_lost(pod);
+        }
         if restarts > 0 || failed {
             self.pod = Some(uid.to_owned());
             self.pod_restarts = restarts;
@@ -143,6 +149,12 @@ impl Ledger {
         used.map_or(0, |used| {
             used.failures.saturating_add(u32::from(used.pod_failed))
         })
+    }
+
+    /// Did the replica's last failed pod go with its node?
+    pub(crate) fn lost(&self, role: Role, index: u32) -> bool {
+        let used = self.0.get(role.lower()).and_then(|role| role.get(&index));
+        used.is_some_and(|used| used.lost)
     }
 
     fn get_mut(&mut self, role: Role, index: u32) -> Option<&mut Used> {

@@ -187,7 +187,7 @@ fn proceed(
             });
         }
         Phase::Created | Phase::Running | Phase::Restarting => {
-            keep_up(plan, observed, roster, &answer, &mut outcome, now);
+            keep_up(plan, observed, roster, &ledger, &answer, &mut outcome, now);
             if let Some(deadline) = started.and_then(|started| plan.deadline(started)) {
                 outcome.requeue(deadline);
             }
@@ -207,6 +207,7 @@ fn keep_up(
     plan: &Plan<'_>,
     observed: &Observed<'_>,
     roster: &Roster<'_>,
+    ledger: &Ledger,
     answer: &Answer<'_>,
     outcome: &mut Outcome<PyTorchJobStatus>,
     now: Timestamp,
@@ -255,7 +256,8 @@ fn keep_up(
                     .push(Action::CreateService(Box::new(service)));
             }
             if slot.standing(replicas) == Standing::Vacant {
-                let pod = pods::pod(plan, replicas, slot.index, &ports);
+                let lost = ledger.lost(slot.role, slot.index);
+                let pod = pods::pod(plan, replicas, slot.index, &ports, lost);
                 outcome.actions.push(Action::CreatePod(Box::new(pod)));
             }
         }

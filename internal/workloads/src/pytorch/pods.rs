@@ -18,8 +18,14 @@ const SCHEDULER: &str = "muster";
 /// The longest host name.
 const HOSTNAME_MAX: usize = 63;
 
-/// The pod of one replica.
-pub(crate) fn pod(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &Ports) -> Pod {
+/// The pod of one replica. One that replaces a pod `lost` with its node may use spare nodes.
+pub(crate) fn pod(
+    plan: &Plan<'_>,
+    replicas: &Replicas<'_>,
+    index: u32,
+    ports: &Ports,
+    lost: bool,
+) -> Pod {
     let name = plan.pod_name(replicas.role, index);
     let template = replicas.template;
     let template_meta = template.metadata.clone().unwrap_or_default();
@@ -43,6 +49,9 @@ pub(crate) fn pod(plan: &Plan<'_>, replicas: &Replicas<'_>, index: u32, ports: &
 
     let mut labels = template_meta.labels.unwrap_or_default();
     labels.extend(replica_labels(plan, replicas.role, index));
+    if lost {
+        labels.insert(names::REPLACES_LOST.to_owned(), "true".to_owned());
+    }
     let mut annotations = template_meta.annotations.unwrap_or_default();
     annotations.insert(names::GROUP_NAME.to_owned(), plan.name().to_owned());
     annotations.insert(

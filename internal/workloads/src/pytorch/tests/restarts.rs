@@ -83,6 +83,12 @@ fn a_lost_nodes_replicas_come_back_under_every_policy_that_restarts() {
             world.job.metadata.annotations.as_ref().unwrap()["muster.io/restarts"]
                 .contains("failures")
         );
+        let spares = |name: &str| {
+            let labels = world.pods[name].metadata.labels.as_ref().unwrap();
+            labels.contains_key("muster.io/replaces-lost")
+        };
+        assert!(spares("demo-worker-0"), "may use spare nodes");
+        assert!(!spares("demo-worker-1"));
     }
     let mut world = running("Never", None);
     world.lose("demo-worker-0");

@@ -1,0 +1,258 @@
+//! Places that are kept for pods that are on their way out and have another place: who is moved
+//! finds it again, and nobody else may have it. For those who lost theirs to others a place is
+//! kept only as long as nobody wants it: it is given back before each plan's turns, and kept again
+//! after them if it is still free.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::txn::{Standing, Txn};
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+use crate::plan::{EvictionReason, GroupRef, Plan, PodRef, Reservation, ReservationKind};
+use crate::pod::{PodKey, Stage};
+use crate::resource::Demand;
+use crate::state::Scheduler;
+
+/// How long a place is kept for a moved member that does not come back.
+const KEPT_FOR: SignedDuration = SignedDuration::from_mins(5);
+/// For how many gangs that lose their place in one plan another is sought.
+const HOUSED_MAX: usize = 64;
+
+/// A place kept for whoever comes in a moved member's stead.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Kept {
+    pod: PodKey,
+    uid: String,
+    class: ClassIx,
+    demand: Demand,
+    node: NodeIx,
+    devices: Vec<Arc<str>>,
+    until: Timestamp,
+    /// Against everybody; otherwise only while nobody wants it.
+    firm: bool,
+}
+
+impl Scheduler {
+    /// Where these members of a gang could be instead, if they waited: as many of them as find a
+    /// place. Leaves them waiting; the caller undoes that.
+    pub(super) fn other_places(
+        &mut self,
+        txn: &mut Txn,
+        key: &GangKey,
+        pods: &[PodKey],
+        firm: bool,
+        now: Timestamp,
+    ) -> Option<Vec<Kept>> {
+        for pod in pods {
+            txn.restand(self, pod, Standing::pending());
+        }
+        let found = txn.attempt_all(self, key, now)?;
+        let mut places = Vec::new();
+        for placement in found.iter().filter(|at| pods.contains(&at.pod)) {
+            places.push(Kept {
+                pod: placement.pod.clone(),
+                uid: self.pods.get(&placement.pod)?.uid.clone(),
+                class: placement.class,
+                demand: self.classes.get(placement.class).demand().clone(),
+                node: placement.node,
+                devices: placement.devices.clone(),
+                until: now.checked_add(KEPT_FOR).unwrap_or(Timestamp::MAX),
+                firm,
+            });
+        }
+        Some(places)
+    }
+
+    /// Keeps places for those who are moved.
+    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>) {
+        let age = self.age;
+        for (key, place) in places {
+            if let Some(gang) = self.gangs.get_mut(&key).filter(|_| place.firm) {
+                gang.won = Some(age);
+            }
+            self.classes.rejoin(place.class);
+            self.keep_place(&key, place);
+        }
+    }
+
+    fn keep_place(&mut self, key: &GangKey, place: Kept) {
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        if let Some(payer) = gang.payer {
+            self.queues.charge(payer, &place.demand, 1);
+        }
+        let at = place.node;
+        self.occupy(at, &place.demand, &place.devices);
+        self.touch(at);
+        if let Some(gang) = self.gangs.get_mut(key) {
+            gang.kept.push(place);
+        }
+        self.keeping.insert(key.clone());
+    }
+
+    /// Gives back the places that are kept for a gang's moved members; what they were.
+    pub(crate) fn let_go(&mut self, key: &GangKey) -> Vec<Kept> {
+        if !self.keeping.remove(key) {
+            return Vec::new();
+        }
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return Vec::new();
+        };
+        let payer = gang.payer;
+        let places = std::mem::take(&mut gang.kept);
+        for place in &places {
+            if let Some(payer) = payer {
+                self.queues.charge(payer, &place.demand, -1);
+            }
+            self.vacate(place.node, &place.demand, &place.devices);
+            self.touch(place.node);
+        }
+        places
+    }
+
+    /// Keeps again what was given back for a try that came to nothing.
+    pub(crate) fn keep_again(&mut self, key: &GangKey, places: Vec<Kept>) {
+        for place in places {
+            self.keep_place(key, place);
+        }
+    }
+
+    /// Forgets places for good.
+    pub(crate) fn forget_places(&mut self, places: Vec<Kept>) {
+        for place in places {
+            self.leave_class(place.class);
+        }
+    }
+
+    /// Gives back places that were kept for too long, or whose node is no longer good, and those
+    /// that are kept only while nobody wants them: these are answered, for `keep_courtesies`.
+    pub(crate) fn revisit_kept(&mut self, now: Timestamp) -> Vec<(GangKey, Kept)> {
+        let mut courtesies = Vec::new();
+        let keys: Vec<GangKey> = self.keeping.iter().cloned().collect();
+        for key in keys {
+            let Some(gang) = self.gangs.get(&key) else {
+                continue;
+            };
+            let until = gang.kept.iter().map(|place| place.until).min();
+            let good = gang.kept.iter().all(|place| {
+                self.nodes[place.node].usable() && !self.nodes[place.node].overdrawn()
+            });
+            let firm = gang.kept.iter().all(|place| place.firm);
+            match until.filter(|until| good && now < *until) {
+                Some(_) if !firm => {
+                    let places = self.let_go(&key);
+                    courtesies.extend(places.into_iter().map(|place| (key.clone(), place)));
+                }
+                Some(until) => self.wake = Some(self.wake.map_or(until, |wake| wake.min(until))),
+                None => {
+                    let places = self.let_go(&key);
+                    self.forget_places(places);
+                }
+            }
+        }
+        courtesies
+    }
+
+    /// After the turns: keeps again what nobody wanted, for those who have not come back yet.
+    pub(crate) fn keep_courtesies(&mut self, places: Vec<(GangKey, Kept)>) {
+        for (key, place) in places {
+            let payer = self.gangs.get(&key).and_then(|gang| gang.payer);
+            let away = self
+                .pods
+                .get(&place.pod)
+                .is_none_or(|pod| pod.uid == place.uid && pod.stage == Stage::Leaving);
+            self.refresh(place.class);
+            let view = self.views.get(&place.class);
+            let room = view.is_some_and(|view| view.holds(place.node) > 0);
+            let held = &self.nodes[place.node].held;
+            let free = place.devices.iter().all(|id| !held.contains_key(id));
+            let allowed = payer.is_some_and(|payer| {
+                let (allowed, _) = self.queues.allows(payer, &place.demand, |ix| self.idle(ix));
+                allowed > 0
+            });
+            if away && room && free && allowed {
+                let until = place.until;
+                self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
+                self.keep_place(&key, place);
+            } else {
+                self.leave_class(place.class);
+            }
+        }
+    }
+
+    /// After the turns: finds other places for gangs that lost theirs in this plan, where nobody
+    /// who waits can have them.
+    pub(crate) fn house_losers(&mut self, plan: &Plan, now: Timestamp) {
+        let lost = |why| {
+            matches!(
+                why,
+                EvictionReason::Preempted
+                    | EvictionReason::Reclaimed
+                    | EvictionReason::ReclaimedWhileBorrowing
+                    | EvictionReason::FairShare
+            )
+        };
+        let evictions = plan.evictions.iter().filter(|one| lost(one.why));
+        let keys: BTreeSet<GangKey> = evictions
+            .filter(|one| !one.group.lone)
+            .map(|one| GangKey::group(one.group.namespace.as_str().into(), &one.group.name))
+            .filter(|key| !self.keeping.contains(key))
+            .collect();
+        let mut keys: Vec<GangKey> = keys.into_iter().collect();
+        keys.sort_by_cached_key(|key| self.precedence(key));
+        let mut hopeless: BTreeSet<Vec<ClassIx>> = BTreeSet::new();
+        for key in keys.into_iter().take(HOUSED_MAX) {
+            let Some(gang) = self.gangs.get(&key) else {
+                continue;
+            };
+            let leaves = |name: &&PodKey| {
+                let pod = self.pods.get(*name);
+                pod.is_some_and(|pod| pod.stage == Stage::Leaving && pod.evicting.is_some())
+            };
+            let pods: Vec<PodKey> = gang.members.iter().filter(leaves).cloned().collect();
+            let classes = pods.iter().filter_map(|pod| self.pods.get(pod));
+            let classes: Vec<ClassIx> = classes.map(|pod| pod.class).collect();
+            if hopeless.contains(&classes) {
+                continue;
+            }
+            let mut txn = self.begin();
+            let places = self.other_places(&mut txn, &key, &pods, false, now);
+            self.undo(txn);
+            match places {
+                Some(places) => {
+                    self.keep_places(places.into_iter().map(|at| (key.clone(), at)).collect());
+                }
+                None => {
+                    hopeless.insert(classes);
+                }
+            }
+        }
+    }
+
+    /// The places that are kept, for the plan's readers.
+    pub(crate) fn kept_places(&self, plan: &mut Plan) {
+        for key in &self.keeping {
+            let Some(gang) = self.gangs.get(key) else {
+                continue;
+            };
+            let pods = gang.kept.iter().map(|place| {
+                let pod = PodRef {
+                    namespace: place.pod.namespace.to_string(),
+                    name: place.pod.name.to_string(),
+                    uid: place.uid.clone(),
+                };
+                (pod, self.nodes[place.node].name.to_string())
+            });
+            plan.reservations.push(Reservation {
+                group: GroupRef::of(key),
+                pods: pods.collect(),
+                kind: ReservationKind::Nominated,
+            });
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What is known of a node's health and load beyond ready or not: suspicion, spares, heat, power,
+//! and work that nobody told the scheduler of. Says how much less welcome that makes a node;
+//! never refuses one but a spare.
+
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as k8s;
+use resources::names::{IDLE_WATTS, LOAD, SPARE, SUSPECT};
+use serde::Deserialize;
+
+/// At this temperature a GPU slows down or soon will, in degrees Celsius. Operators alert on it.
+const HOT_CELSIUS: f64 = 85.0;
+/// Drawing this part of its power limit, a GPU has nothing to add.
+const FULL_POWER: f64 = 0.95;
+/// A GPU that computes this much, in percent, or holds this part of its memory, is in use.
+const BUSY_PERCENT: f64 = 20.0;
+const BUSY_MEMORY: f64 = 0.1;
+/// A node that is suspect is taken after all others, but before avoided taints.
+const SUSPICION: i64 = 700_000;
+/// One strained or secretly used GPU: half a point of preferred affinity.
+const STRAINED_GPU: i64 = 5;
+/// Waking a node costs a point for each so many watts that it draws idle.
+const WATTS_A_POINT: i64 = 100;
+/// At most so many points for waking a node.
+const WAKING_MAX: i64 = 50;
+
+/// What a node's annotation `muster.io/load` says: when it was seen, and what each GPU did then.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+struct Report {
+    at: Timestamp,
+    #[serde(default)]
+    gpus: BTreeMap<String, Gpu>,
+}
+
+/// One GPU of a report; what is not given is not known.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Gpu {
+    /// Percent of the time in which it computed.
+    utilisation: Option<f64>,
+    /// Part of its memory in use, from 0 to 1.
+    memory: Option<f64>,
+    celsius: Option<f64>,
+    watts: Option<f64>,
+    watts_limit: Option<f64>,
+}
+
+impl Gpu {
+    fn strained(&self) -> bool {
+        let hot = self.celsius.is_some_and(|celsius| celsius >= HOT_CELSIUS);
+        let drawn = self.watts.zip(self.watts_limit);
+        hot || drawn.is_some_and(|(watts, limit)| limit > 0.0 && watts >= FULL_POWER * limit)
+    }
+
+    fn busy(&self) -> bool {
+        self.utilisation
+            .is_some_and(|percent| percent >= BUSY_PERCENT)
+            || self.memory.is_some_and(|part| part >= BUSY_MEMORY)
+    }
+}
+
+/// GPUs of a node as last seen.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Load {
+    pub(crate) at: Timestamp,
+    strained: i64,
+    busy: Vec<String>,
+}
+
+/// A node's health and load.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Health {
+    pub(crate) suspect: bool,
+    pub(crate) spare: bool,
+    waking: i64,
+    pub(crate) load: Option<Load>,
+}
+
+impl Health {
+    pub(crate) fn read(node: &k8s::Node) -> Health {
+        let label = |name: &str| node.metadata.labels.as_ref().and_then(|all| all.get(name));
+        let mut conditions = node
+            .status
+            .iter()
+            .flat_map(|s| s.conditions.iter().flatten());
+        let watts = label(IDLE_WATTS).and_then(|text| text.parse::<i64>().ok());
+        let annotations = node.metadata.annotations.as_ref();
+        Health {
+            suspect: conditions.any(|c| c.type_ == SUSPECT && c.status == "True"),
+            spare: label(SPARE).is_some_and(|value| value == "true"),
+            waking: watts.map_or(0, |watts| (watts / WATTS_A_POINT).clamp(0, WAKING_MAX)),
+            load: annotations
+                .and_then(|all| all.get(LOAD))
+                .and_then(|text| serde_json::from_str::<Report>(text).ok())
+                .map(|report| Load::of(&report)),
+        }
+    }
+
+    pub(crate) fn but_for_load(&self, other: &Health) -> bool {
+        (self.suspect, self.spare, self.waking) == (other.suspect, other.spare, other.waking)
+    }
+
+    /// When what is known of the load is too old to go by.
+    pub(crate) fn stale_at(&self, age: SignedDuration) -> Option<Timestamp> {
+        let at = self.load.as_ref()?.at;
+        Some(at.saturating_add(age).unwrap_or(Timestamp::MAX))
+    }
+
+    /// How much less welcome the node is to everybody, whatever runs there.
+    pub(crate) fn unwelcome(&self) -> i64 {
+        if self.suspect { SUSPICION } else { 0 }
+    }
+
+    /// How much less welcome it is to those who want its GPUs, by what is held there now. Packing
+    /// leaves empty nodes empty; where one has to be woken, it is one that draws little.
+    pub(crate) fn strain(&self, empty: bool, holds: impl Fn(&str) -> bool) -> i64 {
+        let waking = if empty { self.waking } else { 0 };
+        let Some(load) = &self.load else {
+            return waking;
+        };
+        let secret = load.busy.iter().filter(|id| !holds(id)).count() as i64;
+        waking + (load.strained + secret) * STRAINED_GPU
+    }
+}
+
+impl Load {
+    fn of(report: &Report) -> Load {
+        let busy = report.gpus.iter().filter(|(_, gpu)| gpu.busy());
+        Load {
+            at: report.at,
+            strained: report.gpus.values().filter(|gpu| gpu.strained()).count() as i64,
+            busy: busy.map(|(id, _)| id.clone()).collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(load: &str) -> k8s::Node {
+        let mut node = k8s::Node::default();
+        node.metadata.annotations = Some([(LOAD.to_owned(), load.to_owned())].into());
+        node
+    }
+
+    #[test]
+    fn heat_power_and_work_of_others_count_for_each_gpu() {
+        let table = [
+            (r#"{"celsius": 85}"#, 5),
+            (r#"{"celsius": 84, "watts": 600, "wattsLimit": 700}"#, 0),
+            (r#"{"watts": 666, "wattsLimit": 700}"#, 5),
+            (r#"{"utilisation": 20}"#, 5),
+            (r#"{"utilisation": 3, "memory": 0.05}"#, 0),
+            (r#"{"memory": 0.5, "celsius": 90}"#, 10),
+            (r#"{}"#, 0),
+        ];
+        for (gpu, want) in table {
+            let text = format!(r#"{{"at": "2026-01-01T00:00:00Z", "gpus": {{"GPU-0": {gpu}}}}}"#);
+            let health = Health::read(&node(&text));
+            assert_eq!(health.strain(false, |_| false), want, "{gpu}");
+        }
+    }
+
+    #[test]
+    fn work_on_a_gpu_that_a_pod_holds_is_no_secret() {
+        let text = r#"{"at": "2026-01-01T00:00:00Z", "gpus": {"GPU-0": {"utilisation": 99}}}"#;
+        let health = Health::read(&node(text));
+        assert_eq!(health.strain(false, |id| id == "GPU-0"), 0);
+    }
+
+    #[test]
+    fn a_load_that_cannot_be_read_is_not_known() {
+        for text in ["", "{}", "[1]", r#"{"at": "yesterday"}"#] {
+            assert_eq!(Health::read(&node(text)).load, None, "{text}");
+        }
+    }
+}
