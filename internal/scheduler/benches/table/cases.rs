@@ -151,7 +151,12 @@ fn large_gang_refused(nodes: usize) -> Option<Figure> {
 fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
     let mut scheduler = cluster(nodes);
     let pods = Pods::new();
-    tell_gangs(&pods, nodes * GPUS_EACH, 1, |event| scheduler.apply(event));
+    for at in 0..nodes * GPUS_EACH {
+        let name = format!("old-{at:05}");
+        scheduler.apply(group(&name, 1, &leaf(at), None));
+        let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
+        scheduler.apply(pods.running(&format!("{name}-0"), &name, at, node, gpu));
+    }
     settle(&mut scheduler);
     let mut made = 0;
     let mut gang = 0;
@@ -219,7 +224,7 @@ fn one_ends(nodes: usize) -> Option<Figure> {
     let mut i = 0;
     Some(Figure::Time(median(SHORT_RUNS, || {
         i += 1;
-        let name = format!("gang-{i:05}-0");
+        let name = format!("old-{i:05}-0");
         let (time, plan): (Duration, Plan) = timed(|| {
             scheduler.apply(Event::PodGone("ns".into(), name));
             scheduler.plan(NOW)

@@ -4,6 +4,7 @@
 
 mod balance;
 mod branch;
+mod foresee;
 mod pick;
 mod run;
 mod scope;
