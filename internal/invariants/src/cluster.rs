@@ -9,9 +9,11 @@ use resources::amounts::{Amounts, pod_requests};
 use resources::devices::{self, ChosenDevices};
 use resources::kinds::{PodGroup, Queue};
 use resources::names;
+use resources::quantity::Quantity;
 
 use crate::Placement;
 use crate::constraints::Demands;
+use crate::gpus::{self, GpuAsk};
 
 /// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -39,12 +41,18 @@ pub(crate) struct NodeFacts {
     pub(crate) not_ready: bool,
     /// Device id to health; none where devices are only counted.
     pub(crate) devices: Option<BTreeMap<String, bool>>,
+    /// MiB of each GPU, where known.
+    pub(crate) gpu_memory: Option<i64>,
 }
 
 pub(crate) struct PodFacts {
     pub(crate) uid: String,
     pub(crate) demands: Demands,
+    /// Parts of GPUs are not among them.
     pub(crate) requests: Amounts,
+    pub(crate) gpus: GpuAsk,
+    /// Thousandths of GPUs on its queue's account.
+    charged: i64,
     pub(crate) group: Option<GroupId>,
     own_queue: Option<String>,
     pub(crate) task: String,
@@ -75,6 +83,9 @@ pub struct Cluster {
     pub(crate) on_node: BTreeMap<String, BTreeSet<PodId>>,
     pub(crate) capability: BTreeMap<String, Amounts>,
     pub(crate) queue_held: BTreeMap<String, Amounts>,
+    /// Thousandths of GPUs: what queues may hold, and what they do.
+    pub(crate) gpu_capability: BTreeMap<String, i64>,
+    pub(crate) gpus_held: BTreeMap<String, i64>,
 }
 
 impl Cluster {
@@ -103,6 +114,7 @@ impl Cluster {
             .filter(|gpus| !gpus.is_empty());
         let spec = node.spec.clone().unwrap_or_default();
         let facts = NodeFacts {
+            gpu_memory: gpus::memory(node, known.as_deref().unwrap_or_default()),
             allocatable: allocatable.map(Amounts::from_k8s).unwrap_or_default(),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
@@ -112,12 +124,29 @@ impl Cluster {
                 .any(|c| c.type_ == "Ready" && c.status != "True"),
             devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
         };
-        self.nodes.insert(name, facts);
+        self.change_node(name, Some(facts));
     }
 
     /// A node that is gone.
     pub fn drop_node(&mut self, name: &str) {
-        self.nodes.remove(name);
+        self.change_node(name.to_owned(), None);
+    }
+
+    fn change_node(&mut self, name: String, facts: Option<NodeFacts>) {
+        let memory = |facts: Option<&NodeFacts>| facts.and_then(|facts| facts.gpu_memory);
+        let recount = memory(self.nodes.get(&name)) != memory(facts.as_ref());
+        let here = self.on_node.get(&name).filter(|_| recount);
+        let pods: Vec<PodId> = here.into_iter().flatten().cloned().collect();
+        for pod in &pods {
+            self.count(pod, -1);
+        }
+        match facts {
+            Some(facts) => self.nodes.insert(name, facts),
+            None => self.nodes.remove(&name),
+        };
+        for pod in &pods {
+            self.count(pod, 1);
+        }
     }
 
     /// A pod as it is. One that was assumed stays where it was assumed until it says otherwise.
@@ -151,9 +180,12 @@ impl Cluster {
             .clone()
             .filter(|node| !node.is_empty() && !ended);
         let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+        let mut requests = pod_requests(spec);
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
-            requests: pod_requests(spec),
+            gpus: GpuAsk::read(meta, &mut requests),
+            charged: 0,
+            requests,
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
             own_queue: said(names::QUEUE_NAME).or(label),
             task: said(names::TASK_SPEC).unwrap_or_default(),
@@ -235,13 +267,20 @@ impl Cluster {
     /// A queue as it is.
     pub fn put_queue(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
-        let capability = queue.spec.capability.as_ref().map(Amounts::from_k8s);
+        let capability = queue.spec.capability.as_ref();
+        let gpus = capability.and_then(|list| list.get(names::NVIDIA_GPU));
+        match gpus.and_then(|gpus| Quantity::parse_k8s(gpus).ok()) {
+            Some(gpus) => self.gpu_capability.insert(name.clone(), gpus.milli()),
+            None => self.gpu_capability.remove(&name),
+        };
+        let capability = capability.map(Amounts::from_k8s);
         self.capability.insert(name, capability.unwrap_or_default());
     }
 
     /// A queue that is gone.
     pub fn drop_queue(&mut self, name: &str) {
         self.capability.remove(name);
+        self.gpu_capability.remove(name);
     }
 
     /// Counts a pod as bound before the API shows it so.
@@ -324,7 +363,17 @@ impl Cluster {
             return;
         };
         let change = pod.requests.times(times);
+        let node = pod.at.as_ref().and_then(|(node, _)| self.nodes.get(node));
+        let charge = if times > 0 {
+            pod.gpus.charge(node)
+        } else {
+            pod.charged
+        };
+        *self.gpus_held.entry(queue.clone()).or_default() += charge * times;
         self.queue_held.entry(queue).or_default().add(&change);
+        if let Some(pod) = self.pods.get_mut(id) {
+            pod.charged = charge;
+        }
     }
 
     fn change_group(&mut self, id: &GroupId, facts: Option<GroupFacts>) {

@@ -6,7 +6,7 @@
 //! | number | what must hold |
 //! |---|---|
 //! | I1 | no node gives more than it has, of any resource |
-//! | I2 | no device is given twice, unknown, or unhealthy; a pod gets as many as it asks for |
+//! | I2 | no device is given beyond what it has (twice, or in parts), unknown, or unhealthy; a pod gets as many as it asks for |
 //! | I3 | no gang holds room with less than its minimum, in all and by task |
 //! | I4 | no queue holds more than its capability |
 //! | I5 | a pod is bound once, and is the one that was meant |
@@ -14,6 +14,7 @@
 
 mod cluster;
 mod constraints;
+mod gpus;
 mod predicates;
 
 #[cfg(test)]

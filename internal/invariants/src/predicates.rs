@@ -4,9 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use resources::amounts::{Amounts, quantity_of};
 use resources::names::NVIDIA_GPU;
+use resources::quantity::Quantity;
 
 use crate::cluster::{Cluster, GroupId, PodFacts, PodId};
 use crate::constraints::forbidden;
+use crate::gpus;
 use crate::{Invariant, Placement, Violation};
 
 /// Says what the binds would break. `before` is the cluster without them. Only what the binds
@@ -124,67 +126,9 @@ fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> 
     pods_of(binds).into_iter().filter(asks).collect()
 }
 
-fn ids(placement: &resources::devices::ChosenDevices) -> BTreeSet<&String> {
-    placement
-        .values()
-        .flat_map(|by_resource| by_resource.values())
-        .flatten()
-        .collect()
-}
-
 fn devices(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
-        let Some(known) = before
-            .nodes
-            .get(name)
-            .and_then(|node| node.devices.as_ref())
-        else {
-            continue;
-        };
-        let mut holders: BTreeMap<&String, &PodId> = BTreeMap::new();
-        for id in before.on_node.get(name).into_iter().flatten() {
-            let at = before.pods.get(id).and_then(|pod| pod.at.as_ref());
-            holders.extend(
-                at.into_iter()
-                    .flat_map(|(_, chosen)| ids(chosen))
-                    .map(|device| (device, id)),
-            );
-        }
-        for bind in new {
-            let mut wrong = Vec::new();
-            let chosen = ids(&bind.devices);
-            let asked = before
-                .pods
-                .get(&bind.pod)
-                .map_or(0, |pod| pod.requests.get(NVIDIA_GPU));
-            if chosen.len() as i64 != asked {
-                wrong.push(format!(
-                    "asks for {asked} devices and gets {}",
-                    chosen.len()
-                ));
-            }
-            for device in chosen {
-                match known.get(device) {
-                    None => wrong.push(format!("gets {device}, which node {name} does not have")),
-                    Some(false) => {
-                        wrong.push(format!("gets {device} on node {name}, which is unhealthy"))
-                    }
-                    Some(true) => {}
-                }
-                if let Some(holder) = holders.insert(device, &bind.pod) {
-                    wrong.push(format!(
-                        "gets {device} on node {name}, which {holder} holds"
-                    ));
-                }
-            }
-            for what in wrong {
-                out.push(Violation {
-                    invariant: Invariant::Devices,
-                    what: format!("pod {} {what}", bind.pod),
-                    pods: vec![bind.pod.clone()],
-                });
-            }
-        }
+        gpus::given(before, name, &new, out);
     }
 }
 
@@ -249,7 +193,8 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
         };
         let none = Amounts::new();
         let held = before.queue_held.get(&queue).unwrap_or(&none);
-        for (resource, allowed) in capability.iter() {
+        gpu_capability(before, &queue, &pods, out);
+        for (resource, allowed) in capability.iter().filter(|(name, _)| *name != NVIDIA_GPU) {
             let (had, more) = (held.get(resource), asked.get(resource));
             if more > 0 && had.saturating_add(more) > allowed {
                 let [had, more, allowed] = [had, more, allowed].map(|n| quantity_of(resource, n));
@@ -260,5 +205,34 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
                 });
             }
         }
+    }
+}
+
+/// The same for GPUs, by their parts.
+fn gpu_capability(before: &Cluster, queue: &str, binds: &[&Placement], out: &mut Vec<Violation>) {
+    let Some(allowed) = before.gpu_capability.get(queue).copied() else {
+        return;
+    };
+    let charge = |bind: &&&Placement| {
+        let node = before.nodes.get(&bind.node);
+        before
+            .pods
+            .get(&bind.pod)
+            .map_or(0, |pod| pod.gpus.charge(node))
+    };
+    let had = before.gpus_held.get(queue).copied().unwrap_or(0);
+    let more: i64 = binds.iter().map(|bind| charge(&bind)).sum();
+    if more > 0 && had.saturating_add(more) > allowed {
+        let [had, more, allowed] = [had, more, allowed].map(Quantity::from_milli);
+        let asking: Vec<&Placement> = binds
+            .iter()
+            .filter(|bind| charge(bind) > 0)
+            .copied()
+            .collect();
+        out.push(Violation {
+            invariant: Invariant::QueueCapability,
+            what: format!("queue {queue} may use {NVIDIA_GPU}: {allowed}, holds {had}, and {more} more are bound"),
+            pods: pods_of(&asking),
+        });
     }
 }

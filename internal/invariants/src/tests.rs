@@ -154,6 +154,75 @@ fn i2_fires_on_a_device_that_a_resident_holds() {
     assert_eq!(broken(&cluster, &binds), [Invariant::Devices]);
 }
 
+fn sharer(name: &str, note: &str, value: &str) -> Pod {
+    pod(name, |pod| {
+        pod["metadata"]["annotations"] = json!({ note: value });
+        pod["spec"]["containers"][0]["resources"] = json!({});
+    })
+}
+
+#[test]
+fn i2_fires_on_a_gpu_shared_by_more_than_it_has() {
+    let mut cluster = cluster();
+    cluster.put_pod(&sharer("a", "muster.io/gpu-fraction", "0.5"));
+    cluster.put_pod(&sharer("b", "muster.io/gpu-fraction", "0.5"));
+    cluster.put_pod(&sharer("c", "muster.io/gpu-fraction", "0.1"));
+    let binds = ["a", "b", "c"].map(|name| bind(name, "n1", "n1-0"));
+    assert_eq!(broken(&cluster, &binds[..2]), []);
+    assert_eq!(broken(&cluster, &binds), [Invariant::Devices]);
+    cluster.assume(&binds[0]);
+    cluster.put_pod(&pod("b", |pod| pod["metadata"]["annotations"] = json!({})));
+    assert_eq!(broken(&cluster, &binds[1..2]), [Invariant::Devices]);
+}
+
+#[test]
+fn i2_counts_the_gpus_of_nodes_that_name_none() {
+    let mut cluster = cluster();
+    cluster.put_node(
+        &serde_json::from_value(json!({
+            "metadata": {"name": "n3", "labels": {"nvidia.com/gpu.memory": "1000"}},
+            "status": {"allocatable": {"cpu": "8", "memory": "64Gi", "pods": "9", "nvidia.com/gpu": "1"}},
+        }))
+        .unwrap(),
+    );
+    cluster.put_pod(&sharer("a", "muster.io/gpu-memory", "500"));
+    cluster.put_pod(&sharer("b", "muster.io/gpu-memory", "501"));
+    cluster.put_pod(&pod("c", |pod| pod["metadata"]["annotations"] = json!({})));
+    let on = |name: &str| bind(name, "n3", "0");
+    assert_eq!(broken(&cluster, &[on("a")]), []);
+    assert_eq!(broken(&cluster, &[on("a"), on("b")]), [Invariant::Devices]);
+    let mut whole = on("c");
+    whole.devices.clear();
+    assert_eq!(broken(&cluster, &[on("a"), whole]), [Invariant::Devices]);
+    assert_eq!(
+        broken(&cluster, &[bind("a", "n3", "1")]),
+        [Invariant::Devices]
+    );
+    // A node that does not say what its GPUs have.
+    assert_eq!(
+        broken(&cluster, &[bind("a", "n1", "n1-0")]),
+        [Invariant::Devices]
+    );
+}
+
+#[test]
+fn i4_counts_parts_of_gpus() {
+    let mut cluster = cluster();
+    cluster.put_queue(&queue("1500m"));
+    for name in ["a", "b", "c"] {
+        cluster.put_pod(&pod(name, |pod| {
+            pod["metadata"]["annotations"]["muster.io/gpu-fraction"] = json!("0.6");
+        }));
+    }
+    let binds = [
+        bind("a", "n1", "n1-0"),
+        bind("b", "n1", "n1-1"),
+        bind("c", "n1", "n1-2"),
+    ];
+    assert_eq!(broken(&cluster, &binds[..2]), []);
+    assert_eq!(broken(&cluster, &binds), [Invariant::QueueCapability]);
+}
+
 #[test]
 fn i3_fires_on_half_a_gang_in_all_and_by_task() {
     let mut cluster = cluster();

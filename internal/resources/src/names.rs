@@ -108,6 +108,25 @@ pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
 pub const MOVABLE: &str = "muster.io/movable";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
+
+/// Pod annotation: the part of one GPU that it asks for, like `0.5`, with or without `nvidia.com/gpu: 1`. With more than
+/// one GPU, that part of each.
+pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
+/// Pod annotation: the memory on one GPU that it asks for, in MiB, in place of a fraction.
+pub const GPU_MEMORY: &str = "muster.io/gpu-memory";
+/// Pod annotation: on how many GPUs it asks for its part; one, unless it says otherwise or asks for more GPUs.
+pub const GPU_COUNT: &str = "muster.io/gpu-count";
+/// Pod annotation of KAI: the same as [`GPU_FRACTION`].
+pub const KAI_GPU_FRACTION: &str = "gpu-fraction";
+/// Pod annotation of KAI: the same as [`GPU_MEMORY`].
+pub const KAI_GPU_MEMORY: &str = "gpu-memory";
+/// Pod annotation of KAI: the same as [`GPU_COUNT`].
+pub const KAI_GPU_COUNT: &str = "gpu-fraction-num-devices";
+/// Pod annotation of KAI: the container that gets the GPU.
+pub const KAI_GPU_CONTAINER: &str = "gpu-fraction-container-name";
+/// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
+pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+
 /// Annotation on a PodGroup or pod: what it asks of the network, JSON:
 /// `{"required": level, "preferred": level, "slices": [{"level": level, "size": n}]}`. Levels are node label keys.
 pub const TOPOLOGY: &str = "muster.io/topology";
@@ -129,8 +148,6 @@ pub const KUEUE_SLICE_REQUIRED_TOPOLOGY: &str = "kueue.x-k8s.io/podset-slice-req
 pub const KUEUE_SLICE_SIZE: &str = "kueue.x-k8s.io/podset-slice-size";
 /// Pod annotation of Kueue: tasks of the same name are placed in one domain together.
 pub const KUEUE_GROUP_NAME: &str = "kueue.x-k8s.io/podset-group-name";
-/// Annotation on a pod: the part of one GPU that it asks for, as `0.5`.
-pub const GPU_FRACTION: &str = "muster.io/gpu-fraction";
 /// Annotation that `muster simulate` reads: when the object arrives, as seconds from the start, a span (`1h30m`) or a time.
 pub const ARRIVAL: &str = "muster.io/arrival";
 /// Annotation that `muster simulate` reads: how long the work runs once it is whole, in seconds or as `1h30m`.

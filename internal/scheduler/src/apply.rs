@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
+use resources::names::NVIDIA_GPU;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
@@ -13,6 +15,7 @@ use crate::labels::Labels;
 use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
+use crate::share::{Share, Wish};
 use crate::state::{Priority, Scheduler};
 use crate::topology::Hints;
 use crate::{GroupRef, PodRef, devices};
@@ -144,8 +147,11 @@ impl Scheduler {
             return;
         };
         let key = told.key.clone();
+        let asks = devices::asks(told.spec);
+        let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
         let class = self.classes.join(
             told.spec,
+            &wish,
             &key.namespace,
             pod.metadata.labels.as_ref(),
             &mut self.names,
@@ -163,7 +169,13 @@ impl Scheduler {
             created: told.created,
             queue: told.queue,
             terms: told.terms,
-            asks: devices::asks(told.spec),
+            asks: match wish.share {
+                // Containers that ask for GPUs each get their number of them.
+                Some(share) if asks.is_empty() || wish.container.is_some() => {
+                    devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
+                }
+                _ => asks,
+            },
             started: told.started,
             polite: told.polite,
             evicting: None,
@@ -264,18 +276,25 @@ impl Scheduler {
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
+        self.by_memory.remove(key);
         self.leave_class(pod.class);
         Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
         self.account(&key, &pod, true);
+        let share = self.classes.get(pod.class).share();
+        if share.as_ref().is_some_and(Share::depends_on_memory) {
+            self.by_memory.insert(key.clone());
+        }
         self.pods.insert(key, pod);
     }
 
     /// Counts a pod in or out, everywhere.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
-        let demand = self.classes.get(pod.class).demand().clone();
+        let node = pod.node.map(|at| &self.nodes[at]);
+        let take = self.classes.get(pod.class).take(node);
+        let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
@@ -322,7 +341,7 @@ impl Scheduler {
                 gang.requested.add(&demand, times);
             }
             if let Some(at) = pod.node {
-                self.nodes[at].see_leave(&demand, &pod.devices, up);
+                self.nodes[at].see_leave(&take, &pod.devices, up);
                 self.touch(at);
             }
             return;
@@ -339,7 +358,7 @@ impl Scheduler {
             gang.count_node(at, up);
             gang.count_start(pod.started, up);
             if pod.stage == Stage::Pipelined {
-                self.nodes[at].pipelined.add(&demand, times);
+                self.nodes[at].see_pipelined(&take, &pod.devices, up);
             }
             if pod.ours {
                 gang.allocated.add(&demand, times);
@@ -355,9 +374,9 @@ impl Scheduler {
         }
         let Some(at) = pod.node else { return };
         if up {
-            self.occupy(at, &demand, &pod.devices);
+            self.occupy(at, &take, &pod.devices);
         } else {
-            self.vacate(at, &demand, &pod.devices);
+            self.vacate(at, &take, &pod.devices);
         }
         self.touch(at);
     }

@@ -9,7 +9,9 @@ use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
-use crate::resource::{Demand, Names};
+use crate::node::Node;
+use crate::resource::{Demand, GPU, GPU_UNIT, Names};
+use crate::share::{Share, Take, Wish};
 
 /// A class's place in the table. Depends on the order of events: nothing may be decided by it.
 pub(crate) type ClassIx = usize;
@@ -26,7 +28,9 @@ pub(crate) enum Need {
 /// What makes two pods the same to every node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Key {
+    /// Without GPUs, where parts of them are asked for.
     demand: Demand,
+    share: Option<Share>,
     need: Need,
     selector: BTreeMap<String, String>,
     /// Node affinity and tolerations as JSON: compared, never read.
@@ -36,12 +40,16 @@ struct Key {
     replaces: bool,
     /// What it asks of other pods, in the namespace that it asks from: compared, never read.
     manners: String,
+    /// It asks for GPUs in words that cannot be read.
+    unreadable: bool,
 }
 
 /// One class.
 #[derive(Clone, Debug)]
 pub(crate) struct Class {
     key: Key,
+    demand: Demand,
+    packs: bool,
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
     manners: Option<Box<Manners>>,
@@ -49,8 +57,33 @@ pub(crate) struct Class {
 }
 
 impl Class {
+    /// What a pod asks for. Where it asks for a GPU's memory, that counts as the largest part that
+    /// it would be on any node.
     pub(crate) fn demand(&self) -> &Demand {
-        &self.key.demand
+        &self.demand
+    }
+
+    /// The parts of GPUs that it asks for; none where it wants whole ones, or none.
+    pub(crate) fn share(&self) -> Option<Share> {
+        self.key.share
+    }
+
+    /// What a pod takes on a node, or counts as while it has none.
+    pub(crate) fn take(&self, node: Option<&Node>) -> Take {
+        Take::of(&self.demand, self.key.share, node)
+    }
+
+    /// Does a pod that shares a GPU go where one is begun, rather than anywhere?
+    pub(crate) fn packs(&self) -> bool {
+        self.packs
+    }
+
+    fn weigh(&mut self, memory: Option<i64>) {
+        self.demand = self.key.demand.clone();
+        if let Some(share) = self.key.share {
+            let each = share.part.of(memory).min(GPU_UNIT);
+            self.demand.set(GPU, each * share.gpus);
+        }
     }
 
     pub(crate) fn replaces(&self) -> bool {
@@ -65,6 +98,11 @@ impl Class {
         &self.key.selector
     }
 
+    /// Does it ask for GPUs in words that cannot be read? Such pods wait and say so.
+    pub(crate) fn unreadable(&self) -> bool {
+        self.key.unreadable
+    }
+
     /// What it asks of the pods around it; none if it does not care.
     pub(crate) fn manners(&self) -> Option<&Manners> {
         self.manners.as_deref()
@@ -77,13 +115,25 @@ pub(crate) struct Classes {
     table: Vec<Option<Class>>,
     free: Vec<ClassIx>,
     index: BTreeMap<Key, ClassIx>,
+    /// What a GPU has of memory, in MiB, on the nodes that have the least.
+    least_memory: Option<i64>,
+    packs: bool,
 }
 
 impl Classes {
+    /// No classes yet. Sharers pack: they go to nodes where a GPU is begun.
+    pub(crate) fn new(packs: bool) -> Classes {
+        Classes {
+            packs,
+            ..Classes::default()
+        }
+    }
+
     /// The class of such pods, with one member more.
     pub(crate) fn join(
         &mut self,
         spec: &k8s::PodSpec,
+        wish: &Wish,
         namespace: &str,
         labels: Option<&BTreeMap<String, String>>,
         names: &mut Names,
@@ -94,8 +144,16 @@ impl Classes {
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+        let mut demand = names.demand(&pod_requests(spec));
+        // A whole GPU is no part of one.
+        let whole = Share::whole(wish.share);
+        let share = wish.share.filter(|_| whole.is_none());
+        if let Some(gpus) = whole.or(share.map(|_| 0)) {
+            demand.set(GPU, gpus * GPU_UNIT);
+        }
         let key = Key {
-            demand: names.demand(&pod_requests(spec)),
+            demand,
+            share,
             need: need(spec),
             selector: spec.node_selector.clone().unwrap_or_default(),
             affinity: affinity.map(text).unwrap_or_default(),
@@ -108,6 +166,7 @@ impl Classes {
                 .and_then(|labels| labels.get(REPLACES_LOST))
                 .is_some_and(|value| value == "true"),
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
+            unreadable: wish.unreadable,
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {
@@ -115,13 +174,16 @@ impl Classes {
             }
             return *ix;
         }
-        let class = Class {
+        let mut class = Class {
             key: key.clone(),
+            demand: Demand::default(),
+            packs: self.packs,
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
             manners,
             members: 1,
         };
+        class.weigh(self.least_memory);
         let ix = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() - 1
@@ -129,6 +191,21 @@ impl Classes {
         self.table[ix] = Some(class);
         self.index.insert(key, ix);
         ix
+    }
+
+    pub(crate) fn least_memory(&self) -> Option<i64> {
+        self.least_memory
+    }
+
+    /// Notes what GPUs have where they have the least: what pods count as that have no node.
+    pub(crate) fn set_least_memory(&mut self, memory: Option<i64>) {
+        if self.least_memory == memory {
+            return;
+        }
+        self.least_memory = memory;
+        for class in self.table.iter_mut().flatten() {
+            class.weigh(memory);
+        }
     }
 
     /// One member more of a class that has some.

@@ -1,5 +1,5 @@
 //! Which devices of a node a pod gets: those of one NUMA node where they suffice, then in index
-//! order. Only healthy ones that nobody holds. Sharing one device is not this module's yet.
+//! order. Only healthy ones that nobody holds. Parts of a device are `share`'s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,8 +19,6 @@ struct Device {
 /// A node's devices, by index.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Devices(Vec<Device>);
-
-type Held = BTreeMap<Arc<str>, u32>;
 
 impl Devices {
     pub(crate) fn new(gpus: &[GpuDevice]) -> Devices {
@@ -44,21 +42,18 @@ impl Devices {
             .any(|device| device.id == *id && device.healthy)
     }
 
-    pub(crate) fn free<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Arc<str>> {
-        self.free_devices(held).map(|device| &device.id)
-    }
-
-    fn free_devices<'a>(&'a self, held: &'a Held) -> impl Iterator<Item = &'a Device> {
-        self.0
-            .iter()
-            .filter(|device| device.healthy && !held.contains_key(&device.id))
+    /// The healthy ones, by index.
+    pub(crate) fn healthy_ids(&self) -> impl Iterator<Item = &Arc<str>> {
+        let healthy = self.0.iter().filter(|device| device.healthy);
+        healthy.map(|device| &device.id)
     }
 
     /// Chooses `count` free devices, or as many as there are: from the NUMA node that has just
     /// enough, else from as few NUMA nodes as the fullest-first order gives.
-    pub(crate) fn choose(&self, held: &Held, count: usize) -> Vec<Arc<str>> {
+    pub(crate) fn choose(&self, idle: impl Fn(&str) -> bool, count: usize) -> Vec<Arc<str>> {
         let mut by_numa: BTreeMap<Option<u32>, Vec<&Device>> = BTreeMap::new();
-        for device in self.free_devices(held) {
+        let free = |device: &&Device| device.healthy && idle(&device.id);
+        for device in self.0.iter().filter(free) {
             by_numa.entry(device.numa).or_default().push(device);
         }
         let mut groups: Vec<Vec<&Device>> = by_numa.into_values().collect();
@@ -108,6 +103,22 @@ pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
         .collect()
 }
 
+/// What is asked for by a pod that takes parts of so many GPUs: the named container gets them, else
+/// the first that asks for any, else the first.
+pub(crate) fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<Ask> {
+    let all = || spec.containers.iter();
+    let named = named.and_then(|name| all().find(|container| container.name == name));
+    let container = named
+        .or_else(|| all().find(|container| gpus_of(container) > 0))
+        .or_else(|| spec.containers.first());
+    let ask = container.map(|container| Ask {
+        container: container.name.clone(),
+        count: usize::try_from(count).unwrap_or(0),
+        borrows: false,
+    });
+    ask.into_iter().collect()
+}
+
 fn gpus_of(container: &k8s::Container) -> i64 {
     let Some(resources) = &container.resources else {
         return 0;
@@ -126,6 +137,9 @@ fn gpus_of(container: &k8s::Container) -> i64 {
 /// will have.
 pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
     let mut dealt = ChosenDevices::new();
+    if devices.is_empty() {
+        return dealt;
+    }
     let mut next = 0;
     for ask in asks {
         let from = if ask.borrows { 0 } else { next };
@@ -176,16 +190,16 @@ mod tests {
         Devices::new(&list)
     }
 
-    fn held(ids: &[&str]) -> Held {
-        ids.iter().map(|id| (Arc::from(*id), 1)).collect()
+    fn without(ids: &'static [&'static str]) -> impl Fn(&str) -> bool {
+        |id| !ids.contains(&id)
     }
 
     #[test]
     fn devices_come_from_the_numa_node_that_has_just_enough() {
         let devices = gpus(&[0, 0, 0, 0, 1, 1, 1, 1]);
-        let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 2);
+        let chosen = devices.choose(without(&["GPU-4", "GPU-5"]), 2);
         assert_eq!(chosen, [Arc::from("GPU-6"), Arc::from("GPU-7")]);
-        let chosen = devices.choose(&held(&["GPU-4", "GPU-5"]), 3);
+        let chosen = devices.choose(without(&["GPU-4", "GPU-5"]), 3);
         assert_eq!(
             chosen,
             [Arc::from("GPU-0"), Arc::from("GPU-1"), Arc::from("GPU-2")]
@@ -195,7 +209,7 @@ mod tests {
     #[test]
     fn devices_span_numa_nodes_only_when_none_suffices() {
         let devices = gpus(&[0, 0, 1, 1]);
-        let chosen = devices.choose(&held(&["GPU-0"]), 3);
+        let chosen = devices.choose(without(&["GPU-0"]), 3);
         assert_eq!(
             chosen,
             [Arc::from("GPU-2"), Arc::from("GPU-3"), Arc::from("GPU-1")]
@@ -206,7 +220,7 @@ mod tests {
     fn unhealthy_devices_are_never_chosen() {
         let mut devices = gpus(&[0, 0]);
         devices.0[0].healthy = false;
-        assert_eq!(devices.choose(&Held::new(), 2), [Arc::from("GPU-1")]);
+        assert_eq!(devices.choose(without(&[]), 2), [Arc::from("GPU-1")]);
         assert_eq!(devices.healthy(), 1);
     }
 

@@ -7,8 +7,9 @@ use std::collections::BTreeSet;
 use crate::class::{Class, Need};
 use crate::filter::{self, Refusal};
 use crate::node::{Node, NodeIx, Offer};
-use crate::resource::{Demand, Ix, NAMES_MAX, Set};
+use crate::resource::{GPU, Ix, NAMES_MAX, Set};
 use crate::score::{self, Key};
+use crate::share::FreeGpus;
 use crate::topology::{DomainIx, Tree};
 
 /// What one node is to the class.
@@ -368,7 +369,8 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
     let (tier, empty) = if refusal.is_some() {
         (0, 0)
     } else {
-        let (count, _) = headroom(class.demand(), |ix| offer.capacity(ix));
+        let gpus = FreeGpus::of(offer, &Default::default());
+        let (count, _) = headroom(class, node, &gpus, |ix| offer.capacity(ix));
         (score::tier(class, node, offer), count)
     };
     Fixed {
@@ -383,7 +385,7 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
     if let Some(refusal) = fixed.refusal {
         return Standing::Refused(refusal);
     }
-    let (count, limits) = headroom(class.demand(), |ix| node.free(ix));
+    let (count, limits) = headroom(class, node, &node.gpus, |ix| node.free(ix));
     if count == 0 {
         return Standing::Short(limits);
     }
@@ -393,11 +395,27 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
     }
 }
 
-/// How many times a demand fits, and the resources that allow no more.
-fn headroom(demand: &Demand, free: impl Fn(Ix) -> i64) -> (u32, Set) {
+/// How many pods of a class fit, and the resources that allow no more. Parts of GPUs must be had
+/// GPU by GPU.
+pub(crate) fn headroom(
+    class: &Class,
+    node: &Node,
+    gpus: &FreeGpus,
+    free: impl Fn(Ix) -> i64,
+) -> (u32, Set) {
+    let shared = |ix: Ix| class.share().filter(|_| ix == GPU);
+    let times = |ix: Ix, amount: i64| match shared(ix) {
+        Some(share) => share
+            .on(node)
+            .map_or(0, |each| gpus.slots(each, share.gpus)),
+        None => free(ix).max(0) / amount,
+    };
+    least(class.demand().0.iter().map(|(ix, n)| (*ix, times(*ix, *n))))
+}
+
+fn least(times: impl Iterator<Item = (Ix, i64)>) -> (u32, Set) {
     let (mut least, mut limits) = (i64::from(u32::MAX), 0);
-    for (ix, amount) in &demand.0 {
-        let times = free(*ix).max(0) / amount;
+    for (ix, times) in times {
         if times < least {
             (least, limits) = (times, 0);
         }
@@ -413,13 +431,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn headroom_names_every_resource_that_allows_no_more() {
-        let demand = Demand(vec![(0, 1000), (1, 10), (3, 1)]);
-        let free = |ix: Ix| [2500, 20, 0, 7][usize::from(ix)];
-        assert_eq!(headroom(&demand, free), (2, 0b11));
-        assert_eq!(
-            headroom(&demand, |ix| if ix == 3 { -1 } else { 5000 }),
-            (0, 0b1000)
-        );
+    fn every_resource_is_named_that_allows_no_more() {
+        assert_eq!(least([(0, 2), (1, 2), (3, 7)].into_iter()), (2, 0b11));
+        assert_eq!(least([(0, 5), (3, 0)].into_iter()), (0, 0b1000));
     }
 }

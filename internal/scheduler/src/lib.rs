@@ -27,6 +27,7 @@ mod queue;
 mod report;
 mod resource;
 mod score;
+mod share;
 mod state;
 mod table;
 mod terms;
@@ -40,6 +41,7 @@ pub use plan::{
     Reservation, ReservationKind, Unscheduled,
 };
 pub use queue::Decay;
+pub use share::GpuOrder;
 pub use state::{Actions, Config, Scheduler, Strategy};
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::devices::inventory;
-use resources::names::{RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
+use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::devices::Devices;
 use crate::health::Health;
-use crate::resource::{Demand, GPU, Names, Room};
+use crate::resource::{GPU, GPU_UNIT, Names, Room};
+use crate::share::{FreeGpus, Ledger, Take};
 
 /// A node's place in the state's table.
 pub(crate) type NodeIx = usize;
@@ -35,6 +36,8 @@ pub(crate) struct Offer {
     pub(crate) health: Health,
     /// The devices known one by one; none where only their number is known.
     pub(crate) devices: Option<Devices>,
+    /// What each GPU has of memory, in MiB, where that is known.
+    pub(crate) gpu_memory: Option<i64>,
 }
 
 impl Offer {
@@ -47,10 +50,17 @@ impl Offer {
             .map(Amounts::from_k8s)
             .unwrap_or_default();
         let allocatable = names.room(&allocatable);
-        let devices = inventory(node.metadata.annotations.as_ref())
-            .filter(|inventory| !inventory.gpus.is_empty())
-            .map(|inventory| Devices::new(&inventory.gpus));
+        let gpus = inventory(node.metadata.annotations.as_ref())
+            .map(|inventory| inventory.gpus)
+            .filter(|gpus| !gpus.is_empty());
+        let least = gpus.iter().flatten().map(|gpu| gpu.memory_mib).min();
+        let label = labels.get(NVIDIA_GPU_MEMORY);
+        let memory = least
+            .and_then(|mib| i64::try_from(mib).ok())
+            .filter(|mib| *mib > 0)
+            .or_else(|| label.and_then(|mib| mib.trim().parse().ok()));
         Offer {
+            gpu_memory: memory.filter(|mib| *mib > 0),
             runtimes: runtimes(&labels),
             labels,
             taints: spec.and_then(|s| s.taints.clone()).unwrap_or_default(),
@@ -58,7 +68,7 @@ impl Offer {
             ready: ready(status),
             allocatable,
             health: Health::read(node),
-            devices,
+            devices: gpus.map(|gpus| Devices::new(&gpus)),
         }
     }
 
@@ -73,6 +83,7 @@ impl Offer {
             allocatable,
             health,
             devices,
+            gpu_memory,
         } = self;
         *labels == other.labels
             && *taints == other.taints
@@ -81,6 +92,7 @@ impl Offer {
             && *runtimes == other.runtimes
             && *allocatable == other.allocatable
             && *devices == other.devices
+            && *gpu_memory == other.gpu_memory
             && health.but_for_load(&other.health)
     }
 
@@ -88,7 +100,7 @@ impl Offer {
     pub(crate) fn capacity(&self, ix: u8) -> i64 {
         let amount = self.allocatable.get(ix);
         match &self.devices {
-            Some(devices) if ix == GPU => amount.min(devices.healthy()),
+            Some(devices) if ix == GPU => amount.min(devices.healthy() * GPU_UNIT),
             _ => amount,
         }
     }
@@ -129,17 +141,17 @@ pub(crate) struct Node {
     pub(crate) pipelined: Room,
     /// What pods hold that are leaving; not in `used`.
     pub(crate) leaving: Room,
-    /// Pods that are leaving, and the devices they still hold.
+    /// Pods that are leaving, and what they still hold of GPUs.
     pub(crate) leavers: usize,
-    pub(crate) leaving_held: BTreeMap<Arc<str>, u32>,
-    /// Device ids that pods hold, and how many hold each (more than one is somebody's mistake).
-    pub(crate) held: BTreeMap<Arc<str>, u32>,
-    /// GPUs asked for by pods that do not say which ones they have.
-    pub(crate) unnamed_gpus: i64,
+    pub(crate) leaving_held: Ledger,
+    /// What pods hold of GPUs (more than there is of one is somebody's mistake).
+    pub(crate) held: Ledger,
+    /// The part of it that is meant for pods that are not bound yet.
+    pub(crate) pipelined_held: Ledger,
     /// Pods that take room here.
     pub(crate) pods: usize,
-    /// Devices that are healthy and held by nobody.
-    pub(crate) free_devices: i64,
+    /// What is free of the GPUs.
+    pub(crate) gpus: FreeGpus,
     /// The number of the change that last touched the node.
     pub(crate) touched: u64,
     /// The number of the last change to the offer: what does not depend on usage holds while
@@ -158,11 +170,11 @@ impl Node {
             pipelined: Room::default(),
             leaving: Room::default(),
             leavers: 0,
-            leaving_held: BTreeMap::new(),
-            held: BTreeMap::new(),
-            unnamed_gpus: 0,
+            leaving_held: Ledger::default(),
+            held: Ledger::default(),
+            pipelined_held: Ledger::default(),
             pods: 0,
-            free_devices: 0,
+            gpus: FreeGpus::default(),
             touched: 0,
             offered: 0,
             rank: 0,
@@ -181,42 +193,63 @@ impl Node {
         self.count_devices();
     }
 
-    /// How much of a resource is free.
+    /// How much of a resource is free; of GPUs, those that nobody has a part of.
     pub(crate) fn free(&self, ix: u8) -> i64 {
         let Some(offer) = &self.offer else { return 0 };
-        let amount = offer.allocatable.get(ix) - self.used.get(ix);
-        if ix == GPU && offer.devices.is_some() {
-            return amount.min(self.free_devices - self.unnamed_gpus);
+        if ix == GPU {
+            return self.gpus.whole.saturating_mul(GPU_UNIT);
         }
-        amount
+        offer.allocatable.get(ix) - self.used.get(ix)
     }
 
-    pub(crate) fn occupy(&mut self, demand: &Demand, devices: &[Arc<str>]) {
-        self.used.add(demand, 1);
+    /// How much of a resource nobody uses: of GPUs, the parts too.
+    pub(crate) fn unused(&self, ix: u8) -> i64 {
+        if ix == GPU {
+            return self.gpus.sum();
+        }
+        self.free(ix)
+    }
+
+    /// What each of its GPUs has of memory, in MiB, where that is known.
+    pub(crate) fn gpu_memory(&self) -> Option<i64> {
+        self.offer.as_ref().and_then(|offer| offer.gpu_memory)
+    }
+
+    pub(crate) fn occupy(&mut self, take: &Take, devices: &[Arc<str>]) {
+        self.used.add(&take.demand, 1);
         self.pods += 1;
-        self.unnamed_gpus += unnamed(demand, devices);
-        hold(&mut self.held, devices);
+        self.held.hold(take, devices);
         self.count_devices();
     }
 
-    pub(crate) fn vacate(&mut self, demand: &Demand, devices: &[Arc<str>]) {
-        self.used.add(demand, -1);
+    pub(crate) fn vacate(&mut self, take: &Take, devices: &[Arc<str>]) {
+        self.used.add(&take.demand, -1);
         self.pods = self.pods.saturating_sub(1);
-        self.unnamed_gpus -= unnamed(demand, devices);
-        release(&mut self.held, devices);
+        self.held.release(take, devices);
         self.count_devices();
     }
 
     /// A pod that is on the way out comes to the account, or is gone from it.
-    pub(crate) fn see_leave(&mut self, demand: &Demand, devices: &[Arc<str>], up: bool) {
+    pub(crate) fn see_leave(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
         if up {
-            self.leaving.add(demand, 1);
+            self.leaving.add(&take.demand, 1);
             self.leavers += 1;
-            hold(&mut self.leaving_held, devices);
+            self.leaving_held.hold(take, devices);
         } else {
-            self.leaving.add(demand, -1);
+            self.leaving.add(&take.demand, -1);
             self.leavers = self.leavers.saturating_sub(1);
-            release(&mut self.leaving_held, devices);
+            self.leaving_held.release(take, devices);
+        }
+    }
+
+    /// A pod whose room is counted turns out to be only meant for it, or is that no more.
+    pub(crate) fn see_pipelined(&mut self, take: &Take, devices: &[Arc<str>], up: bool) {
+        if up {
+            self.pipelined.add(&take.demand, 1);
+            self.pipelined_held.hold(take, devices);
+        } else {
+            self.pipelined.add(&take.demand, -1);
+            self.pipelined_held.release(take, devices);
         }
     }
 
@@ -228,6 +261,12 @@ impl Node {
             - self.leaving.get(ix)
     }
 
+    /// What is held of GPUs by those who are there, and those who leave.
+    pub(crate) fn held_now(&self) -> Ledger {
+        let there = self.held.clone().with(&self.pipelined_held, -1);
+        there.with(&self.leaving_held, 1)
+    }
+
     /// Is more of some resource spoken for than there is?
     pub(crate) fn overdrawn(&self) -> bool {
         let Some(offer) = &self.offer else {
@@ -236,35 +275,14 @@ impl Node {
         self.used
             .iter()
             .any(|(ix, used)| used > 0 && used > offer.allocatable.get(ix))
-            || self.held.values().any(|holders| *holders > 1)
+            || self.held.overdrawn()
+            || self.gpus.whole < 0
     }
 
     fn count_devices(&mut self) {
-        self.free_devices = self
-            .offer
-            .as_ref()
-            .and_then(|offer| offer.devices.as_ref())
-            .map_or(0, |devices| devices.free(&self.held).count() as i64);
+        self.gpus = match &self.offer {
+            Some(offer) => FreeGpus::of(offer, &self.held),
+            None => FreeGpus::default(),
+        };
     }
-}
-
-fn hold(held: &mut BTreeMap<Arc<str>, u32>, devices: &[Arc<str>]) {
-    for id in devices {
-        *held.entry(id.clone()).or_insert(0) += 1;
-    }
-}
-
-fn release(held: &mut BTreeMap<Arc<str>, u32>, devices: &[Arc<str>]) {
-    for id in devices {
-        if let Some(holders) = held.get_mut(id) {
-            *holders -= 1;
-            if *holders == 0 {
-                held.remove(id);
-            }
-        }
-    }
-}
-
-fn unnamed(demand: &Demand, devices: &[Arc<str>]) -> i64 {
-    (demand.get(GPU) - devices.len() as i64).max(0)
 }

@@ -202,6 +202,8 @@ pub struct Reservation {
     pub group: GroupRef,
     /// Its members, and the node that each is meant for.
     pub pods: Vec<(PodRef, String)>,
+    /// The devices that each of them will have, in the same order; empty where none are chosen.
+    pub devices: Vec<ChosenDevices>,
     /// What kind of room it is.
     pub kind: ReservationKind,
 }
@@ -458,11 +460,7 @@ impl Scheduler {
             let Some(pod) = self.pods.get(&placement.pod) else {
                 continue;
             };
-            let devices = if placement.devices.is_empty() {
-                ChosenDevices::new()
-            } else {
-                devices::deal(&pod.asks, &placement.devices)
-            };
+            let devices = devices::deal(&pod.asks, &placement.devices);
             binds.push(Bind {
                 pod: PodRef {
                     namespace: placement.pod.namespace.to_string(),

@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 
-use resources::amounts::quantity_of;
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
 use crate::filter::Snub;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
-use crate::resource::{Ix, PODS};
+use crate::resource::{GPU, Ix, PODS, whole};
 use crate::state::Scheduler;
 
 /// How many of the nodes that could run an image are named.
@@ -150,8 +149,8 @@ impl Scheduler {
     pub(crate) fn beyond_cluster(&self, resource: Ix, asked: i64) -> Obstacle {
         let name = self.names.name(resource);
         let (asked, has) = (
-            quantity_of(name, asked),
-            quantity_of(name, self.total.get(resource)),
+            self.names.quantity(resource, asked),
+            self.names.quantity(resource, self.total.get(resource)),
         );
         Obstacle::new(
             Verdict::InsufficientResources,
@@ -168,7 +167,7 @@ impl Scheduler {
         possible: usize,
     ) -> Obstacle {
         let name = self.names.name(bound.resource());
-        let say = |amount: i64| quantity_of(name, amount);
+        let say = |amount: i64| self.names.quantity(bound.resource(), amount);
         let short = say(asked.saturating_sub(bound.leaves()));
         let asked = say(asked);
         // The queue that binds may be one above the gang's own.
@@ -287,7 +286,7 @@ impl Scheduler {
         }
         for (ix, nodes) in view.tally.short() {
             obstacle.per_reason.push(ReasonCount {
-                reason: self.shortage(ix),
+                reason: self.shortage(class, ix),
                 nodes,
             });
         }
@@ -308,10 +307,9 @@ impl Scheduler {
                 .tally
                 .refused()
                 .map(|(refusal, _)| refusal.remedy().to_owned());
-            let sizes = scarce.iter().map(|ix| {
-                let name = self.names.name(*ix);
-                format!("a node with {name}: {}", quantity_of(name, demand.get(*ix)))
-            });
+            let sizes = scarce
+                .iter()
+                .map(|ix| format!("a node with {}", self.piece(class, *ix)));
             let remedies: Vec<String> = refusals.chain(sizes).collect();
             obstacle.binding = "no node could hold one member, even when empty".into();
             obstacle.binding.push_str(&self.image_nodes(class));
@@ -327,8 +325,8 @@ impl Scheduler {
         let needed = each.saturating_mul(missing as i64);
         let idle = self.idle(ix).max(0);
         let (free, all) = (
-            quantity_of(name, idle),
-            quantity_of(name, self.total.get(ix)),
+            self.names.quantity(ix, idle),
+            self.names.quantity(ix, self.total.get(ix)),
         );
         let scattered = if idle >= needed && view.room == 0 {
             ", in places where no member can use them"
@@ -337,17 +335,11 @@ impl Scheduler {
         };
         obstacle.binding = format!(
             "{free} of {all} {name} are free{scattered}, and {} more are needed",
-            quantity_of(name, needed)
+            self.names.quantity(ix, needed)
         );
         obstacle.binding.push_str(&self.image_nodes(class));
         let members = if missing == 1 { "member" } else { "members" };
-        let wanted: Vec<String> = scarce
-            .iter()
-            .map(|ix| {
-                let name = self.names.name(*ix);
-                format!("{name}: {}", quantity_of(name, demand.get(*ix)))
-            })
-            .collect();
+        let wanted: Vec<String> = scarce.iter().map(|ix| self.piece(class, *ix)).collect();
         obstacle.would_fit = format!(
             "room for {missing} more {members} on matching nodes, each {}",
             wanted.join(", ")
@@ -379,7 +371,9 @@ impl Scheduler {
         let of_snubs = snubs.iter().map(|(s, n)| count(s.words().to_owned(), *n));
         let refused = view.tally.refused();
         let of_refusals = refused.map(|(refusal, n)| count(refusal.words().to_owned(), n));
-        let of_room = view.full().map(|(ix, n)| count(self.shortage(ix), n));
+        let of_room = view
+            .full()
+            .map(|(ix, n)| count(self.shortage(class, ix), n));
         obstacle.per_reason = of_snubs.chain(of_refusals).chain(of_room).collect();
         obstacle
             .per_reason
@@ -486,11 +480,23 @@ impl Scheduler {
         short.into_iter().map(|(ix, _)| ix).collect()
     }
 
-    fn shortage(&self, ix: Ix) -> String {
-        if ix == PODS {
-            "Too many pods".to_owned()
-        } else {
-            format!("Insufficient {}", self.names.name(ix))
+    fn shortage(&self, class: ClassIx, ix: Ix) -> String {
+        match self.classes.get(class).share() {
+            Some(share) if ix == GPU => share.shortage(),
+            _ if ix == PODS => "Too many pods".to_owned(),
+            _ => format!("Insufficient {}", self.names.name(ix)),
+        }
+    }
+
+    /// So much of a resource for one member, in words.
+    fn piece(&self, class: ClassIx, ix: Ix) -> String {
+        let facts = self.classes.get(class);
+        match facts.share() {
+            Some(share) if ix == GPU => share.words(),
+            _ => {
+                let amount = self.names.quantity(ix, facts.demand().get(ix));
+                format!("{}: {amount}", self.names.name(ix))
+            }
         }
     }
 
@@ -580,9 +586,8 @@ impl Scheduler {
                 .and_then(|spec| spec.min_task_member.get(task).copied());
             let each = first.map(|class| {
                 let demand = &self.classes.get(class).demand().0;
-                demand
-                    .iter()
-                    .map(|(ix, n)| (self.names.name(*ix).to_owned(), *n))
+                let all = demand.iter().map(|(ix, n)| (*ix, whole(*ix, *n)));
+                all.map(|(ix, n)| (self.names.name(ix).to_owned(), n))
                     .collect()
             });
             tasks.push(TaskReport {

@@ -1,11 +1,15 @@
 //! Resource names as small numbers, and amounts as vectors over them: what makes fitting a pod
 //! on a node a handful of integer comparisons. The numbers never leave this crate, and nothing
 //! may be decided by their order, which depends on the order of events.
+//!
+//! GPUs are counted in thousandths of one here, and everywhere in this crate: pods may share one.
 
 use std::collections::BTreeMap;
 
-use resources::amounts::{self, Amounts};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+use resources::amounts::{self, Amounts, quantity_of};
 use resources::names::NVIDIA_GPU;
+use resources::quantity::Quantity;
 
 /// How many different resource names a cluster may have. Names beyond it share the last
 /// number, of which no node has any, so pods that ask for them wait and say so.
@@ -20,8 +24,10 @@ pub(crate) const CPU: Ix = 0;
 pub(crate) const MEMORY: Ix = 1;
 /// `pods`.
 pub(crate) const PODS: Ix = 2;
-/// `nvidia.com/gpu`.
+/// `nvidia.com/gpu`, in thousandths.
 pub(crate) const GPU: Ix = 3;
+/// One whole GPU.
+pub(crate) const GPU_UNIT: i64 = 1000;
 /// Stands for every name beyond the bound.
 const BEYOND: Ix = (NAMES_MAX - 1) as Ix;
 
@@ -72,11 +78,32 @@ impl Names {
         let mut list: Vec<(Ix, i64)> = amounts
             .iter()
             .filter(|(_, amount)| *amount > 0)
-            .map(|(name, amount)| (self.intern(name), amount))
+            .map(|(name, amount)| {
+                let ix = self.intern(name);
+                (ix, amount.saturating_mul(unit(ix)))
+            })
             .collect();
         list.sort_unstable();
         list.dedup_by_key(|(ix, _)| *ix);
         Demand(list)
+    }
+
+    /// Bounds as they are written: parts of a GPU count.
+    pub(crate) fn bounds(&mut self, list: &BTreeMap<String, K8sQuantity>) -> Vec<(Ix, i64)> {
+        let whole = Amounts::from_k8s(list);
+        let mut bounds: Vec<(Ix, i64)> = whole
+            .iter()
+            .map(|(name, amount)| {
+                let ix = self.intern(name);
+                let exact = list.get(name).filter(|_| ix == GPU);
+                let exact = exact.and_then(|quantity| Quantity::parse_k8s(quantity).ok());
+                let amount = exact.map_or(amount.saturating_mul(unit(ix)), |q| q.milli());
+                (ix, amount.max(0))
+            })
+            .collect();
+        bounds.sort_unstable();
+        bounds.dedup_by_key(|(ix, _)| *ix);
+        bounds
     }
 
     /// What there is. Names beyond the bound are left out: nothing can be had of them.
@@ -85,19 +112,43 @@ impl Names {
         for (name, amount) in amounts.iter() {
             let ix = self.intern(name);
             if ix != BEYOND {
-                room.set(ix, amount);
+                room.set(ix, amount.saturating_mul(unit(ix)));
             }
         }
         room
     }
 
-    /// Back to names, leaving out what is zero.
+    /// Back to names, leaving out what is zero. A part of a unit counts as one.
     pub(crate) fn amounts(&self, room: &Room) -> Amounts {
-        room.iter()
+        self.listed(room.iter())
+    }
+
+    /// The same of any list.
+    pub(crate) fn listed(&self, amounts: impl Iterator<Item = (Ix, i64)>) -> Amounts {
+        amounts
             .filter(|(_, amount)| *amount != 0)
-            .map(|(ix, amount)| (self.name(ix).to_owned(), amount))
+            .map(|(ix, amount)| (self.name(ix).to_owned(), whole(ix, amount)))
             .collect()
     }
+
+    /// An amount as people write it.
+    pub(crate) fn quantity(&self, ix: Ix, amount: i64) -> Quantity {
+        if ix == GPU {
+            Quantity::from_milli(amount)
+        } else {
+            quantity_of(self.name(ix), amount)
+        }
+    }
+}
+
+/// How much one of a resource is.
+pub(crate) fn unit(ix: Ix) -> i64 {
+    if ix == GPU { GPU_UNIT } else { 1 }
+}
+
+/// How many units an amount is, rounded up.
+pub(crate) fn whole(ix: Ix, amount: i64) -> i64 {
+    -(-amount).div_euclid(unit(ix))
 }
 
 /// What is asked for: pairs of resource and positive amount, by number.
@@ -110,6 +161,19 @@ impl Demand {
             .iter()
             .find(|(i, _)| *i == ix)
             .map_or(0, |(_, amount)| *amount)
+    }
+
+    /// Asks for so much of a resource; for nothing of it where that is not positive.
+    pub(crate) fn set(&mut self, ix: Ix, amount: i64) {
+        match self.0.iter().position(|(i, _)| *i >= ix) {
+            Some(at) if self.0[at].0 == ix && amount > 0 => self.0[at].1 = amount,
+            Some(at) if self.0[at].0 == ix => {
+                self.0.remove(at);
+            }
+            Some(at) if amount > 0 => self.0.insert(at, (ix, amount)),
+            None if amount > 0 => self.0.push((ix, amount)),
+            _ => {}
+        }
     }
 }
 

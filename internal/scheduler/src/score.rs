@@ -6,6 +6,7 @@ use crate::class::Class;
 use crate::filter::{avoided, preference};
 use crate::node::{Node, Offer};
 use crate::resource::{GPU, PODS};
+use crate::share::fits_at_once;
 
 /// One avoided taint weighs more than any preference, whose weights sum to a few hundreds.
 const AVOIDED: i64 = 1_000_000;
@@ -13,6 +14,9 @@ const AVOIDED: i64 = 1_000_000;
 const PREFERENCE: i64 = 10;
 /// GPUs of the node that the class has no use for.
 const GPUS_WASTED: i64 = 1;
+
+/// A GPU must be begun although others are. Weighs less than a point of preference.
+const BEGINS: i64 = 5;
 
 /// Room that somebody has yet to leave is taken last, but before avoided taints.
 const NOT_YET: i64 = 500_000;
@@ -66,21 +70,31 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
     } else {
         0
     };
-    let spare_gpus = free - asked.saturating_mul(i64::from(count));
-    let waits = node.leavers > 0
-        && class
-            .demand()
-            .0
-            .iter()
-            .any(|(ix, amount)| node.free_now(*ix) < *amount);
+    let spare_gpus = match class.share() {
+        Some(_) => free,
+        None => free - asked.saturating_mul(i64::from(count)),
+    };
+    let waits = node.leavers > 0 && {
+        let others = class.demand().0.iter().filter(|(ix, _)| *ix != GPU);
+        others
+            .into_iter()
+            .any(|(ix, amount)| node.free_now(*ix) < *amount)
+            || (asked > 0 && !fits_at_once(node, &class.take(Some(node)), class.share().is_some()))
+    };
+    let begins = class.packs()
+        && class.share().is_some_and(|share| {
+            let each = share.on(node);
+            share.gpus == 1 && !each.is_some_and(|each| node.gpus.fits_begun(each))
+        });
     let strain = if asked > 0 {
-        let held = |id: &str| node.held.contains_key(id);
+        let held = |id: &str| node.held.of(id) > 0;
         offer.health.strain(node.pods == 0, held)
     } else {
         0
     };
+    let begins = if begins { BEGINS } else { 0 };
     Key {
-        tier: tier + strain + if waits { NOT_YET } else { 0 },
+        tier: tier + strain + begins + if waits { NOT_YET } else { 0 },
         count,
         spare_gpus,
         idle: idle(node, offer),
@@ -95,7 +109,7 @@ fn idle(node: &Node, offer: &Offer) -> i64 {
         .iter()
         .filter(|(ix, amount)| *ix != PODS && *amount > 0)
     {
-        let free = i128::from(node.free(ix).clamp(0, amount));
+        let free = i128::from(node.unused(ix).clamp(0, amount));
         sum += (free * 1000 / i128::from(amount)) as i64;
         kinds += 1;
     }

@@ -17,7 +17,8 @@ use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
-use crate::resource::{Demand, Ix, Names, Room};
+use crate::resource::{Ix, Names, Room};
+use crate::share::{GpuOrder, Take};
 use crate::table::Table;
 use crate::terms::Terms;
 use crate::topology::Tree;
@@ -34,6 +35,8 @@ pub struct Config {
     pub actions: Actions,
     /// How long a gang may run with fewer members than it needs before it is evicted whole.
     pub stale_after: SignedDuration,
+    /// Which GPU a pod gets that shares one.
+    pub gpus: GpuOrder,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
@@ -104,6 +107,7 @@ impl Default for Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
             actions: Actions::default(),
             stale_after: STALE_AFTER,
+            gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: Strategy::Pack,
@@ -140,6 +144,9 @@ pub struct Scheduler {
     pub(crate) gangs: Table<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
+    /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
+    pub(crate) by_memory: BTreeSet<PodKey>,
+    pub(crate) memories: BTreeMap<i64, usize>,
     /// What the nodes that take pods have, and what is used of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -179,6 +186,11 @@ impl Scheduler {
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
         Scheduler {
+            classes: Classes::new(
+                config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread,
+            ),
+            by_memory: BTreeSet::new(),
+            memories: BTreeMap::new(),
             topology: Tree::new(&config.topology),
             neighbours: Neighbours::default(),
             loads: BTreeSet::new(),
@@ -192,7 +204,6 @@ impl Scheduler {
             touched: BTreeMap::new(),
             clock: 0,
             ranks_stale: false,
-            classes: Classes::default(),
             views: BTreeMap::new(),
             pods: Table::default(),
             gangs: Table::default(),
@@ -304,6 +315,7 @@ impl Scheduler {
         if let Some(new) = offer.as_ref().and_then(stale_at) {
             self.loads.insert((new, at));
         }
+        let recounted = self.uncount(at, offer.as_ref());
         self.weigh(at, -1);
         self.eased += 1;
         self.topology
@@ -313,6 +325,7 @@ impl Scheduler {
         self.nodes[at].offered = self.clock;
         self.world_changed();
         self.weigh(at, 1);
+        self.recount(recounted);
     }
 
     /// Notes that something happened that no plan brought about.
@@ -334,19 +347,19 @@ impl Scheduler {
     }
 
     /// Takes room on a node. The caller touches it afterwards.
-    pub(crate) fn occupy(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
-        self.nodes[at].occupy(demand, devices);
+    pub(crate) fn occupy(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
+        self.nodes[at].occupy(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, 1);
+            self.used.add(&take.demand, 1);
         }
     }
 
     /// Gives room on a node back. The caller touches it afterwards.
-    pub(crate) fn vacate(&mut self, at: NodeIx, demand: &Demand, devices: &[Arc<str>]) {
+    pub(crate) fn vacate(&mut self, at: NodeIx, take: &Take, devices: &[Arc<str>]) {
         self.eased += 1;
-        self.nodes[at].vacate(demand, devices);
+        self.nodes[at].vacate(take, devices);
         if self.nodes[at].usable() {
-            self.used.add(demand, -1);
+            self.used.add(&take.demand, -1);
         }
     }
 

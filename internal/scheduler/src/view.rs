@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::pod::Stage;
+use crate::resource::GPU;
 use crate::state::Scheduler;
 
 /// The cluster as the scheduler sees it.
@@ -31,6 +32,8 @@ pub struct NodeView {
     pub pods: usize,
     /// Ids of devices that pods hold.
     pub held: Vec<String>,
+    /// Of each of them, how many thousandths.
+    pub gpus: BTreeMap<String, i64>,
 }
 
 /// One pod.
@@ -44,6 +47,8 @@ pub struct PodView {
     pub requests: Amounts,
     /// Its gang: a PodGroup's name, or its own.
     pub group: String,
+    /// Thousandths of GPUs that it asks for; in `requests` a part counts as a whole one.
+    pub gpu_milli: i64,
     /// Device ids it holds.
     pub devices: Vec<String>,
 }
@@ -53,6 +58,8 @@ pub struct PodView {
 pub struct QueueView {
     /// The queue above it; none for one right below the root.
     pub parent: Option<String>,
+    /// Thousandths of GPUs that its gangs hold; in the amounts below a part counts as a whole one.
+    pub gpu_milli: i64,
     /// What its gangs hold.
     pub allocated: Amounts,
     /// What those of them hold that must not be evicted.
@@ -103,19 +110,19 @@ impl Scheduler {
                     allocatable: allocatable.unwrap_or_default(),
                     used: self.names.amounts(&node.used),
                     pods: node.pods,
-                    held: node.held.keys().map(|id| id.to_string()).collect(),
+                    held: node.held.ids().map(|(id, _)| id.to_string()).collect(),
+                    gpus: node.held.ids().map(|(id, n)| (id.to_string(), n)).collect(),
                 };
                 (node.name.to_string(), view)
             });
         let pods = self.pods.iter().map(|(key, pod)| {
-            let demand = &self.classes.get(pod.class).demand().0;
+            let node = pod.node.map(|at| &self.nodes[at]);
+            let demand = self.classes.get(pod.class).take(node).demand;
             let view = PodView {
                 node: pod.node.map(|at| self.nodes[at].name.to_string()),
                 pending: pod.stage == Stage::Pending,
-                requests: demand
-                    .iter()
-                    .map(|(ix, n)| (self.names.name(*ix).to_owned(), *n))
-                    .collect(),
+                requests: self.names.listed(demand.0.iter().copied()),
+                gpu_milli: demand.get(GPU),
                 group: pod.gang.name.to_string(),
                 devices: pod.devices.iter().map(|id| id.to_string()).collect(),
             };

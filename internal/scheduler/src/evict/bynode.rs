@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::candidates::Bite;
 use super::search::{Ask, Candidates};
 use crate::class::ClassIx;
+use crate::fit::headroom;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
-use crate::resource::{GPU, Room};
+use crate::resource::{GPU, GPU_UNIT, Room};
+use crate::share::FreeGpus;
 use crate::state::Scheduler;
 
 /// Candidates in another order, on the grounds of those that they come from.
@@ -99,15 +101,23 @@ impl Scheduler {
         class: ClassIx,
     ) -> usize {
         let mut freed = Room::default();
+        let mut held = self.nodes[at].held.clone();
         for pod in pods {
             if let Some(pod) = self.pods.get(pod)
                 && pod.node == Some(at)
             {
-                freed.add(self.classes.get(pod.class).demand(), 1);
+                let take = self.take_on(pod.class, at);
+                freed.add(&take.demand, 1);
+                held.release(&take, &pod.devices);
             }
         }
-        let (node, demand) = (&self.nodes[at], self.classes.get(class).demand());
-        let times = |(ix, amount): &(u8, i64)| (node.free(*ix) + freed.get(*ix)).max(0) / amount;
-        demand.0.iter().map(times).min().unwrap_or(0) as usize
+        let node = &self.nodes[at];
+        let Some(offer) = &node.offer else { return 0 };
+        let (class, gpus) = (self.classes.get(class), FreeGpus::of(offer, &held));
+        let free = |ix: u8| match ix {
+            GPU => gpus.whole * GPU_UNIT,
+            _ => node.free(ix) + freed.get(ix),
+        };
+        headroom(class, node, &gpus, free).0 as usize
     }
 }

@@ -286,7 +286,10 @@ impl Scheduler {
             .pods
             .iter()
             .filter_map(|pod| self.pods.get(pod))
-            .map(|pod| self.classes.get(pod.class).demand().clone())
+            .map(|pod| {
+                let node = pod.node.map(|at| &self.nodes[at]);
+                self.classes.get(pod.class).take(node).demand
+            })
             .collect();
         for demand in &demands {
             self.queues.charge(payer, demand, -1);

@@ -8,13 +8,15 @@ use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 
+use super::nominate::gpus_fit;
 use super::txn::{Standing, Txn};
 use crate::class::ClassIx;
+use crate::devices;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::pod::{PodKey, Stage};
-use crate::resource::Demand;
+use crate::share::Take;
 use crate::state::Scheduler;
 
 /// How long a place is kept for a moved member that does not come back.
@@ -28,7 +30,7 @@ pub(crate) struct Kept {
     pod: PodKey,
     uid: String,
     class: ClassIx,
-    demand: Demand,
+    take: Take,
     node: NodeIx,
     devices: Vec<Arc<str>>,
     until: Timestamp,
@@ -57,7 +59,7 @@ impl Scheduler {
                 pod: placement.pod.clone(),
                 uid: self.pods.get(&placement.pod)?.uid.clone(),
                 class: placement.class,
-                demand: self.classes.get(placement.class).demand().clone(),
+                take: self.take_on(placement.class, placement.node),
                 node: placement.node,
                 devices: placement.devices.clone(),
                 until: now.checked_add(KEPT_FOR).unwrap_or(Timestamp::MAX),
@@ -84,10 +86,10 @@ impl Scheduler {
             return;
         };
         if let Some(payer) = gang.payer {
-            self.queues.charge(payer, &place.demand, 1);
+            self.queues.charge(payer, &place.take.demand, 1);
         }
         let at = place.node;
-        self.occupy(at, &place.demand, &place.devices);
+        self.occupy(at, &place.take, &place.devices);
         self.touch(at);
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.kept.push(place);
@@ -107,9 +109,9 @@ impl Scheduler {
         let places = std::mem::take(&mut gang.kept);
         for place in &places {
             if let Some(payer) = payer {
-                self.queues.charge(payer, &place.demand, -1);
+                self.queues.charge(payer, &place.take.demand, -1);
             }
-            self.vacate(place.node, &place.demand, &place.devices);
+            self.vacate(place.node, &place.take, &place.devices);
             self.touch(place.node);
         }
         places
@@ -140,7 +142,9 @@ impl Scheduler {
             };
             let until = gang.kept.iter().map(|place| place.until).min();
             let good = gang.kept.iter().all(|place| {
-                self.nodes[place.node].usable() && !self.nodes[place.node].overdrawn()
+                self.nodes[place.node].usable()
+                    && !self.nodes[place.node].overdrawn()
+                    && self.gpus_stand(place.class, place.node, &place.devices)
             });
             let firm = gang.kept.iter().all(|place| place.firm);
             match until.filter(|until| good && now < *until) {
@@ -169,10 +173,17 @@ impl Scheduler {
             self.refresh(place.class);
             let view = self.views.get(&place.class);
             let room = view.is_some_and(|view| view.holds(place.node) > 0);
-            let held = &self.nodes[place.node].held;
-            let free = place.devices.iter().all(|id| !held.contains_key(id));
+            let free = self.gpus_stand(place.class, place.node, &place.devices)
+                && gpus_fit(
+                    &self.nodes[place.node],
+                    &self.nodes[place.node].held,
+                    &place.take,
+                    &place.devices,
+                );
             let allowed = payer.is_some_and(|payer| {
-                let (allowed, _) = self.queues.allows(payer, &place.demand, |ix| self.idle(ix));
+                let (allowed, _) = self
+                    .queues
+                    .allows(payer, &place.take.demand, |ix| self.idle(ix));
                 allowed > 0
             });
             if away && room && free && allowed {
@@ -246,11 +257,16 @@ impl Scheduler {
                     name: place.pod.name.to_string(),
                     uid: place.uid.clone(),
                 };
-                (pod, self.nodes[place.node].name.to_string())
+                let known = self.pods.get(&place.pod);
+                let devices = known.map(|known| devices::deal(&known.asks, &place.devices));
+                let node = self.nodes[place.node].name.to_string();
+                ((pod, node), devices.unwrap_or_default())
             });
+            let (pods, devices) = pods.unzip();
             plan.reservations.push(Reservation {
                 group: GroupRef::of(key),
-                pods: pods.collect(),
+                pods,
+                devices,
                 kind: ReservationKind::Nominated,
             });
         }

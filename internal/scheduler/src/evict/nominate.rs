@@ -9,16 +9,32 @@ use jiff::Timestamp;
 
 use super::kept::Kept;
 use super::txn::Standing;
+use crate::devices;
 use crate::gang::GangKey;
-use crate::node::NodeIx;
+use crate::node::{Node, NodeIx};
 use crate::place::Placement;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::pod::{PodKey, Stage};
-use crate::resource::Room;
+use crate::resource::{GPU, GPU_UNIT, Room};
+use crate::share::{FreeGpus, Ledger, Take};
 use crate::state::Scheduler;
 
 /// How many waiting nominations one plan tries to place where nobody need leave first.
 const ELSEWHERE_MAX: usize = 16;
+
+/// Are these GPUs free, where so much of the node's is held?
+pub(super) fn gpus_fit(node: &Node, held: &Ledger, take: &Take, ids: &[Arc<str>]) -> bool {
+    if take.gpus == 0 {
+        return true;
+    }
+    let Some(offer) = &node.offer else {
+        return false;
+    };
+    let begins = ids.iter().filter(|id| held.of(id) == 0).count() as i64;
+    let unnamed = (take.gpus - ids.len() as i64).max(0);
+    ids.iter().all(|id| held.of(id) + take.each <= GPU_UNIT)
+        && FreeGpus::of(offer, held).whole >= begins + unnamed
+}
 
 impl Scheduler {
     /// For members just placed, whose room is taken: which are to be bound now, and which must
@@ -28,12 +44,7 @@ impl Scheduler {
         if placed.iter().all(free) {
             return self.staged(key, placed, &vec![true; placed.len()]);
         }
-        let mut own: BTreeMap<NodeIx, Room> = BTreeMap::new();
-        for placement in placed {
-            let demand = self.classes.get(placement.class).demand();
-            own.entry(placement.node).or_default().add(demand, 1);
-        }
-        let fits = self.fits_now(placed, own);
+        let fits = self.fits_now(placed, true);
         self.staged(key, placed, &fits)
     }
 
@@ -67,28 +78,40 @@ impl Scheduler {
         fits.iter().map(stage).collect()
     }
 
-    /// Which placements find their room and devices free of those who leave. `own` is what these
-    /// placements themselves are counted with among the bound, by node.
-    fn fits_now(&self, placed: &[Placement], mut own: BTreeMap<NodeIx, Room>) -> Vec<bool> {
+    /// Which placements find their room and GPUs free of those who leave. Are these placements
+    /// themselves counted among those who are there?
+    fn fits_now(&self, placed: &[Placement], counted: bool) -> Vec<bool> {
+        let mut nodes: BTreeMap<NodeIx, (Room, Ledger)> = BTreeMap::new();
+        if counted {
+            for placement in placed {
+                let (own, held) = nodes.entry(placement.node).or_default();
+                let take = self.take_on(placement.class, placement.node);
+                own.add(&take.demand, 1);
+                held.hold(&take, &placement.devices);
+            }
+        }
+        for (at, (_, held)) in &mut nodes {
+            *held = self.nodes[*at].held_now().with(held, -1);
+        }
         let mut fits = Vec::with_capacity(placed.len());
-        let mut taken: BTreeMap<NodeIx, Room> = BTreeMap::new();
         for placement in placed {
             let node = &self.nodes[placement.node];
             if node.leavers == 0 {
                 fits.push(true);
                 continue;
             }
-            let demand = self.classes.get(placement.class).demand();
-            let own = own.entry(placement.node).or_default();
-            let taken = taken.entry(placement.node).or_default();
-            let room = demand
-                .0
-                .iter()
-                .all(|(ix, n)| node.free_now(*ix) + own.get(*ix) - taken.get(*ix) >= *n);
-            let free = |id: &Arc<str>| !node.leaving_held.contains_key(id);
-            let fit = room && placement.devices.iter().all(free);
+            let (own, held) = nodes
+                .entry(placement.node)
+                .or_insert_with(|| (Room::default(), node.held_now()));
+            let take = self.take_on(placement.class, placement.node);
+            let others = take.demand.0.iter().filter(|(ix, _)| *ix != GPU);
+            let room = others
+                .into_iter()
+                .all(|(ix, n)| node.free_now(*ix) + own.get(*ix) >= *n);
+            let fit = room && gpus_fit(node, held, &take, &placement.devices);
             if fit {
-                taken.add(demand, 1);
+                own.add(&take.demand, -1);
+                held.hold(&take, &placement.devices);
             }
             fits.push(fit);
         }
@@ -116,7 +139,7 @@ impl Scheduler {
             let fits = if waits {
                 vec![false; held.len()]
             } else {
-                self.fits_now(&held, BTreeMap::new())
+                self.fits_now(&held, false)
             };
             let stages = self.staged(&key, &held, &fits);
             let bound: Vec<Placement> = held
@@ -211,9 +234,9 @@ impl Scheduler {
         self.gangs.get(key).is_some_and(|gang| gang.whole(key))
             && held.iter().all(|placement| {
                 let node = &self.nodes[placement.node];
-                let devices = node.offer.as_ref().and_then(|offer| offer.devices.as_ref());
-                let healthy = |id| devices.is_none_or(|devices| devices.is_healthy(id));
-                node.usable() && !node.overdrawn() && placement.devices.iter().all(healthy)
+                node.usable()
+                    && !node.overdrawn()
+                    && self.gpus_stand(placement.class, placement.node, &placement.devices)
             })
     }
 
@@ -221,6 +244,8 @@ impl Scheduler {
     pub(crate) fn give_up(&mut self, key: &GangKey) {
         for placement in self.held_places(key) {
             self.restand(&placement.pod, Standing::pending());
+            // It may be gone, and known by what was meant for it alone.
+            self.tidy_node(placement.node);
         }
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.awaits.clear();
@@ -269,18 +294,23 @@ impl Scheduler {
     /// Every place that is held, for the plan's readers.
     pub(crate) fn nominations(&self) -> Vec<Reservation> {
         let of = |key: &GangKey| {
-            let pods = self.held_places(key).into_iter().filter_map(|placement| {
-                let uid = self.pods.get(&placement.pod)?.uid.clone();
+            let places = self.held_places(key).into_iter().filter_map(|placement| {
+                let known = self.pods.get(&placement.pod)?;
+                let devices = devices::deal(&known.asks, &placement.devices);
+                let uid = known.uid.clone();
                 let pod = PodRef {
                     namespace: placement.pod.namespace.to_string(),
                     name: placement.pod.name.to_string(),
                     uid,
                 };
-                Some((pod, self.nodes[placement.node].name.to_string()))
+                let node = self.nodes[placement.node].name.to_string();
+                Some(((pod, node), devices))
             });
+            let (pods, devices) = places.unzip();
             Reservation {
                 group: GroupRef::of(key),
-                pods: pods.collect(),
+                pods,
+                devices,
                 kind: ReservationKind::Nominated,
             }
         };

@@ -18,7 +18,7 @@ use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::place::Placement;
 use crate::queue::Payer;
-use crate::resource::{Demand, GPU, Room};
+use crate::resource::{Demand, Room};
 use crate::state::Scheduler;
 
 /// What a gang needs at least, by class.
@@ -394,10 +394,7 @@ impl Scheduler {
 
     pub(super) fn all_fit_beside(&self, bite: &Bite) -> bool {
         let nodes: BTreeSet<usize> = bite.before.iter().filter_map(|at| at.node).collect();
-        nodes.into_iter().all(|at| {
-            let node = &self.nodes[at];
-            !node.overdrawn() && node.free(GPU) >= 0
-        })
+        nodes.into_iter().all(|at| !self.nodes[at].overdrawn())
     }
 
     /// Would the queue take these if they came now? They are counted as there.

@@ -12,12 +12,19 @@ use super::branch::Branch;
 use super::run::Run;
 use super::scope::Scope;
 
+/// What is said of pods whose annotations ask for GPUs in words that cannot be read.
+const UNREADABLE: &str = "a member asks for a share of a GPU that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory is in MiB, one of both)";
+
 impl Scheduler {
     /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
     /// anything.
     pub(super) fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
-        let mut needs = BTreeMap::new();
+        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
         root.needs(&mut needs);
+        root.wants(&mut wants);
+        if wants.keys().any(|at| self.classes.get(*at).unreadable()) {
+            return Err(Obstacle::malformed(UNREADABLE, run.have));
+        }
         let mut possible = run.have;
         let mut worst: Option<(ClassIx, usize)> = None;
         for (class, need) in &needs {
@@ -45,6 +52,9 @@ impl Scheduler {
         let class = gang
             .only_kind()
             .filter(|_| !gang.spec.as_ref().is_some_and(asks))?;
+        if self.classes.get(class).unreadable() {
+            return None;
+        }
         let have = gang.total.have();
         let need = gang.minimum(key).saturating_sub(have);
         let room = usize::try_from(self.room(class, Scope::All)).unwrap_or(usize::MAX);

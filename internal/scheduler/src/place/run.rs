@@ -9,7 +9,7 @@ use crate::node::NodeIx;
 use crate::pod::{PodKey, Stage};
 use crate::queue::{Bound, Payer};
 use crate::report::Obstacle;
-use crate::resource::{Demand, GPU};
+use crate::resource::Demand;
 use crate::state::Scheduler;
 
 use super::Placement;
@@ -113,8 +113,6 @@ impl Scheduler {
         picks: &[(NodeIx, u64)],
         run: &mut Run,
     ) {
-        let demand = self.classes.get(class).demand().clone();
-        let gpus = usize::try_from(demand.get(GPU)).unwrap_or(0);
         let mut rest = pods;
         for (at, count) in picks {
             let count = usize::try_from(*count)
@@ -125,9 +123,10 @@ impl Scheduler {
             }
             let (chunk, after) = rest.split_at(count);
             rest = after;
+            let take = self.take_on(class, *at);
             for pod in chunk {
-                let devices = self.choose_devices(*at, gpus);
-                self.occupy(*at, &demand, &devices);
+                let devices = self.pick_gpus(class, *at, &take);
+                self.occupy(*at, &take, &devices);
                 self.meet_member(pod, class, *at, true);
                 run.placed.push(Placement {
                     pod: pod.clone(),
@@ -136,29 +135,10 @@ impl Scheduler {
                     class,
                 });
             }
-            self.queues.charge(run.payer, &demand, chunk.len() as i64);
+            self.queues
+                .charge(run.payer, &take.demand, chunk.len() as i64);
             self.touch(*at);
             run.own.insert(*at);
-        }
-    }
-
-    /// Devices that nobody holds; those that somebody is about to leave only where the others do
-    /// not suffice.
-    fn choose_devices(&self, at: NodeIx, count: usize) -> Vec<std::sync::Arc<str>> {
-        let node = &self.nodes[at];
-        match node.offer.as_ref().and_then(|offer| offer.devices.as_ref()) {
-            Some(devices) if count > 0 && !node.leaving_held.is_empty() => {
-                let mut held = node.held.clone();
-                held.extend(node.leaving_held.iter().map(|(id, n)| (id.clone(), *n)));
-                let free = devices.choose(&held, count);
-                if free.len() == count {
-                    free
-                } else {
-                    devices.choose(&node.held, count)
-                }
-            }
-            Some(devices) if count > 0 => devices.choose(&node.held, count),
-            _ => Vec::new(),
         }
     }
 
@@ -175,10 +155,10 @@ impl Scheduler {
             let Some(placement) = run.placed.pop() else {
                 return;
             };
-            let demand = self.classes.get(placement.class).demand().clone();
-            self.vacate(placement.node, &demand, &placement.devices);
+            let take = self.take_on(placement.class, placement.node);
+            self.vacate(placement.node, &take, &placement.devices);
             self.meet_member(&placement.pod, placement.class, placement.node, false);
-            self.queues.charge(run.payer, &demand, -1);
+            self.queues.charge(run.payer, &take.demand, -1);
             self.touch(placement.node);
         }
     }
@@ -227,11 +207,21 @@ impl Scheduler {
             gang.count_part(part.as_ref(), Stage::Pending, false);
             gang.count_part(part.as_ref(), stage, true);
             gang.count_node(placement.node, true);
-            let demand = self.classes.get(placement.class).demand();
-            gang.allocated.add(demand, 1);
-            gang.waiting.add(demand, -1);
+            let class = self.classes.get(placement.class);
+            let take = class.take(Some(&self.nodes[placement.node]));
+            gang.allocated.add(&take.demand, 1);
+            gang.waiting.add(class.demand(), -1);
+            // What it asks for is known more exactly now.
+            gang.requested.add(class.demand(), -1);
+            gang.requested.add(&take.demand, 1);
+            if class.demand() != &take.demand
+                && let Some(payer) = gang.payer
+            {
+                self.queues.request(payer.queue, class.demand(), -1);
+                self.queues.request(payer.queue, &take.demand, 1);
+            }
             if stage == Stage::Pipelined {
-                self.nodes[placement.node].pipelined.add(demand, 1);
+                self.nodes[placement.node].see_pipelined(&take, &placement.devices, true);
             }
             pod.stage = stage;
             pod.node = Some(placement.node);

@@ -5,7 +5,7 @@ use crate::queue::portion::{Claim, share_out};
 use crate::queue::rules::WEIGHT_UNIT;
 use crate::queue::share::{Share, ratio};
 use crate::queue::{Door, QueueIx, Queues, ROOT};
-use crate::resource::{Ix, PODS, Room};
+use crate::resource::{Ix, PODS, Room, unit};
 
 impl Queues {
     /// Brings the tree, and the entitlements where something moved, up to date. What there is to
@@ -78,7 +78,7 @@ impl Queues {
                 .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
                 .collect();
             claims.push(own);
-            share_out(pool, &mut claims, memory);
+            share_out(pool, unit(ix), &mut claims, memory);
             let own = claims.pop().map_or(0, |claim| claim.got);
             self.table[at].own_entitled.set(ix, own);
             let children = self.table[at].children.clone();

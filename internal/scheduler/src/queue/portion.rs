@@ -36,22 +36,26 @@ pub(super) struct Memory {
 }
 
 /// Divides a pool among claims: see the module's head.
-pub(super) fn share_out(pool: i64, claims: &mut [Claim], memory: Memory) {
+pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
     let aside = |claim: &Claim| (claim.reserved - claim.wants).max(0);
     let aside = claims.iter().map(aside).fold(0, i64::saturating_add);
     let mut left = pool.saturating_sub(aside).max(0);
-    grant(&mut left, claims, |claim| claim.reserved.min(claim.wants));
-    grant(&mut left, claims, |claim| claim.deserved.min(claim.wants));
+    grant(&mut left, unit, claims, |claim| {
+        claim.reserved.min(claim.wants)
+    });
+    grant(&mut left, unit, claims, |claim| {
+        claim.deserved.min(claim.wants)
+    });
     let mut tiers: Vec<i32> = claims.iter().map(|claim| claim.priority).collect();
     tiers.sort_unstable_by_key(|priority| Reverse(*priority));
     tiers.dedup();
     for priority in tiers {
-        surplus(&mut left, claims, priority, memory);
+        surplus(&mut left, unit, claims, priority, memory);
     }
 }
 
 /// Raises every claim to its goal, or as near to it as what is left allows.
-fn grant(left: &mut i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
+fn grant(left: &mut i64, unit: i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
     let short = |claim: &Claim| (goal(claim) - claim.got).max(0);
     let mut by_priority: Vec<usize> = (0..claims.len()).collect();
     by_priority.sort_unstable_by_key(|at| (Reverse(claims[*at].priority), claims[*at].rank));
@@ -66,18 +70,19 @@ fn grant(left: &mut i64, claims: &mut [Claim], goal: impl Fn(&Claim) -> i64) {
                 claims[*at].got += part as i64;
                 *left -= part as i64;
             } else if part > 0 {
-                let given = (part * pool / asked) as i64;
+                let given = (part * pool / asked) as i64 / unit * unit;
                 claims[*at].got += given;
                 *left -= given;
-                remainders.push((Reverse(part * pool % asked), claims[*at].rank, *at));
+                let short = part * pool - i128::from(given) * asked;
+                remainders.push((Reverse(short), claims[*at].rank, *at));
             }
         }
-        hand_out(left, claims, remainders);
+        hand_out(left, unit, claims, remainders, &goal);
     }
 }
 
 /// Divides what is left by weight among those of a priority who still ask.
-fn surplus(left: &mut i64, claims: &mut [Claim], priority: i32, memory: Memory) {
+fn surplus(left: &mut i64, unit: i64, claims: &mut [Claim], priority: i32, memory: Memory) {
     // Every round but the last satisfies somebody.
     for _ in 0..=claims.len() {
         let asks = |claim: &Claim| {
@@ -99,14 +104,16 @@ fn surplus(left: &mut i64, claims: &mut [Claim], priority: i32, memory: Memory) 
                 again |= i128::from(short) * all < part;
                 short
             } else {
-                remainders.push((Reverse(part % all), claim.rank, at));
-                (part / all) as i64
+                let given = (part / all) as i64 / unit * unit;
+                let rest = part - i128::from(given) * all;
+                remainders.push((Reverse(rest), claim.rank, at));
+                given
             };
             claim.got += given;
             *left -= given;
         }
         if !again {
-            hand_out(left, claims, remainders);
+            hand_out(left, unit, claims, remainders, |claim| claim.wants);
             return;
         }
     }
@@ -136,8 +143,10 @@ fn weigh(claims: &[Claim], asks: impl Fn(&Claim) -> bool, memory: Memory) -> Vec
 /// Hands out single units, to the largest remainders first.
 fn hand_out(
     left: &mut i64,
+    unit: i64,
     claims: &mut [Claim],
     mut remainders: Vec<(Reverse<i128>, usize, usize)>,
+    goal: impl Fn(&Claim) -> i64,
 ) {
     remainders.sort_unstable();
     for (Reverse(remainder), _, at) in remainders {
@@ -145,8 +154,10 @@ fn hand_out(
             return;
         }
         if remainder > 0 {
-            claims[at].got += 1;
-            *left -= 1;
+            let short = (goal(&claims[at]) - claims[at].got).max(0);
+            let given = unit.min(*left).min(short);
+            claims[at].got += given;
+            *left -= given;
         }
     }
 }

@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
-use resources::amounts::Amounts;
 use resources::kinds::{Queue as Object, QueueState};
 use resources::names;
 use resources::quantity::Quantity;
@@ -288,14 +287,7 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn list(&mut self, list: Option<&BTreeMap<String, K8sQuantity>>) -> Bounds {
-        let amounts = list.map(Amounts::from_k8s).unwrap_or_default();
-        let mut bounds: Bounds = amounts
-            .iter()
-            .map(|(name, amount)| (self.names.intern(name), amount.max(0)))
-            .collect();
-        bounds.sort_unstable();
-        bounds.dedup_by_key(|(ix, _)| *ix);
-        bounds
+        list.map(|list| self.names.bounds(list)).unwrap_or_default()
     }
 
     fn note(&self, name: &str) -> Option<String> {

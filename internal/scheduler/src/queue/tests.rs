@@ -5,7 +5,11 @@ use serde_json::{Value, json};
 
 use super::portion::{Claim, Memory, share_out};
 use super::*;
-use crate::resource::{Demand, GPU, Names};
+use crate::resource::{Demand, GPU_UNIT, Ix, Names};
+
+/// A resource that is counted in ones, and its number.
+const CARDS: &str = "example.com/card";
+const CARD: Ix = 4;
 
 struct World {
     names: Names,
@@ -15,12 +19,14 @@ struct World {
 }
 
 impl World {
-    /// So many GPUs to share, and queues: name, parent, spec fields, annotations.
-    fn new(gpus: i64, queues: &[(&str, &str, Value, Value)]) -> World {
+    /// So many cards to share, and queues: name, parent, spec fields, annotations.
+    fn new(cards: i64, queues: &[(&str, &str, Value, Value)]) -> World {
         let mut total = Room::default();
-        total.set(GPU, gpus);
+        total.set(CARD, cards);
+        let mut names = Names::new();
+        assert_eq!(names.intern(CARDS), CARD);
         let mut world = World {
-            names: Names::new(),
+            names,
             queues: Queues::default(),
             total,
             used: Room::default(),
@@ -35,12 +41,12 @@ impl World {
     fn queue(&mut self, name: &str, parent: &str, mut spec: Value, notes: Value) {
         spec["parent"] = json!(parent);
         for list in ["capability", "deserved"] {
-            if let Some(gpus) = spec.get(list).and_then(Value::as_i64) {
-                spec[list] = json!({"nvidia.com/gpu": gpus.to_string()});
+            if let Some(cards) = spec.get(list).and_then(Value::as_i64) {
+                spec[list] = json!({CARDS: cards.to_string()});
             }
         }
-        if let Some(gpus) = spec.get("guarantee").and_then(Value::as_i64) {
-            spec["guarantee"] = json!({"resource": {"nvidia.com/gpu": gpus.to_string()}});
+        if let Some(cards) = spec.get("guarantee").and_then(Value::as_i64) {
+            spec["guarantee"] = json!({"resource": {CARDS: cards.to_string()}});
         }
         let object: Object = serde_json::from_value(json!({
             "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
@@ -68,39 +74,39 @@ impl World {
         }
     }
 
-    /// Lets a queue hold so many GPUs more.
+    /// Lets a queue hold so many cards more.
     fn hold(&mut self, name: &str, n: i64) {
         let payer = self.payer(name);
-        self.queues.charge(payer, &gpus(1), n);
-        self.queues.request(payer.queue, &gpus(1), n);
-        self.used.add(&gpus(1), n);
+        self.queues.charge(payer, &cards(1), n);
+        self.queues.request(payer.queue, &cards(1), n);
+        self.used.add(&cards(1), n);
         self.reckon();
     }
 
-    /// Lets a queue ask for so many GPUs more.
+    /// Lets a queue ask for so many cards more.
     fn ask(&mut self, name: &str, n: i64) {
         let at = self.ix(name);
-        self.queues.request(at, &gpus(1), n);
+        self.queues.request(at, &cards(1), n);
         self.reckon();
     }
 
     fn entitled(&self, name: &str) -> i64 {
-        self.queues.entitled(self.ix(name), GPU)
+        self.queues.entitled(self.ix(name), CARD)
     }
 
     fn allows(&mut self, name: &str) -> (u32, Option<Bound>) {
         let payer = self.payer(name);
-        let idle = self.total.get(GPU) - self.used.get(GPU);
-        self.queues.allows(payer, &gpus(1), |_| idle)
+        let idle = self.total.get(CARD) - self.used.get(CARD);
+        self.queues.allows(payer, &cards(1), |_| idle)
     }
 }
 
-fn gpus(n: i64) -> Demand {
-    Demand(vec![(GPU, n)])
+fn cards(n: i64) -> Demand {
+    Demand(vec![(CARD, n)])
 }
 
-fn gpu_note(name: &str, n: i64) -> Value {
-    json!({name: json!({"nvidia.com/gpu": n.to_string()}).to_string()})
+fn card_note(name: &str, n: i64) -> Value {
+    json!({name: json!({CARDS: n.to_string()}).to_string()})
 }
 
 fn claim(wants: i64, deserved: i64, weight: i64) -> Claim {
@@ -142,7 +148,31 @@ fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
                 ..claim(*wants, *deserved, *weight)
             })
             .collect();
-        share_out(pool, &mut claims, Memory::default());
+        share_out(pool, 1, &mut claims, Memory::default());
+        let got: Vec<i64> = claims.iter().map(|claim| claim.got).collect();
+        assert_eq!(got, want, "{pool} among {asks:?}");
+    }
+}
+
+#[test]
+fn gpus_are_divided_in_whole_ones_as_far_as_they_are_asked_for() {
+    type Case<'a> = (i64, &'a [(i64, i64, i64)], &'a [i64]);
+    let table: [Case; 4] = [
+        (3000, &[(9000, 0, 1), (9000, 0, 1)], &[2000, 1000]),
+        (2000, &[(500, 0, 1), (9000, 0, 1)], &[500, 1500]),
+        (1000, &[(700, 0, 1), (700, 0, 1)], &[700, 300]),
+        (1000, &[(1000, 500, 1), (600, 500, 1)], &[500, 500]),
+    ];
+    for (pool, asks, want) in table {
+        let mut claims: Vec<Claim> = asks
+            .iter()
+            .enumerate()
+            .map(|(rank, (wants, deserved, weight))| Claim {
+                rank,
+                ..claim(*wants, *deserved, *weight)
+            })
+            .collect();
+        share_out(pool, GPU_UNIT, &mut claims, Memory::default());
         let got: Vec<i64> = claims.iter().map(|claim| claim.got).collect();
         assert_eq!(got, want, "{pool} among {asks:?}");
     }
@@ -152,7 +182,7 @@ fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
 fn surplus_goes_to_the_higher_priority_first() {
     let mut claims = [claim(8, 2, 1), claim(5, 2, 1)];
     claims[1].priority = 1;
-    share_out(10, &mut claims, Memory::default());
+    share_out(10, 1, &mut claims, Memory::default());
     assert_eq!([claims[0].got, claims[1].got], [5, 5]);
 }
 
@@ -165,7 +195,7 @@ fn who_used_more_of_late_gets_less_of_the_surplus() {
     let divided = |strength| {
         let mut claims = [claim(10, 0, 1), claim(10, 0, 1)];
         claims[0].usage = 10;
-        share_out(10, &mut claims, memory(strength));
+        share_out(10, 1, &mut claims, memory(strength));
         [claims[0].got, claims[1].got]
     };
     assert_eq!(divided(0), [5, 5]);
@@ -177,7 +207,7 @@ fn who_used_more_of_late_gets_less_of_the_surplus() {
 fn what_is_reserved_and_not_asked_for_is_set_aside() {
     let mut claims = [claim(0, 0, 1), claim(9, 0, 1)];
     claims[0].reserved = 4;
-    share_out(10, &mut claims, Memory::default());
+    share_out(10, 1, &mut claims, Memory::default());
     assert_eq!([claims[0].got, claims[1].got], [0, 6]);
 }
 
@@ -278,7 +308,7 @@ fn a_guarantee_is_kept_from_everybody_outside_and_nobody_inside() {
     );
     let all = |world: &mut World| {
         ["a", "b", "other"].map(|name| {
-            let idle = world.total.get(GPU) - world.used.get(GPU);
+            let idle = world.total.get(CARD) - world.used.get(CARD);
             i64::from(world.allows(name).0).min(idle)
         })
     };
@@ -303,7 +333,7 @@ fn a_borrowing_limit_is_above_what_the_queue_deserves() {
                 "a",
                 "",
                 json!({"deserved": 3}),
-                gpu_note("muster.io/borrowing-limit", 2),
+                card_note("muster.io/borrowing-limit", 2),
             ),
             ("b", "", json!({"deserved": 3}), json!({})),
         ],
@@ -321,7 +351,7 @@ fn what_is_not_lent_is_kept() {
                 "a",
                 "",
                 json!({"deserved": 5}),
-                gpu_note("muster.io/lending-limit", 2),
+                card_note("muster.io/lending-limit", 2),
             ),
             ("b", "", json!({"deserved": 3}), json!({})),
         ],
@@ -348,7 +378,7 @@ fn non_preemptible_work_stays_within_what_is_deserved_where_that_is_said() {
             fixed: true,
             ..world.payer(name)
         };
-        world.queues.allows(payer, &gpus(1), |_| 10)
+        world.queues.allows(payer, &cards(1), |_| 10)
     };
     let (times, bound) = fixed(&mut world, "a");
     let dept = world.ix("dept");
@@ -360,8 +390,8 @@ fn non_preemptible_work_stays_within_what_is_deserved_where_that_is_said() {
     assert_eq!(fixed(&mut world, "a").0, 3);
     assert_eq!(world.allows("a").0, u32::MAX);
     let a = world.ix("a");
-    assert!(world.queues.fixed_within_deserved(a, &gpus(1), 3));
-    assert!(!world.queues.fixed_within_deserved(a, &gpus(1), 4));
+    assert!(world.queues.fixed_within_deserved(a, &cards(1), 3));
+    assert!(!world.queues.fixed_within_deserved(a, &cards(1), 4));
 }
 
 #[test]
@@ -369,7 +399,7 @@ fn a_user_stays_within_the_user_limit_of_every_queue_above() {
     let mut world = World::new(
         10,
         &[
-            ("dept", "", json!({}), gpu_note("muster.io/user-limit", 3)),
+            ("dept", "", json!({}), card_note("muster.io/user-limit", 3)),
             ("a", "dept", json!({}), json!({})),
             ("b", "dept", json!({}), json!({})),
         ],
@@ -380,7 +410,7 @@ fn a_user_stays_within_the_user_limit_of_every_queue_above() {
             user,
             ..world.payer(queue)
         };
-        world.queues.allows(payer, &gpus(1), |_| 10).0
+        world.queues.allows(payer, &cards(1), |_| 10).0
     };
     world.hold("a", 2);
     assert_eq!(allows(&mut world, "b", "somebody"), 1);
@@ -427,23 +457,23 @@ fn a_queue_is_above_its_share_only_where_others_ask() {
     world.hold("a", 6);
     let (a, b) = (world.ix("a"), world.ix("b"));
     assert_eq!(world.queues.above_share(a), None);
-    assert_eq!(world.queues.above_deserved(a), Some(GPU));
+    assert_eq!(world.queues.above_deserved(a), Some(CARD));
     world.ask("b", 9);
     assert_eq!((world.entitled("a"), world.entitled("b")), (3, 3));
-    assert_eq!(world.queues.above_share(a), Some(GPU));
-    assert!(world.queues.within_share(b, &gpus(1), 3));
-    assert!(!world.queues.within_share(b, &gpus(1), 4));
-    assert!(world.queues.within_deserved(b, &gpus(1), 2));
-    assert!(!world.queues.within_deserved(b, &gpus(1), 3));
+    assert_eq!(world.queues.above_share(a), Some(CARD));
+    assert!(world.queues.within_share(b, &cards(1), 3));
+    assert!(!world.queues.within_share(b, &cards(1), 4));
+    assert!(world.queues.within_deserved(b, &cards(1), 2));
+    assert!(!world.queues.within_deserved(b, &cards(1), 3));
     // A try: the victims come off the account, the question is asked, they go back.
     let payer = world.payer("a");
-    world.queues.charge(payer, &gpus(3), -1);
+    world.queues.charge(payer, &cards(3), -1);
     assert_eq!(world.queues.above_share(a), None);
-    world.queues.charge(payer, &gpus(3), 1);
+    world.queues.charge(payer, &cards(3), 1);
     assert_eq!(world.queues.dominant_share(a), Share(2 * share::PARTS));
     let more = {
         let mut room = Room::default();
-        room.set(GPU, 3);
+        room.set(CARD, 3);
         room
     };
     assert_eq!(
@@ -480,22 +510,22 @@ fn the_borrowed_share_is_what_is_borrowed_of_what_can_be_lent_over_the_weight() 
         Share(share::PARTS * 3 / 9 * 1000 / 990)
     );
     assert_eq!(
-        world.queues.borrowed_share_with(a, a, &gpus(5)),
+        world.queues.borrowed_share_with(a, a, &cards(5)),
         Share(share::PARTS * 2 / 9 / 2)
     );
     assert_eq!(
-        world.queues.borrowed_share_with(c, c, &gpus(3)),
+        world.queues.borrowed_share_with(c, c, &cards(3)),
         Share::NONE
     );
     assert_eq!(
-        world.queues.borrowed_share_with(c, c, &gpus(4)),
+        world.queues.borrowed_share_with(c, c, &cards(4)),
         Share::INFINITE
     );
     assert!(parts(1, 9) < world.queues.borrowed_share(b));
-    assert_eq!(world.queues.borrows(b), Some(GPU));
+    assert_eq!(world.queues.borrows(b), Some(CARD));
     assert_eq!(world.queues.borrows(a), None);
     let all = world.ix("all");
-    assert_eq!(world.queues.quota_left(all, GPU, a, 2), 1);
+    assert_eq!(world.queues.quota_left(all, CARD, a, 2), 1);
 }
 
 #[test]
@@ -513,24 +543,24 @@ fn what_is_not_lent_counts_as_held_above_and_cannot_be_borrowed() {
                 "lender",
                 "cohort",
                 json!({"deserved": 6}),
-                gpu_note("muster.io/lending-limit", 2),
+                card_note("muster.io/lending-limit", 2),
             ),
             ("borrower", "cohort", json!({"deserved": 3}), json!({})),
         ],
     );
     let [cohort, lender, borrower] = ["cohort", "lender", "borrower"].map(|name| world.ix(name));
     // 4 of the lender's 6 are never lent.
-    assert_eq!(world.queues.lendable(cohort, GPU), 5);
-    assert_eq!(world.queues.potential(borrower, GPU), 5);
-    assert_eq!(world.queues.potential(lender, GPU), 9);
-    assert_eq!(world.queues.held(cohort, GPU), 4);
+    assert_eq!(world.queues.lendable(cohort, CARD), 5);
+    assert_eq!(world.queues.potential(borrower, CARD), 5);
+    assert_eq!(world.queues.potential(lender, CARD), 9);
+    assert_eq!(world.queues.held(cohort, CARD), 4);
     // What fills the reserve takes nothing from the cohort.
-    assert_eq!(world.queues.held_with(cohort, GPU, lender, 4), 4);
-    assert_eq!(world.queues.held_with(cohort, GPU, lender, 5), 5);
+    assert_eq!(world.queues.held_with(cohort, CARD, lender, 4), 4);
+    assert_eq!(world.queues.held_with(cohort, CARD, lender, 5), 5);
     world.hold("lender", 3);
-    assert_eq!(world.queues.held(cohort, GPU), 4);
+    assert_eq!(world.queues.held(cohort, CARD), 4);
     world.hold("borrower", 5);
-    assert_eq!(world.queues.held(cohort, GPU), 9);
+    assert_eq!(world.queues.held(cohort, CARD), 9);
     assert_eq!(world.allows("borrower").0, 0);
     assert_eq!(world.allows("lender").0, 1);
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::queue::{QueueIx, Queues, ROOT, Rules};
-use crate::resource::{Ix, Names, Room};
+use crate::resource::{GPU, Ix, Names, Room, unit, whole};
 use crate::view::QueueView;
 
 impl Queues {
@@ -35,7 +35,10 @@ impl Queues {
         let rules = self.rules(at);
         let resources = || (0..self.pool.len().max(queue.sum.requested.len())).map(|ix| ix as Ix);
         let list = |amount: &dyn Fn(Ix) -> Option<i64>| -> Amounts {
-            let said = |ix: Ix| amount(ix).map(|n| (names.name(ix).to_owned(), n));
+            let said = |ix: Ix| {
+                let units = whole(ix, amount(ix)?);
+                Some((names.name(ix).to_owned(), units))
+            };
             resources().filter_map(said).collect()
         };
         let deserved = |rules: &Rules, ix: Ix| {
@@ -51,6 +54,7 @@ impl Queues {
         QueueView {
             parent: (at != ROOT && queue.parent != ROOT)
                 .then(|| self.table[queue.parent].name.to_string()),
+            gpu_milli: queue.sum.allocated.get(GPU),
             allocated: names.amounts(&queue.sum.allocated),
             fixed: names.amounts(&queue.sum.fixed),
             requested: names.amounts(&queue.sum.requested),
@@ -62,7 +66,12 @@ impl Queues {
             dominant: dominant.map(|ix| names.name(ix).to_owned()),
             share_of_entitled: self.dominant_share(at).as_f64(),
             above: self.above_share(at).map(|ix| names.name(ix).to_owned()),
-            usage: names.amounts(&queue.usage),
+            usage: names.listed(
+                queue
+                    .usage
+                    .iter()
+                    .map(|(ix, n)| (ix, n / unit(ix) * unit(ix))),
+            ),
             faults: rules.map(|rules| rules.faults.clone()).unwrap_or_default(),
             line: line.collect(),
             phases: BTreeMap::new(),

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
-use scheduler::{Actions, Config, Event, Plan, ReservationKind, Scheduler, Strategy};
+use scheduler::{Actions, Config, Event, GpuOrder, Plan, ReservationKind, Scheduler, Strategy};
 use serde_json::Value;
 
 /// What a case asks of the scheduler as a whole.
@@ -15,6 +15,8 @@ pub struct Settings {
     pub topology: Vec<String>,
     /// Fuller nodes first, emptier ones first, or the default.
     pub placing: Placing,
+    /// Sharers go to the emptiest GPU of a node.
+    pub spread_gpus: bool,
     /// The only actions to run; all that are on by default where empty.
     pub actions: Vec<Action>,
 }
@@ -121,6 +123,9 @@ fn config(settings: &Settings) -> Config {
             backfill: false,
         };
     }
+    if settings.spread_gpus {
+        config.gpus = GpuOrder::Spread;
+    }
     config.stale_after = jiff::SignedDuration::ZERO;
     config.topology.clone_from(&settings.topology);
     if settings.placing == Placing::Spread {
@@ -147,11 +152,11 @@ fn decisions(plan: Plan) -> Decisions {
         .reservations
         .iter()
         .filter(|held| held.kind == ReservationKind::Nominated)
-        .flat_map(|held| &held.pods)
-        .map(|(pod, node)| Placed {
+        .flat_map(|held| held.pods.iter().zip(&held.devices))
+        .map(|((pod, node), chosen)| Placed {
             pod: pod.name.clone(),
             node: node.clone(),
-            devices: String::new(),
+            devices: devices(chosen),
         });
     Decisions {
         binds: binds.collect(),

@@ -126,6 +126,7 @@ fn scene(case: &Value) -> Scene {
         Some("spread") => Placing::Spread,
         _ => Placing::Default,
     };
+    scene.settings.spread_gpus = case["policy"]["placement"]["gpus"] == "spread";
     scene.settings.actions = array(&case["policy"]["actions"])
         .filter_map(|action| match action.as_str() {
             Some("allocate") => Some(Action::Allocate),
@@ -744,8 +745,10 @@ fn shared_gpus(case: &Value, seen: &Seen) -> Result<(), String> {
                 continue;
             };
             let kind = format!("{} {}", pod["gpu_fraction"], pod["gpu_memory_mib"]);
+            // Of a pod that has only a place held, the GPU is asserted and not the node.
+            let node = asserted["node"].as_str().unwrap_or(&placed.node);
             wanted
-                .entry((text(&asserted["node"]), label))
+                .entry((node.to_owned(), label))
                 .or_default()
                 .push(kind.clone());
             let device = format!("{} {}", placed.node, placed.devices);

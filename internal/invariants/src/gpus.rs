@@ -1,0 +1,255 @@
+//! What pods ask for of GPUs, read here from their annotations anew, and whether any GPU would be
+//! given out more than once over. Parts are counted in thousandths of a GPU.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1 as k8s;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::amounts::Amounts;
+use resources::devices::ChosenDevices;
+use resources::names;
+use resources::quantity::Quantity;
+
+use crate::cluster::{Cluster, NodeFacts, PodFacts, PodId};
+use crate::{Invariant, Placement, Violation};
+
+/// All of a GPU.
+pub(crate) const WHOLE: i64 = 1000;
+
+/// What a pod asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum GpuAsk {
+    /// So many, each for itself.
+    Whole(i64),
+    /// Thousandths of each of so many.
+    Part(i64, i64),
+    /// MiB of the memory of each of so many.
+    Memory(i64, i64),
+}
+
+impl GpuAsk {
+    /// Reads a pod. What it asks for in parts is taken out of its other requests.
+    pub(crate) fn read(meta: &ObjectMeta, requests: &mut Amounts) -> GpuAsk {
+        let asked = requests.get(names::NVIDIA_GPU);
+        let note = |ours: &str, theirs: &str| {
+            let notes = meta.annotations.as_ref()?;
+            let value = notes.get(ours).or_else(|| notes.get(theirs))?;
+            Some(value.trim().to_owned()).filter(|value| !value.is_empty())
+        };
+        let count = note(names::GPU_COUNT, names::KAI_GPU_COUNT).and_then(|n| n.parse().ok());
+        let count: i64 = count.unwrap_or(asked.max(1));
+        let fraction = note(names::GPU_FRACTION, names::KAI_GPU_FRACTION);
+        let memory = note(names::GPU_MEMORY, names::KAI_GPU_MEMORY);
+        let part = fraction.and_then(|text| text.parse::<Quantity>().ok());
+        let ask = match (part, memory.and_then(|text| text.parse().ok())) {
+            (Some(part), _) if part.milli() == WHOLE => GpuAsk::Whole(count),
+            (Some(part), _) if (1..WHOLE).contains(&part.milli()) => {
+                GpuAsk::Part(part.milli(), count)
+            }
+            (None, Some(mib)) => GpuAsk::Memory(mib, count),
+            _ => GpuAsk::Whole(asked),
+        };
+        match ask {
+            GpuAsk::Whole(count) if count > 0 => requests.set(names::NVIDIA_GPU, count),
+            GpuAsk::Whole(_) => {}
+            GpuAsk::Part(..) | GpuAsk::Memory(..) => requests.set(names::NVIDIA_GPU, 0),
+        }
+        ask
+    }
+
+    pub(crate) fn count(self) -> i64 {
+        match self {
+            GpuAsk::Whole(count) | GpuAsk::Part(_, count) | GpuAsk::Memory(_, count) => count,
+        }
+    }
+
+    pub(crate) fn shares(self) -> bool {
+        !matches!(self, GpuAsk::Whole(_))
+    }
+
+    /// Thousandths of each GPU on a node; all of it where nobody knows what its GPUs have.
+    pub(crate) fn each(self, node: Option<&NodeFacts>) -> i64 {
+        match (self, node.and_then(|node| node.gpu_memory)) {
+            (GpuAsk::Whole(_), _) | (GpuAsk::Memory(..), None) => WHOLE,
+            (GpuAsk::Part(milli, _), _) => milli,
+            (GpuAsk::Memory(mib, _), Some(memory)) => {
+                let hundredths = (i128::from(mib) * 100).div_euclid(i128::from(memory));
+                let rest = (i128::from(mib) * 100).rem_euclid(i128::from(memory));
+                i64::try_from((hundredths + i128::from(rest > 0)) * 10).unwrap_or(i64::MAX)
+            }
+        }
+    }
+
+    /// Thousandths in all, for the queue's account.
+    pub(crate) fn charge(self, node: Option<&NodeFacts>) -> i64 {
+        self.each(node).saturating_mul(self.count())
+    }
+}
+
+/// The memory of each of a node's GPUs, in MiB: of the smallest one known, or as labelled.
+pub(crate) fn memory(node: &k8s::Node, known: &[resources::devices::GpuDevice]) -> Option<i64> {
+    let smallest = known.iter().map(|gpu| gpu.memory_mib).min();
+    let smallest = smallest.and_then(|mib| i64::try_from(mib).ok());
+    let labels = node.metadata.labels.as_ref();
+    let label = labels.and_then(|all| all.get(names::NVIDIA_GPU_MEMORY));
+    let label = label.and_then(|text| text.trim().parse::<i64>().ok());
+    smallest
+        .filter(|mib| *mib > 0)
+        .or(label)
+        .filter(|mib| *mib > 0)
+}
+
+fn ids(chosen: &ChosenDevices) -> BTreeSet<&String> {
+    let lists = chosen.values().flat_map(|by_resource| by_resource.values());
+    lists.flatten().collect()
+}
+
+/// One node's GPUs as they are given out.
+#[derive(Default)]
+struct Given<'a> {
+    held: BTreeMap<&'a String, (i64, &'a PodId)>,
+    /// Whole ones of which nobody says which they are.
+    unnamed: i64,
+    /// Does anybody share one?
+    shares: bool,
+}
+
+impl<'a> Given<'a> {
+    /// Adds a pod; who had some already of what is too much now.
+    fn add(
+        &mut self,
+        pod: &'a PodId,
+        facts: &PodFacts,
+        node: &NodeFacts,
+        chosen: &'a ChosenDevices,
+    ) -> Vec<(&'a String, &'a PodId)> {
+        let each = facts.gpus.each(Some(node)).min(WHOLE);
+        let chosen = ids(chosen);
+        self.shares |= facts.gpus.shares();
+        self.unnamed += (facts.gpus.count() - chosen.len() as i64).max(0);
+        let mut beyond = Vec::new();
+        for id in chosen {
+            let (held, holder) = self.held.entry(id).or_insert((0, pod));
+            *held += each;
+            if *held > WHOLE {
+                beyond.push((id, *holder));
+            }
+            *holder = pod;
+        }
+        beyond
+    }
+
+    fn begun(&self) -> i64 {
+        self.held.len() as i64 + self.unnamed
+    }
+}
+
+/// No GPU is given out beyond what it has, unknown, or unhealthy; a pod gets as many as it asks
+/// for. Where a node's GPUs are only counted, the numbers must do.
+pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut Vec<Violation>) {
+    let Some(node) = before.nodes.get(name) else {
+        return;
+    };
+    let all = node.allocatable.get(names::NVIDIA_GPU);
+    let mut given = Given::default();
+    for id in before.on_node.get(name).into_iter().flatten() {
+        let pod = before.pods.get(id);
+        if let Some((pod, (_, chosen))) = pod.and_then(|pod| Some((pod, pod.at.as_ref()?))) {
+            given.add(id, pod, node, chosen);
+        }
+    }
+    for bind in new {
+        let Some(pod) = before.pods.get(&bind.pod) else {
+            continue;
+        };
+        let chosen = ids(&bind.devices);
+        let (count, shares) = (pod.gpus.count(), pod.gpus.shares());
+        let mut wrong = Vec::new();
+        if chosen.len() as i64 != count && (shares || node.devices.is_some()) {
+            let got = chosen.len();
+            wrong.push(format!("asks for {count} devices and gets {got}"));
+        }
+        let each = pod.gpus.each(Some(node));
+        if each > WHOLE || (matches!(pod.gpus, GpuAsk::Memory(..)) && node.gpu_memory.is_none()) {
+            wrong.push(format!(
+                "asks for more memory than a GPU of node {name} has"
+            ));
+        }
+        for device in chosen {
+            let known = match &node.devices {
+                Some(devices) => devices.get(device).copied(),
+                None if shares => {
+                    let index = device.parse::<i64>().ok();
+                    index.filter(|at| (0..all).contains(at)).map(|_| true)
+                }
+                None => Some(true),
+            };
+            match known {
+                None => wrong.push(format!("gets {device}, which node {name} does not have")),
+                Some(false) => {
+                    wrong.push(format!("gets {device} on node {name}, which is unhealthy"));
+                }
+                Some(true) => {}
+            }
+        }
+        let before = given.begun();
+        for (device, holder) in given.add(&bind.pod, pod, node, &bind.devices) {
+            wrong.push(format!(
+                "gets {device} on node {name}, which {holder} holds"
+            ));
+        }
+        let begins = given.shares && given.begun() > before;
+        if begins && given.begun() > all {
+            wrong.push(format!(
+                "gets a GPU on node {name}, all {all} of which are held"
+            ));
+        }
+        for what in wrong {
+            out.push(Violation {
+                invariant: Invariant::Devices,
+                what: format!("pod {} {what}", bind.pod),
+                pods: vec![bind.pod.clone()],
+            });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(notes: &[(&str, &str)], asked: i64) -> (GpuAsk, i64) {
+        let notes = notes
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        let meta = ObjectMeta {
+            annotations: Some(notes.collect()),
+            ..ObjectMeta::default()
+        };
+        let mut requests = Amounts::new();
+        requests.set("nvidia.com/gpu", asked);
+        let ask = GpuAsk::read(&meta, &mut requests);
+        (ask, requests.get("nvidia.com/gpu"))
+    }
+
+    #[test]
+    fn a_pod_asks_for_whole_gpus_or_parts_of_some() {
+        let half = ("muster.io/gpu-fraction", "0.5");
+        type Case<'a> = (&'a [(&'a str, &'a str)], i64, (GpuAsk, i64));
+        let table: [Case; 6] = [
+            (&[], 2, (GpuAsk::Whole(2), 2)),
+            (&[half], 0, (GpuAsk::Part(500, 1), 0)),
+            (&[half], 1, (GpuAsk::Part(500, 1), 0)),
+            (
+                &[half, ("muster.io/gpu-count", "3")],
+                0,
+                (GpuAsk::Part(500, 3), 0),
+            ),
+            (&[("gpu-memory", "2000")], 1, (GpuAsk::Memory(2000, 1), 0)),
+            (&[("gpu-fraction", "1")], 0, (GpuAsk::Whole(1), 1)),
+        ];
+        for (notes, asked, want) in table {
+            assert_eq!(read(notes, asked), want, "{notes:?}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! What is held of a node's GPUs, and what is free of them: the few numbers from which follows how
+//! many pods with a part, or with whole GPUs, still fit. Chooses nothing.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::Take;
+use crate::node::Offer;
+use crate::resource::{GPU, GPU_UNIT};
+
+/// How many GPUs of a node are shared that are only counted. Those beyond are given whole.
+pub(super) const COUNTED_MAX: i64 = 64;
+
+/// What is held of GPUs, in thousandths by id.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Ledger {
+    held: BTreeMap<Arc<str>, i64>,
+    /// Whole GPUs of pods that do not say which ones they have.
+    unnamed: i64,
+}
+
+impl Ledger {
+    /// Puts what a pod takes on the account. One that does not say which GPUs it has a part of
+    /// counts with whole ones.
+    pub(crate) fn hold(&mut self, take: &Take, ids: &[Arc<str>]) {
+        for id in ids {
+            *self.held.entry(id.clone()).or_insert(0) += take.each;
+        }
+        self.unnamed += unnamed(take, ids);
+    }
+
+    pub(crate) fn release(&mut self, take: &Take, ids: &[Arc<str>]) {
+        for id in ids {
+            if let Some(held) = self.held.get_mut(id) {
+                *held -= take.each;
+                if *held <= 0 {
+                    self.held.remove(id);
+                }
+            }
+        }
+        self.unnamed -= unnamed(take, ids);
+    }
+
+    /// Both accounts together; the other one `times` over.
+    pub(crate) fn with(mut self, other: &Ledger, times: i64) -> Ledger {
+        for (id, held) in &other.held {
+            let sum = self.held.entry(id.clone()).or_insert(0);
+            *sum += held * times;
+            if *sum <= 0 {
+                self.held.remove(id);
+            }
+        }
+        self.unnamed += other.unnamed * times;
+        self
+    }
+
+    pub(crate) fn of(&self, id: &str) -> i64 {
+        self.held.get(id).copied().unwrap_or(0)
+    }
+
+    pub(crate) fn ids(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
+        self.held.iter().map(|(id, held)| (id, *held))
+    }
+
+    /// Is some GPU given out more than once over?
+    pub(crate) fn overdrawn(&self) -> bool {
+        self.held.values().any(|held| *held > GPU_UNIT)
+    }
+}
+
+fn unnamed(take: &Take, ids: &[Arc<str>]) -> i64 {
+    (take.gpus - ids.len() as i64).max(0)
+}
+
+/// Is it the index of a GPU that is only counted, and may be shared?
+pub(super) fn is_counted(offer: &Offer, id: &str) -> bool {
+    let counted = (offer.allocatable.get(GPU) / GPU_UNIT).min(COUNTED_MAX);
+    id.parse().is_ok_and(|at: i64| (0..counted).contains(&at))
+}
+
+/// What is free of a node's GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FreeGpus {
+    /// GPUs that nobody has a part of; negative where more are spoken for than there are.
+    pub(crate) whole: i64,
+    /// What is free of those that somebody has a part of, in thousandths.
+    pub(crate) begun: Vec<i64>,
+}
+
+impl FreeGpus {
+    /// Of a node where so much is held.
+    pub(crate) fn of(offer: &Offer, ledger: &Ledger) -> FreeGpus {
+        let all = offer.allocatable.get(GPU) / GPU_UNIT;
+        let busy = ledger.held.len() as i64;
+        let mut whole = all - busy;
+        let mut begun = Vec::new();
+        match &offer.devices {
+            Some(devices) => {
+                let idle = devices.healthy_ids().filter(|id| ledger.of(id) == 0);
+                whole = whole.min(idle.count() as i64);
+                let free = devices.healthy_ids().map(|id| ledger.of(id));
+                begun.extend(free.filter(|held| *held > 0).map(|held| GPU_UNIT - held));
+            }
+            None => {
+                let ours = ledger.ids().filter(|(id, _)| is_counted(offer, id));
+                begun.extend(ours.map(|(_, held)| GPU_UNIT - held));
+            }
+        }
+        whole -= ledger.unnamed;
+        // Where more are spoken for than there are, those that nobody names are on any of them.
+        begun.retain(|free| *free > 0 && whole >= 0);
+        FreeGpus { whole, begun }
+    }
+
+    /// Thousandths free in all.
+    pub(crate) fn sum(&self) -> i64 {
+        self.whole.max(0) * GPU_UNIT + self.begun.iter().sum::<i64>()
+    }
+
+    /// How many pods fit that each take a part of so many GPUs, each on GPUs of its own.
+    pub(crate) fn slots(&self, each: i64, gpus: i64) -> i64 {
+        if each <= 0 || each > GPU_UNIT {
+            return 0;
+        }
+        let (whole, parts) = (self.whole.max(0), GPU_UNIT / each);
+        let begun = self.begun.iter().map(|free| free / each);
+        if gpus <= 1 {
+            return whole * parts + begun.sum::<i64>();
+        }
+        // So many fit if every GPU gives each of them a part once at most, and that is enough.
+        let enough = |pods: i64| {
+            let begun = self.begun.iter().map(|free| (free / each).min(pods));
+            whole * parts.min(pods) + begun.sum::<i64>() >= pods * gpus
+        };
+        let (mut fits, mut beyond) = (0, self.slots(each, 1) / gpus + 1);
+        while beyond - fits > 1 {
+            let middle = fits + (beyond - fits) / 2;
+            if enough(middle) {
+                fits = middle;
+            } else {
+                beyond = middle;
+            }
+        }
+        fits
+    }
+
+    /// Does a pod with a part of one GPU fit beside others, without beginning another GPU?
+    pub(crate) fn fits_begun(&self, each: i64) -> bool {
+        self.begun.iter().any(|free| *free >= each)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_are_counted_gpu_by_gpu() {
+        let free = |whole, begun: &[i64]| FreeGpus {
+            whole,
+            begun: begun.to_vec(),
+        };
+        let table = [
+            (free(0, &[400, 400]), 500, 1, 0),
+            (free(1, &[400, 500]), 500, 1, 3),
+            (free(2, &[300]), 300, 1, 7),
+            (free(-1, &[600]), 300, 1, 2),
+            (free(2, &[]), 500, 2, 2),
+            (free(1, &[500]), 500, 2, 1),
+            (free(1, &[400]), 500, 2, 0),
+            (free(1, &[500, 500]), 250, 3, 2),
+            (free(3, &[]), 1000, 1, 3),
+            (free(3, &[]), 1500, 1, 0),
+        ];
+        for (free, each, gpus, want) in table {
+            assert_eq!(free.slots(each, gpus), want, "{free:?} {each} x {gpus}");
+        }
+    }
+}
