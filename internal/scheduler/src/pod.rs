@@ -92,7 +92,7 @@ pub(crate) struct Pod {
     /// The queue it names itself.
     pub(crate) queue: Option<String>,
     pub(crate) terms: Terms,
-    pub(crate) asks: Vec<Ask>,
+    pub(crate) asks: Arc<[Ask]>,
     /// Since when it runs, where its status says so.
     pub(crate) started: Option<Timestamp>,
     /// It waits rather than evict others.

@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
+use crate::devices::Ask;
 use crate::evict::{Likeness, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
@@ -163,6 +164,10 @@ pub struct Scheduler {
     pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
+    /// What the containers of the pod told of last ask for.
+    pub(crate) last_asks: Arc<[Ask]>,
+    /// The age in which somebody last got in by an eviction.
+    pub(crate) won: Option<u64>,
     /// How often anything changed that a search for evictions could see.
     pub(crate) version: u64,
     /// Gangs for whose moved members places are kept.
@@ -218,6 +223,8 @@ impl Scheduler {
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
+            last_asks: Arc::from([]),
+            won: None,
             version: 0,
             keeping: BTreeSet::new(),
             broken: BTreeSet::new(),
@@ -326,6 +333,14 @@ impl Scheduler {
         self.world_changed();
         self.weigh(at, 1);
         self.recount(recounted);
+    }
+
+    /// Notes that somebody came who waits. To those who wait already it makes a difference only if
+    /// somebody could not be evicted before because he had just got in by an eviction himself.
+    pub(crate) fn somebody_came(&mut self) {
+        let fresh = self.won == Some(self.age);
+        self.age += 1;
+        self.version += u64::from(fresh);
     }
 
     /// Notes that something happened that no plan brought about.

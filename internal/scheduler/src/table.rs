@@ -42,6 +42,11 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         slot.as_mut().map(|(_, value)| value)
     }
 
+    /// The name as it is kept here: whoever keeps it too can share it.
+    pub(crate) fn key(&self, key: &K) -> Option<&K> {
+        self.slot(key).map(|(own, _)| own)
+    }
+
     pub(crate) fn contains_key(&self, key: &K) -> bool {
         self.places.contains_key(key)
     }

@@ -7,8 +7,8 @@ use scheduler::{Config, Event, Plan, Scheduler};
 use serde_json::json;
 
 use crate::world::{
-    GPUS_EACH, Pods, SPINE, ZONE, group, leaf, median, queue_named, resident, tell_cluster,
-    tell_gangs, timed,
+    GPUS_EACH, Pods, SPINE, ZONE, group, leaf, median, queue_named, resident, running_group,
+    tell_cluster, tell_gangs, timed,
 };
 use crate::{Case, Figure};
 
@@ -153,7 +153,7 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
     let pods = Pods::new();
     for at in 0..nodes * GPUS_EACH {
         let name = format!("old-{at:05}");
-        scheduler.apply(group(&name, 1, &leaf(at), None));
+        scheduler.apply(running_group(&name, 1, &leaf(at)));
         let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
         scheduler.apply(pods.running(&format!("{name}-0"), &name, at, node, gpu));
     }
@@ -248,13 +248,13 @@ fn reclaim(nodes: usize) -> Option<Figure> {
     let pods = Pods::new();
     for at in 0..victims {
         let name = format!("old-{at:05}");
-        fresh.apply(group(&name, 1, "greedy", None));
+        fresh.apply(running_group(&name, 1, "greedy"));
         let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
         fresh.apply(pods.running(&format!("{name}-0"), &name, 0, node, gpu));
     }
     for node in victims / GPUS_EACH..nodes {
         let name = format!("own-{node:05}");
-        fresh.apply(group(&name, GPUS_EACH, "entitled", None));
+        fresh.apply(running_group(&name, GPUS_EACH, "entitled"));
         for gpu in 0..GPUS_EACH {
             fresh.apply(pods.running(&format!("{name}-{gpu}"), &name, 0, node, gpu));
         }
@@ -291,7 +291,11 @@ fn tell_everything(nodes: usize, mut tell: impl FnMut(Event)) {
             (total - made) / (jobs - job)
         };
         let name = format!("job-{job:05}");
-        tell(group(&name, members, &leaf(job), None));
+        tell(if made < running {
+            running_group(&name, members, &leaf(job))
+        } else {
+            group(&name, members, &leaf(job), None)
+        });
         for i in 0..members {
             let pod = format!("{name}-worker-{i}");
             tell(if made < running {

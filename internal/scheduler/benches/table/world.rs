@@ -97,13 +97,32 @@ pub(crate) fn leaf(n: usize) -> String {
 }
 
 pub(crate) fn group(name: &str, members: usize, queue: &str, required: Option<&str>) -> Event {
+    group_with(name, members, queue, required, json!({}))
+}
+
+/// A gang whose status says that it runs.
+pub(crate) fn running_group(name: &str, members: usize, queue: &str) -> Event {
+    let message = format!("the gang is whole: {members} members have a node");
+    let placed =
+        json!({"type": "Scheduled", "status": "True", "reason": "GangPlaced", "message": message});
+    let status = json!({"phase": "Running", "running": members, "conditions": [placed]});
+    group_with(name, members, queue, None, status)
+}
+
+fn group_with(
+    name: &str,
+    members: usize,
+    queue: &str,
+    required: Option<&str>,
+    status: Value,
+) -> Event {
     let topology = required.map(|level| json!({"required": level}).to_string());
     Event::PodGroupChanged(Box::new(read::<PodGroup>(json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "ns", "uid": name,
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "annotations": topology.map(|topology| json!({"muster.io/topology": topology}))},
-        "spec": {"minMember": members, "queue": queue},
+        "spec": {"minMember": members, "queue": queue}, "status": status,
     }))))
 }
 

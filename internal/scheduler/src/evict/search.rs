@@ -104,7 +104,7 @@ impl Scheduler {
         ask.needed = gang.minimum(key).saturating_sub(gang.total.have());
         let alike = short.is_empty();
         if alike {
-            ask.others.clone_from(&gang.kinds);
+            ask.others = gang.kinds.iter().map(|(kind, n)| (*kind, *n)).collect();
         }
         for (_, name) in gang.pending.iter().filter(|_| !alike) {
             let Some(pod) = self.pods.get(name) else {

@@ -157,7 +157,7 @@ impl Scheduler {
             wish: resolve(&shape.request)?,
             must: true,
             least: gang.minimum(key).saturating_sub(gang.total.have()),
-            on: gang.nodes.clone(),
+            on: gang.nodes.iter().map(|(at, n)| (*at, *n)).collect(),
             ..Branch::default()
         };
         if by_part {
@@ -235,7 +235,7 @@ impl Scheduler {
             wish: wish.unwrap_or_default(),
             must: true,
             least,
-            on: gang.nodes.clone(),
+            on: gang.nodes.iter().map(|(at, n)| (*at, *n)).collect(),
             own: Wanted {
                 required: batch(pods).into_iter().collect(),
                 others: batch(rest).into_iter().collect(),
