@@ -435,7 +435,7 @@ impl Scheduler {
         if self
             .gangs
             .get(&key)
-            .is_some_and(|gang| !gang.nodes.is_empty())
+            .is_some_and(|gang| gang.spec.is_some() || !gang.nodes.is_empty())
         {
             self.world_changed();
         } else {
