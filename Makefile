@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench bench-scheduler bench-openb parts
+.PHONY: up down build test lint fast slow bench bench-scheduler bench-openb parts mutants
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -41,6 +41,9 @@ slow: ## whole flows with real parts
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
+
+mutants: ## plant a bug against each property of the scheduler's plans: each must turn a test red
+	cargo run --locked -p scheduler --example mutants
 
 bench-scheduler: ## what the scheduler's decisions cost: a table (CASES=word,word SIZES=100,1000 choose)
 	@cargo bench --quiet --locked -p scheduler --bench table

@@ -82,7 +82,7 @@ pub enum Command {
     /// List queues with their shares
     Queue(Listing),
     /// Say what would become of work on a cluster: the scheduler over simulated time
-    Simulate(crate::simulate::Simulate),
+    Simulate(Box<crate::simulate::Simulate>),
     /// Manage tokens: for programs (`create`) and for agents that join (`join`)
     #[command(subcommand)]
     Token(Token),

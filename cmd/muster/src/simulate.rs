@@ -11,7 +11,8 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use simulator::read::{Format, ReadOptions, Source, read};
 use simulator::{
-    Decision, Options, Outcome, Policy, Scenario, Summary, report, run, shape, synthetic, what_if,
+    Decision, Options, Outcome, Policy, Scenario, Seconds, Settings, Summary, report, run,
+    settings, shape, synthetic, what_if,
 };
 
 use crate::client::Answer;
@@ -22,7 +23,7 @@ use crate::client::Answer;
 pub struct Simulate {
     /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
     /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, or a List as `kubectl get -o yaml`
-    /// prints it), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
+    /// prints it; and a SchedulerConfig, see below), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
     /// Standard Workload Format, openb. The annotations muster.io/arrival and
     /// muster.io/duration say when an object's work comes and how long it runs
     #[arg(value_name = "FILE")]
@@ -54,6 +55,21 @@ pub struct Simulate {
         default_value = "muster"
     )]
     policy: Vec<String>,
+    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, with commas between
+    /// [default: what the files say, or all but consolidate]
+    #[arg(long, value_name = "ACTIONS")]
+    actions: Option<String>,
+    /// Node label keys that name network domains, widest first, with commas between
+    /// [default: what the files say, or zone, spine, leaf, rack and NVLink domain]
+    #[arg(long, value_name = "KEYS", value_delimiter = ',')]
+    topology: Option<Vec<String>>,
+    /// Which nodes are taken first: pack or spread [default: what the files say, or pack]
+    #[arg(long, value_name = "STRATEGY")]
+    placement: Option<String>,
+    /// How long a gang that lost members below its minimum is left running
+    /// [default: what the files say, or 60s]
+    #[arg(long, value_name = "SPAN")]
+    stale_after: Option<String>,
     /// Plan at most once in so much simulated time; what happens meanwhile is gathered
     #[arg(long, value_name = "SPAN", default_value = "1s")]
     gather: String,
@@ -92,11 +108,68 @@ enum Form {
     None,
 }
 
-const EXAMPLES: &str = "Examples:
+const EXAMPLES: &str = "Manifests:
+  A pod with spec.nodeName is there from the start, on the devices that its annotation
+  muster.io/devices names; with metadata.deletionTimestamp it is leaving, and is gone then, or
+  after --grace if that was before the start; with metadata.finalizers it never goes. A pod that
+  was evicted, or left a gang or a controller, is made again and waits. `--until 0` is one plan.
+
+  A document of the kind SchedulerConfig says how the scheduler is set up; options go before it:
+
+    apiVersion: muster.io/v1alpha1
+    kind: SchedulerConfig
+    spec:                             # all of it may be left out
+      actions: [allocate, reclaim]    # also consolidate, preempt, backfill
+      topology: [example.com/block, example.com/rack]
+      placement: pack                 # or spread
+      gpus: pack                      # or spread: of a node's GPUs for pods that share one
+      staleAfter: 60s
+      schedulerNames: [muster, volcano]
+      usage: {halfLife: 7d, strength: 1}
+
+  Queues are Volcano's (scheduling.volcano.sh/v1beta1): weight, capability, guarantee, deserved,
+  parent, priority, reclaimable, status.state. Kueue's ClusterQueue, Cohort, ResourceFlavor and
+  Topology, Koordinator's ElasticQuota and the text of YuniKorn's queues.yaml are read as queues
+  too; what has no counterpart is named in the notes.
+
+  Annotations (J: the value is JSON):
+    Queue     muster.io/borrowing-limit, lending-limit, user-limit, team-limit
+                J {\"nvidia.com/gpu\": \"8\"}
+              muster.io/surplus-weight   a number, or J by resource; 0 for none of the surplus
+              muster.io/policy           priority, fifo, sjf, round-robin, fair
+              muster.io/preemption
+                J {\"withinQueue\": \"LowerPriority|LowerOrNewerEqualPriority|Never\",
+                   \"reclaim\": \"Any|LowerPriority|Never\",
+                   \"borrow\": {\"policy\": \"LowerPriority|Never\", \"maxPriorityThreshold\": 0},
+                   \"fair\": [\"LessThanOrEqualToFinalShare\", \"LessThanInitialShare\"]}
+    PodGroup  muster.io/topology         also on a pod, for its task
+                J {\"required\": KEY, \"preferred\": KEY, \"slices\": [{\"level\": KEY, \"size\": 4}],
+                   \"unconstrained\": false, \"balanced\": false}
+              muster.io/sub-groups
+                J [{\"name\": \"a\", \"parent\": \"b\", \"minMember\": 2, \"topology\": {...}}]
+    Pod       scheduling.k8s.io/group-name, volcano.sh/task-spec, muster.io/sub-group,
+              muster.io/rank, muster.io/gpu-fraction, muster.io/gpu-memory (MiB)
+              muster.io/devices          J {\"main\": {\"nvidia.com/gpu\": [\"GPU-0\"]}}
+    either    muster.io/preemptible (true, false), user, team, walltime, min-runtime,
+              arrival (seconds or a time), duration
+    Node      muster.io/inventory
+                J {\"gpus\": [{\"id\": \"GPU-0\", \"index\": 0, \"memoryMib\": 81559, \"healthy\": true}]}
+
+Decisions (--decisions), a line each, with policy, at, second, namespace, group and decision:
+  bound        pod, node, devices     evicted    pod, node, reason, by, message
+  nominated    pod, node, devices: held for it while others leave
+  reserved     pod, node, from        released   pod, node: neither any more
+  pending      queue, report          gone       pod, node: an evicted pod has left
+  started      queue, gpuMilli, waited
+  interrupted  lostGpuSeconds         ended      completion
+  violation    what
+
+Examples:
   kubectl get nodes,queues,podgroups,pods -A -o yaml | muster simulate -
   muster simulate cluster.yaml jobs.yaml --what-if add-nodes=4xhgx-h100 --html report.html
   sacct -aPS 2026-01-01 -o JobID,User,Partition,Submit,Start,End,Elapsed,Timelimit,AllocTRES,NCPUS |
       muster simulate - --cluster 64xhgx-h100 --policy muster,easy
+  muster simulate case.yaml --actions reclaim --until 0 --decisions - --output none
   muster simulate --synthetic jobs=20000,days=30,gpus=2048 --policy all --html frontier.html
 
 Exit status: 0 done; 1 a plan would have broken an invariant (what it was is a decision and a
@@ -110,7 +183,9 @@ struct Case<'a> {
 
 /// Simulates.
 pub fn simulate(arguments: &Simulate) -> Result<Answer> {
-    let scenario = scenario(arguments)?;
+    let mut scenario = scenario(arguments)?;
+    let said = std::mem::take(&mut scenario.settings);
+    scenario.settings = settings(arguments)?.or(said);
     let mut changed = None;
     if !arguments.what_if.is_empty() {
         let mut other = scenario.clone();
@@ -197,6 +272,34 @@ fn scenario(arguments: &Simulate) -> Result<Scenario> {
     Ok(read(&sources, &options)?)
 }
 
+fn settings(arguments: &Simulate) -> Result<Settings> {
+    let stale_after = arguments.stale_after.as_deref();
+    Ok(Settings {
+        actions: arguments
+            .actions
+            .as_deref()
+            .map(settings::actions_option)
+            .transpose()?,
+        topology: arguments.topology.clone(),
+        placement: arguments
+            .placement
+            .as_deref()
+            .map(settings::placement_option)
+            .transpose()?,
+        stale_after: stale_after
+            .map(|text| span("--stale-after", text))
+            .transpose()?,
+        ..Settings::default()
+    })
+}
+
+fn span(option: &str, text: &str) -> Result<Seconds> {
+    let seconds = simulator::read::duration::seconds(text);
+    seconds.map_err(|()| {
+        anyhow::anyhow!("{option}: {text:?} is not right: write a span such as 90s, 1h30m or 2d")
+    })
+}
+
 fn text_of(file: &Path) -> Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();
@@ -223,14 +326,6 @@ fn policies(names: &[String]) -> Result<Vec<Policy>> {
 }
 
 fn options(arguments: &Simulate, policy: Policy) -> Result<Options> {
-    let span = |option: &str, text: &str| {
-        let seconds = simulator::read::duration::seconds(text);
-        seconds.map_err(|()| {
-            anyhow::anyhow!(
-                "{option}: {text:?} is not right: write a span such as 90s, 1h30m or 2d"
-            )
-        })
-    };
     let maybe = |option: &str, text: &Option<String>| {
         text.as_ref().map(|text| span(option, text)).transpose()
     };

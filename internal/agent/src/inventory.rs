@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use resources::devices::{GpuDevice, NodeInventory, NumaNode};
+use hardware::LinkKind;
+use resources::devices::{GpuDevice, GpuLink, NodeInventory, NumaNode};
 
 /// What the node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,6 +25,9 @@ impl Machine {
             numa: gpu.numa,
             healthy: gpu.healthy,
             pci: gpu.pci.clone(),
+            compute_capability: gpu.compute_capability.clone(),
+            driver: gpu.driver.clone(),
+            links: gpu.links.iter().map(link).collect(),
         });
         let numa_nodes = found.numa_nodes.iter().map(|node| NumaNode {
             id: node.id,
@@ -52,5 +56,22 @@ impl Machine {
     /// As JSON, for the wire.
     pub fn json(&self) -> String {
         serde_json::to_string(&self.inventory).expect("an inventory is plain data and always JSON")
+    }
+}
+
+fn link(link: &hardware::Link) -> GpuLink {
+    let kind = match link.kind {
+        LinkKind::Nvl => "NVL",
+        LinkKind::Nvs => "NVS",
+        LinkKind::Pix => "PIX",
+        LinkKind::Pxb => "PXB",
+        LinkKind::Phb => "PHB",
+        LinkKind::Node => "NODE",
+        LinkKind::Sys => "SYS",
+    };
+    GpuLink {
+        to: link.to.clone(),
+        kind: kind.to_owned(),
+        count: link.count,
     }
 }

@@ -53,6 +53,29 @@ pub struct GpuDevice {
     pub healthy: bool,
     /// PCI address.
     pub pci: String,
+    /// CUDA compute capability, like `9.0`; empty if not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub compute_capability: String,
+    /// The driver's version; empty if not known.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub driver: String,
+    /// Its best path to each other GPU of the machine; empty if not known.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub links: Vec<GpuLink>,
+}
+
+/// A GPU's path to another.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuLink {
+    /// The other's id.
+    pub to: String,
+    /// The path's kind as `nvidia-smi topo` writes it: `NVL` (NVLinks straight to it), `NVS` (NVLinks to a switch that
+    /// joins both), `PIX` (one PCIe switch), `PXB` (several), `PHB` (the host's bridge), `NODE` (several bridges of one
+    /// NUMA node), `SYS` (between sockets).
+    pub kind: String,
+    /// How many NVLinks it has; 0 for other kinds.
+    pub count: u32,
 }
 
 /// One NUMA node.

@@ -13,6 +13,7 @@ pub mod devices;
 pub mod field;
 mod json;
 pub mod kinds;
+pub mod mapping;
 pub mod names;
 pub mod quantity;
 pub mod registry;

@@ -99,6 +99,10 @@ pub const QUEUE_POLICY: &str = "muster.io/policy";
 pub const USER_LIMIT: &str = "muster.io/user-limit";
 /// Annotation or label on a PodGroup or pod: the user it runs for.
 pub const USER: &str = "muster.io/user";
+/// Annotation on a Queue, JSON of resource to quantity: the most that one team may hold in it.
+pub const TEAM_LIMIT: &str = "muster.io/team-limit";
+/// Annotation or label on a PodGroup or pod: the team it runs for.
+pub const TEAM: &str = "muster.io/team";
 /// Annotation on a PodGroup or pod (`true` or `false`): may it be evicted for others? True unless given.
 pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
@@ -126,6 +130,35 @@ pub const KAI_GPU_COUNT: &str = "gpu-fraction-num-devices";
 pub const KAI_GPU_CONTAINER: &str = "gpu-fraction-container-name";
 /// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
 pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
+/// Pod annotation: which GPUs it may have: words of a product's name, like `H100` or `A100-80GB`; several with commas.
+pub const GPU_MODEL: &str = "muster.io/gpu-model";
+/// Pod annotation: the least memory of each GPU that it gets, in MiB or as a quantity, like `40Gi`.
+pub const GPU_MIN_MEMORY: &str = "muster.io/gpu-min-memory";
+/// Pod annotation: the least CUDA compute capability, like `8.0`.
+pub const GPU_MIN_COMPUTE: &str = "muster.io/gpu-min-compute";
+/// Pod annotation: the oldest GPU driver, like `535.104`.
+pub const GPU_MIN_DRIVER: &str = "muster.io/gpu-min-driver";
+/// Node label of NVIDIA's feature discovery: the product that its GPUs are.
+pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
+/// Node labels of NVIDIA's feature discovery: the CUDA compute capability before and after the dot.
+pub const NVIDIA_COMPUTE_MAJOR: &str = "nvidia.com/gpu.compute.major";
+/// See [`NVIDIA_COMPUTE_MAJOR`].
+pub const NVIDIA_COMPUTE_MINOR: &str = "nvidia.com/gpu.compute.minor";
+/// Node label of NVIDIA's feature discovery: the driver's version.
+pub const NVIDIA_DRIVER: &str = "nvidia.com/cuda.driver-version.full";
+/// The same in three labels, as newer and as older versions of it write them.
+pub const NVIDIA_DRIVER_PARTS: [&[&str]; 2] = [
+    &[
+        "nvidia.com/cuda.driver-version.major",
+        "nvidia.com/cuda.driver-version.minor",
+        "nvidia.com/cuda.driver-version.revision",
+    ],
+    &[
+        "nvidia.com/cuda.driver.major",
+        "nvidia.com/cuda.driver.minor",
+        "nvidia.com/cuda.driver.rev",
+    ],
+];
 
 /// Annotation on a PodGroup or pod: what it asks of the network, JSON:
 /// `{"required": level, "preferred": level, "slices": [{"level": level, "size": n}]}`. Levels are node label keys.

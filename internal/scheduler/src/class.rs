@@ -9,6 +9,7 @@ use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
+use crate::gpu::Needs;
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT, Names};
 use crate::share::{Share, Take, Wish};
@@ -31,6 +32,8 @@ struct Key {
     /// Without GPUs, where parts of them are asked for.
     demand: Demand,
     share: Option<Share>,
+    /// What the GPUs must be.
+    gpus: Needs,
     need: Need,
     selector: BTreeMap<String, String>,
     /// Node affinity and tolerations as JSON: compared, never read.
@@ -66,6 +69,11 @@ impl Class {
     /// The parts of GPUs that it asks for; none where it wants whole ones, or none.
     pub(crate) fn share(&self) -> Option<Share> {
         self.key.share
+    }
+
+    /// What the GPUs must be.
+    pub(crate) fn gpus(&self) -> &Needs {
+        &self.key.gpus
     }
 
     /// What a pod takes on a node, or counts as while it has none.
@@ -154,6 +162,7 @@ impl Classes {
         let key = Key {
             demand,
             share,
+            gpus: wish.needs.clone(),
             need: need(spec),
             selector: spec.node_selector.clone().unwrap_or_default(),
             affinity: affinity.map(text).unwrap_or_default(),

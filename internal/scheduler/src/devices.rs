@@ -1,5 +1,6 @@
-//! Which devices of a node a pod gets: those of one NUMA node where they suffice, then in index
-//! order. Only healthy ones that nobody holds. Parts of a device are `share`'s.
+//! Which devices of a node a pod gets: those that are joined best (`links`), of one NUMA node where
+//! they suffice, then in index order. Only healthy ones that nobody holds. Parts of a device are
+//! `share`'s.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,6 +9,8 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::devices::{ChosenDevices, GpuDevice};
 use resources::names::NVIDIA_GPU;
+
+use crate::links::Links;
 
 #[derive(Clone, Debug, PartialEq)]
 struct Device {
@@ -18,7 +21,10 @@ struct Device {
 
 /// A node's devices, by index.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Devices(Vec<Device>);
+pub(crate) struct Devices {
+    list: Vec<Device>,
+    links: Links,
+}
 
 impl Devices {
     pub(crate) fn new(gpus: &[GpuDevice]) -> Devices {
@@ -29,31 +35,46 @@ impl Devices {
             numa: gpu.numa,
             healthy: gpu.healthy,
         };
-        Devices(sorted.into_iter().map(device).collect())
+        Devices {
+            list: sorted.iter().copied().map(device).collect(),
+            links: Links::read(&sorted),
+        }
     }
 
     pub(crate) fn healthy(&self) -> i64 {
-        self.0.iter().filter(|device| device.healthy).count() as i64
+        self.list.iter().filter(|device| device.healthy).count() as i64
     }
 
     pub(crate) fn is_healthy(&self, id: &Arc<str>) -> bool {
-        self.0
+        self.list
             .iter()
             .any(|device| device.id == *id && device.healthy)
     }
 
     /// The healthy ones, by index.
     pub(crate) fn healthy_ids(&self) -> impl Iterator<Item = &Arc<str>> {
-        let healthy = self.0.iter().filter(|device| device.healthy);
+        let healthy = self.list.iter().filter(|device| device.healthy);
         healthy.map(|device| &device.id)
     }
 
-    /// Chooses `count` free devices, or as many as there are: from the NUMA node that has just
-    /// enough, else from as few NUMA nodes as the fullest-first order gives.
+    /// Chooses `count` free devices, or as many as there are: those that are joined best. Where all
+    /// are joined alike: from the NUMA node that has just enough, else from as few NUMA nodes as
+    /// the fullest-first order gives.
     pub(crate) fn choose(&self, idle: impl Fn(&str) -> bool, count: usize) -> Vec<Arc<str>> {
+        if !self.links.are_even() {
+            let all = self.list.iter().enumerate();
+            let free = all.filter(|(_, device)| device.healthy && idle(&device.id));
+            let free: Vec<usize> = free.map(|(at, _)| at).collect();
+            let numa = |at: usize| self.list[at].numa;
+            let best = self.links.best(&free, count, numa);
+            return best
+                .into_iter()
+                .map(|at| self.list[at].id.clone())
+                .collect();
+        }
         let mut by_numa: BTreeMap<Option<u32>, Vec<&Device>> = BTreeMap::new();
         let free = |device: &&Device| device.healthy && idle(&device.id);
-        for device in self.0.iter().filter(free) {
+        for device in self.list.iter().filter(free) {
             by_numa.entry(device.numa).or_default().push(device);
         }
         let mut groups: Vec<Vec<&Device>> = by_numa.into_values().collect();
@@ -219,7 +240,7 @@ mod tests {
     #[test]
     fn unhealthy_devices_are_never_chosen() {
         let mut devices = gpus(&[0, 0]);
-        devices.0[0].healthy = false;
+        devices.list[0].healthy = false;
         assert_eq!(devices.choose(without(&[]), 2), [Arc::from("GPU-1")]);
         assert_eq!(devices.healthy(), 1);
     }

@@ -10,6 +10,7 @@ use resources::devices::inventory;
 use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
 use crate::devices::Devices;
+use crate::gpu::Kind;
 use crate::health::Health;
 use crate::resource::{GPU, GPU_UNIT, Names, Room};
 use crate::share::{FreeGpus, Ledger, Take};
@@ -38,6 +39,8 @@ pub(crate) struct Offer {
     pub(crate) devices: Option<Devices>,
     /// What each GPU has of memory, in MiB, where that is known.
     pub(crate) gpu_memory: Option<i64>,
+    /// What its GPUs are.
+    pub(crate) kind: Kind,
 }
 
 impl Offer {
@@ -60,6 +63,7 @@ impl Offer {
             .filter(|mib| *mib > 0)
             .or_else(|| label.and_then(|mib| mib.trim().parse().ok()));
         Offer {
+            kind: Kind::read(&labels, gpus.as_deref().unwrap_or_default()),
             gpu_memory: memory.filter(|mib| *mib > 0),
             runtimes: runtimes(&labels),
             labels,
@@ -84,6 +88,7 @@ impl Offer {
             health,
             devices,
             gpu_memory,
+            kind,
         } = self;
         *labels == other.labels
             && *taints == other.taints
@@ -93,6 +98,7 @@ impl Offer {
             && *allocatable == other.allocatable
             && *devices == other.devices
             && *gpu_memory == other.gpu_memory
+            && *kind == other.kind
             && health.but_for_load(&other.health)
     }
 

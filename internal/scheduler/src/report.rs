@@ -253,6 +253,24 @@ impl Scheduler {
                     format!("{short} {name} given back by user {user}, or a higher user limit"),
                 )
             }
+            Bound::Team {
+                queue: at,
+                team,
+                allowed,
+                held,
+                ..
+            } => {
+                let team = self.queues.team_name(team);
+                (
+                    format!(
+                        "team {team} holds {} of the {} {name} that a team may use in {}, and {asked} more are needed",
+                        say(held),
+                        say(allowed),
+                        who(at).trim_end_matches(',')
+                    ),
+                    format!("{short} {name} given back by team {team}, or a higher team limit"),
+                )
+            }
             Bound::Guarantees { idle, kept, .. } => (
                 format!(
                     "{} {name} are free, {} of them kept for other queues' guarantees, and {asked} more are needed",
@@ -303,10 +321,11 @@ impl Scheduler {
         let scarce = self.scarce(class);
         if view.empty == 0 {
             obstacle.verdict = Verdict::NoNodeFits;
-            let refusals = view
-                .tally
-                .refused()
-                .map(|(refusal, _)| refusal.remedy().to_owned());
+            let gpus = self.classes.get(class).gpus();
+            let refusals = view.tally.refused().map(|(refusal, _)| {
+                let own = gpus.remedy(refusal);
+                own.unwrap_or_else(|| refusal.remedy().to_owned())
+            });
             let sizes = scarce
                 .iter()
                 .map(|ix| format!("a node with {}", self.piece(class, *ix)));

@@ -576,9 +576,11 @@ impl Scheduler {
             Some(user) => self.queues.user(user),
             None => self.queues.user(&format!("namespace/{}", key.namespace)),
         };
+        let team = terms.team.as_ref().map(|team| self.queues.team(team));
         Payer {
             queue: self.queues.place(queue),
             user,
+            team,
             fixed: terms.preemptible == Some(false),
         }
     }

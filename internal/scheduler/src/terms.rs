@@ -4,13 +4,17 @@
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use resources::names::{MIN_RUNTIME, MOVABLE, PREEMPTIBLE, USER, VOLCANO_PREEMPTABLE, WALLTIME};
+use resources::names::{
+    MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER, VOLCANO_PREEMPTABLE, WALLTIME,
+};
 
 /// What is said; none where nothing is, or nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms {
     /// The user it runs for.
     pub(crate) user: Option<Arc<str>>,
+    /// The team it runs for.
+    pub(crate) team: Option<Arc<str>>,
     /// May it be evicted for others?
     pub(crate) preemptible: Option<bool>,
     /// May it be moved? For others' sake unless it says no; to tidy up only if it says yes.
@@ -31,6 +35,7 @@ impl Terms {
         let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
         Terms {
             user: said(USER).map(Arc::from),
+            team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             movable: truth(MOVABLE),
             walltime: said(WALLTIME).and_then(seconds),
@@ -42,6 +47,7 @@ impl Terms {
     pub(crate) fn or(&self, other: &Terms) -> Terms {
         Terms {
             user: self.user.clone().or_else(|| other.user.clone()),
+            team: self.team.clone().or_else(|| other.team.clone()),
             preemptible: self.preemptible.or(other.preemptible),
             movable: self.movable.or(other.movable),
             walltime: self.walltime.or(other.walltime),

@@ -56,7 +56,39 @@ pub enum What<'a> {
         /// Why, in a sentence.
         message: &'a str,
     },
-    /// A gang waits; said when what it waits for changes.
+    /// An evicted pod is gone; whoever made it makes another, which waits.
+    Gone {
+        /// The pod.
+        pod: &'a str,
+        /// Where it was.
+        node: &'a str,
+    },
+    /// Room is held for a pod: others are leaving it.
+    Nominated {
+        /// The pod.
+        pod: &'a str,
+        /// The node.
+        node: &'a str,
+        /// As of a pod that is bound.
+        devices: &'a ChosenDevices,
+    },
+    /// Room is planned for a pod: it will be free later, as far as can be told.
+    Reserved {
+        /// The pod.
+        pod: &'a str,
+        /// The node.
+        node: &'a str,
+        /// When it will be free.
+        from: Timestamp,
+    },
+    /// Room that was held or planned for a pod is so no more, and the pod did not get it.
+    Released {
+        /// The pod.
+        pod: &'a str,
+        /// The node.
+        node: &'a str,
+    },
+    /// A gang waits, or members of it beyond its minimum do; said when what it waits for changes.
     Pending {
         /// Its queue.
         queue: &'a str,

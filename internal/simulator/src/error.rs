@@ -2,6 +2,7 @@
 //! was found, what would be right.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 /// Where in the input: a file's line, or a document of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,12 +13,40 @@ pub struct Place {
     pub number: usize,
     /// Is `number` a document's?
     pub document: bool,
+    /// The item of a List, from 1.
+    pub item: Option<NonZeroU32>,
+}
+
+impl Place {
+    /// A line of a file.
+    #[must_use]
+    pub fn line(file: &str, number: usize) -> Place {
+        Place {
+            file: file.to_owned(),
+            number,
+            document: false,
+            item: None,
+        }
+    }
+
+    /// A document of a file of manifests.
+    #[must_use]
+    pub fn document(file: &str, number: usize) -> Place {
+        Place {
+            document: true,
+            ..Place::line(file, number)
+        }
+    }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let word = if self.document { "document" } else { "line" };
-        write!(f, "{}, {word} {}", self.file, self.number)
+        write!(f, "{}, {word} {}", self.file, self.number)?;
+        match self.item {
+            Some(item) => write!(f, ", item {item}"),
+            None => Ok(()),
+        }
     }
 }
 

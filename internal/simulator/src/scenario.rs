@@ -9,6 +9,8 @@ use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 
+use crate::settings::Settings;
+
 /// Seconds of simulated time.
 pub type Seconds = i64;
 
@@ -29,6 +31,8 @@ pub struct Scenario {
     pub quotas: Vec<ResourceQuota>,
     /// The work, in any order.
     pub jobs: Vec<Job>,
+    /// How the production scheduler is set up, as far as it was said.
+    pub settings: Settings,
     /// What the reader left out or assumed, in sentences.
     pub notes: Vec<String>,
 }
@@ -97,5 +101,17 @@ impl Job {
     #[must_use]
     pub fn estimate(&self) -> Option<Seconds> {
         self.walltime.or(self.duration)
+    }
+}
+
+impl Scenario {
+    /// The nodes that written pods are on at the start, once for each pod.
+    pub(crate) fn pods_on_nodes(&self) -> impl Iterator<Item = &str> {
+        let pods = self.jobs.iter().filter_map(|job| match &job.work {
+            Work::Pods(_, pods) => Some(pods),
+            _ => None,
+        });
+        pods.flatten()
+            .filter_map(|pod| pod.spec.as_ref()?.node_name.as_deref())
     }
 }

@@ -196,7 +196,7 @@ pub fn node(name: &str, figures: &NodeFigures) -> Node {
             memory_mib: figures.gpu_memory_mib,
             numa: Some(u32::from(i * 2 >= figures.gpus)),
             healthy: true,
-            pci: String::new(),
+            ..GpuDevice::default()
         });
         let inventory = NodeInventory {
             gpus: gpus.collect(),

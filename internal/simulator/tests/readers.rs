@@ -333,7 +333,7 @@ fn what_is_wrong_is_said_with_its_place_its_value_and_what_would_be_right() {
         (
             "c.yaml",
             "kind: Pod\nmetadata: {name: p, annotations: {muster.io/duration: long}}\nspec: {containers: []}\n",
-            &["muster.io/duration] of p: \"long\"", "1h30m"],
+            &["muster.io/duration] of Pod p: \"long\"", "1h30m"],
         ),
         (
             "c.yaml",

@@ -23,10 +23,14 @@ pub(crate) enum Refusal {
     Affinity,
     Taint,
     Spare,
+    GpuModel,
+    GpuMemory,
+    GpuCompute,
+    GpuDriver,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 7] = [
+    pub(crate) const ALL: [Refusal; 11] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -34,6 +38,10 @@ impl Refusal {
         Refusal::Affinity,
         Refusal::Taint,
         Refusal::Spare,
+        Refusal::GpuModel,
+        Refusal::GpuMemory,
+        Refusal::GpuCompute,
+        Refusal::GpuDriver,
     ];
 
     /// The reason as kube-scheduler words it, where it has it.
@@ -46,6 +54,10 @@ impl Refusal {
             Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
             Refusal::Taint => "node(s) had untolerated taint(s)",
             Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
+            Refusal::GpuModel => "node(s) had no GPU of the model asked for",
+            Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
+            Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
+            Refusal::GpuDriver => "node(s) had no GPU driver as new as asked for",
         }
     }
 
@@ -59,6 +71,10 @@ impl Refusal {
             Refusal::Affinity => "not selected",
             Refusal::Taint => "tainted",
             Refusal::Spare => "a spare",
+            Refusal::GpuModel => "another GPU",
+            Refusal::GpuMemory => "too little GPU memory",
+            Refusal::GpuCompute => "an older GPU",
+            Refusal::GpuDriver => "an older GPU driver",
         }
     }
 
@@ -76,6 +92,10 @@ impl Refusal {
             }
             Refusal::Taint => "a toleration for the nodes' taints",
             Refusal::Spare => "a spare node given to all (without the label muster.io/spare)",
+            Refusal::GpuModel => "a node with GPUs of the model asked for",
+            Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
+            Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
+            Refusal::GpuDriver => "a node with a GPU driver as new as asked for",
         }
     }
 }
@@ -102,7 +122,7 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     if offer.health.spare && !class.replaces() {
         return Some(Refusal::Spare);
     }
-    None
+    class.gpus().refusal(&offer.kind, offer.gpu_memory)
 }
 
 /// May the class be on the node by its own selector and affinity?

@@ -13,7 +13,7 @@ use super::run::Run;
 use super::scope::Scope;
 
 /// What is said of pods whose annotations ask for GPUs in words that cannot be read.
-const UNREADABLE: &str = "a member asks for a share of a GPU that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory is in MiB, one of both)";
+const UNREADABLE: &str = "a member asks for GPUs in annotations that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory in MiB, one of both; muster.io/gpu-model is a product's name or several, muster.io/gpu-min-memory MiB or a quantity, muster.io/gpu-min-compute and muster.io/gpu-min-driver versions)";
 
 impl Scheduler {
     /// Refuses at once what the room on all nodes together shows to be hopeless, without placing

@@ -18,6 +18,13 @@ impl Queues {
         if times < 0 && held.is_zero() {
             own.users.remove(&payer.user);
         }
+        if let Some(team) = payer.team {
+            let held = own.teams.entry(team).or_default();
+            held.add(demand, times);
+            if times < 0 && held.is_zero() {
+                own.teams.remove(&team);
+            }
+        }
         if self.stale {
             return;
         }
@@ -28,16 +35,17 @@ impl Queues {
             if payer.fixed {
                 queue.sum.fixed.add(demand, times);
             }
-            let limits = queue
-                .rules
-                .as_ref()
-                .is_some_and(|rules| !rules.user_limit.is_empty());
-            if limits {
-                queue
-                    .limited
-                    .entry(payer.user)
-                    .or_default()
-                    .add(demand, times);
+            let rules = queue.rules.as_ref();
+            if rules.is_some_and(|rules| !rules.user_limit.is_empty()) {
+                let held = queue.limited.entry(payer.user).or_default();
+                held.add(demand, times);
+            }
+            let rules = queue.rules.as_ref();
+            if let Some(team) = payer.team
+                && rules.is_some_and(|rules| !rules.team_limit.is_empty())
+            {
+                let held = queue.limited_teams.entry(team).or_default();
+                held.add(demand, times);
             }
             self.keep(at, demand);
             if at == ROOT {

@@ -2,7 +2,7 @@
 //! the queue itself and everything above it.
 
 use crate::queue::rules::said;
-use crate::queue::{Payer, QueueIx, Queues, ROOT, UserIx};
+use crate::queue::{Payer, QueueIx, Queues, ROOT, TeamIx, UserIx};
 use crate::resource::{Demand, Ix};
 
 /// What keeps a queue from taking more. Each names the queue that binds, which may be one above.
@@ -39,6 +39,14 @@ pub(crate) enum Bound {
         allowed: i64,
         held: i64,
     },
+    /// The most that one team may hold.
+    Team {
+        queue: QueueIx,
+        team: TeamIx,
+        resource: Ix,
+        allowed: i64,
+        held: i64,
+    },
     /// What is kept for other queues.
     Guarantees { resource: Ix, idle: i64, kept: i64 },
 }
@@ -51,6 +59,7 @@ impl Bound {
             | Bound::Borrowing { resource, .. }
             | Bound::Deserved { resource, .. }
             | Bound::User { resource, .. }
+            | Bound::Team { resource, .. }
             | Bound::Guarantees { resource, .. } => *resource,
         }
     }
@@ -70,9 +79,9 @@ impl Bound {
                 kept,
                 ..
             } => allowed - held - kept,
-            Bound::Deserved { allowed, held, .. } | Bound::User { allowed, held, .. } => {
-                allowed - held
-            }
+            Bound::Deserved { allowed, held, .. }
+            | Bound::User { allowed, held, .. }
+            | Bound::Team { allowed, held, .. } => allowed - held,
             Bound::Guarantees { idle, kept, .. } => idle - kept,
         }
     }
@@ -168,6 +177,18 @@ impl Queues {
             tell(Bound::User {
                 queue: at,
                 user: payer.user,
+                resource: ix,
+                allowed,
+                held: held.map_or(0, |room| room.get(ix)),
+            });
+        }
+        if let Some(team) = payer.team
+            && let Some(allowed) = said(&rules.team_limit, ix)
+        {
+            let held = self.table[at].limited_teams.get(&team);
+            tell(Bound::Team {
+                queue: at,
+                team,
                 resource: ix,
                 allowed,
                 held: held.map_or(0, |room| room.get(ix)),

@@ -15,7 +15,8 @@
 //!
 //! **Bounds** (`limits`), for the queue and everything above it: capability and borrowing limit are
 //! never passed; what is reserved for others is left alone; non-preemptible work stays within what
-//! its queue deserves, where that is said; a user stays within the user limit. Within its bounds a
+//! its queue deserves, where that is said; a user stays within the user limit, a team within the
+//! team limit. Within its bounds a
 //! queue may use what is idle, whatever its entitlement: it may lose it again (`share`).
 //!
 //! **Turns** (`turns`): on every level the queue of higher priority; then one that is not above
@@ -23,6 +24,8 @@
 //! share, with its next gang and without; the one entitled to less; the older.
 //!
 //! # In others' words
+//!
+//! (`resources::mapping` reads these objects.)
 //!
 //! | theirs | here |
 //! |---|---|
@@ -39,7 +42,7 @@
 //! | Kueue `StrictFIFO`, `BestEffortFIFO` | `muster.io/policy: fifo` (nobody is blocked behind a head: a reservation protects it) |
 //! | KAI `quota`, `limit`, `overQuotaWeight`, `priority`, `parentQueue` | `deserved`, `capability`, `muster.io/surplus-weight`, `priority`, `parent` |
 //! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
-//! | YuniKorn user limits | `muster.io/user-limit` |
+//! | YuniKorn limits of users, of groups | `muster.io/user-limit`, `muster.io/team-limit` |
 //! | YuniKorn sort policy fifo, fair | `muster.io/policy` fifo, fair |
 //! | Koordinator ElasticQuota `min`, `max` | `deserved`, `capability` |
 //! | Koordinator `shared-weight` | `muster.io/surplus-weight` |
@@ -85,6 +88,9 @@ pub(crate) type QueueIx = usize;
 /// A user's number. Depends on the order of events: nothing may be decided by it.
 pub(crate) type UserIx = usize;
 
+/// A team's number. Depends on the order of events: nothing may be decided by it.
+pub(crate) type TeamIx = usize;
+
 /// The queue above all others. A Queue object named `root` sets its rules.
 pub(crate) const ROOT: QueueIx = 0;
 /// The root's name.
@@ -95,6 +101,8 @@ const ROOT_NAME: &str = "root";
 pub(crate) struct Payer {
     pub(crate) queue: QueueIx,
     pub(crate) user: UserIx,
+    /// The team it runs for, where it names one.
+    pub(crate) team: Option<TeamIx>,
     /// The work must not be evicted.
     pub(crate) fixed: bool,
 }
@@ -129,6 +137,10 @@ pub(crate) struct Queue {
     users: BTreeMap<UserIx, Room>,
     /// What users hold in it and below, where it limits them.
     limited: BTreeMap<UserIx, Room>,
+    /// What teams hold by gangs that name it.
+    teams: BTreeMap<TeamIx, Room>,
+    /// What teams hold in it and below, where it limits them.
+    limited_teams: BTreeMap<TeamIx, Room>,
     parent: QueueIx,
     children: Vec<QueueIx>,
     /// Its place by age and name among all queues.
@@ -159,6 +171,8 @@ pub(crate) struct Queues {
     free: Vec<QueueIx>,
     users: Vec<Arc<str>>,
     user_index: BTreeMap<Arc<str>, UserIx>,
+    teams: Vec<Arc<str>>,
+    team_index: BTreeMap<Arc<str>, TeamIx>,
     /// What the default queue goes by until somebody writes it down.
     standard: Rules,
     /// Queues from the root downwards: parents before their children.
@@ -186,6 +200,8 @@ impl Default for Queues {
             free: Vec::new(),
             users: Vec::new(),
             user_index: BTreeMap::new(),
+            teams: Vec::new(),
+            team_index: BTreeMap::new(),
             standard: Rules::default(),
             order: vec![ROOT],
             stale: true,
@@ -296,14 +312,16 @@ impl Queues {
 
     /// A user's number. Users are few and stay known.
     pub(crate) fn user(&mut self, name: &str) -> UserIx {
-        if let Some(at) = self.user_index.get(name) {
-            return *at;
-        }
-        let name: Arc<str> = Arc::from(name);
-        self.users.push(name.clone());
-        let at = self.users.len() - 1;
-        self.user_index.insert(name, at);
-        at
+        number(&mut self.users, &mut self.user_index, name)
+    }
+
+    /// A team's number. Teams are few and stay known.
+    pub(crate) fn team(&mut self, name: &str) -> TeamIx {
+        number(&mut self.teams, &mut self.team_index, name)
+    }
+
+    pub(crate) fn team_name(&self, team: TeamIx) -> &str {
+        self.teams.get(team).map_or("", |name| name)
     }
 
     pub(crate) fn user_name(&self, user: UserIx) -> &str {
@@ -342,4 +360,15 @@ impl Queues {
     pub(crate) fn requested(&self, at: QueueIx, ix: Ix) -> i64 {
         self.table[at].sum.requested.get(ix)
     }
+}
+
+/// The number of a name; a new one for a name that is new.
+fn number(names: &mut Vec<Arc<str>>, index: &mut BTreeMap<Arc<str>, usize>, name: &str) -> usize {
+    if let Some(at) = index.get(name) {
+        return *at;
+    }
+    let name: Arc<str> = Arc::from(name);
+    names.push(name.clone());
+    index.insert(name, names.len() - 1);
+    names.len() - 1
 }

@@ -147,6 +147,8 @@ pub(crate) struct Rules {
     pub(crate) lending: Bounds,
     /// The most that one user may hold in it.
     pub(crate) user_limit: Bounds,
+    /// The most that one team may hold in it.
+    pub(crate) team_limit: Bounds,
     /// May others win back what it holds beyond its share?
     pub(crate) reclaimable: bool,
     pub(crate) door: Door,
@@ -170,6 +172,7 @@ impl Default for Rules {
             borrowing: Bounds::new(),
             lending: Bounds::new(),
             user_limit: Bounds::new(),
+            team_limit: Bounds::new(),
             reclaimable: true,
             door: Door::Open,
             policy: Policy::Priority,
@@ -208,6 +211,7 @@ impl Rules {
             borrowing: reader.note_list(names::BORROWING_LIMIT),
             lending: reader.note_list(names::LENDING_LIMIT),
             user_limit: reader.note_list(names::USER_LIMIT),
+            team_limit: reader.note_list(names::TEAM_LIMIT),
             surplus: reader.surplus(),
             reclaimable: spec.reclaimable.unwrap_or(true),
             door: match state {

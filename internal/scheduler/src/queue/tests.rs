@@ -70,6 +70,7 @@ impl World {
         Payer {
             queue: self.ix(name),
             user: self.queues.user("somebody"),
+            team: None,
             fixed: false,
         }
     }
@@ -419,6 +420,44 @@ fn a_user_stays_within_the_user_limit_of_every_queue_above() {
     world.queue("c", "dept", json!({}), json!({}));
     world.reckon();
     assert_eq!(allows(&mut world, "c", "somebody"), 1);
+}
+
+#[test]
+fn a_team_stays_within_the_team_limit_of_every_queue_above_whoever_its_users_are() {
+    let mut world = World::new(
+        10,
+        &[
+            ("dept", "", json!({}), card_note("muster.io/team-limit", 3)),
+            ("a", "dept", json!({}), json!({})),
+            ("b", "dept", json!({}), json!({})),
+        ],
+    );
+    let payer = |world: &mut World, queue: &str, user: &str, team: Option<&str>| Payer {
+        user: world.queues.user(user),
+        team: team.map(|team| world.queues.team(team)),
+        ..world.payer(queue)
+    };
+    let vision = payer(&mut world, "a", "ann", Some("vision"));
+    world.queues.charge(vision, &cards(1), 2);
+    let allows = |world: &mut World, queue: &str, user: &str, team: Option<&str>| {
+        let payer = payer(world, queue, user, team);
+        world.queues.allows(payer, &cards(1), |_| 10)
+    };
+    let (times, bound) = allows(&mut world, "b", "bob", Some("vision"));
+    assert_eq!(times, 1);
+    assert!(
+        matches!(bound, Some(Bound::Team { held: 2, .. })),
+        "{bound:?}"
+    );
+    assert_eq!(allows(&mut world, "b", "bob", Some("speech")).0, 3);
+    // Who names no team is in none.
+    assert_eq!(allows(&mut world, "b", "bob", None).0, u32::MAX);
+    // The same from scratch.
+    world.queue("c", "dept", json!({}), json!({}));
+    world.reckon();
+    assert_eq!(allows(&mut world, "c", "ann", Some("vision")).0, 1);
+    world.queues.charge(vision, &cards(1), -2);
+    assert_eq!(allows(&mut world, "c", "ann", Some("vision")).0, 3);
 }
 
 #[test]

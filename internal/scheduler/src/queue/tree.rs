@@ -94,6 +94,7 @@ impl Queues {
         for queue in &mut self.table {
             queue.sum = queue.own.clone();
             queue.limited.clear();
+            queue.limited_teams.clear();
             queue.kept = Room::default();
             queue.kept_below = Room::default();
         }
@@ -102,7 +103,7 @@ impl Queues {
             self.keep_all(at);
             let queue = &self.table[at];
             let (sum, kept, parent) = (queue.sum.clone(), queue.kept.clone(), queue.parent);
-            self.limit_users(at);
+            self.limit_holders(at);
             if at != ROOT {
                 self.table[parent].sum.add(&sum);
                 self.table[parent].kept_below.add_room(&kept, 1);
@@ -124,21 +125,28 @@ impl Queues {
         }
     }
 
-    /// Adds what its users hold to every queue on the path that limits users.
-    fn limit_users(&mut self, from: QueueIx) {
+    /// Adds what its users and teams hold to every queue on the path that limits them.
+    fn limit_holders(&mut self, from: QueueIx) {
         if self.table[from].users.is_empty() {
             return;
         }
         let path: Vec<QueueIx> = self.path(from).collect();
         for at in path {
-            let rules = self.table[at].rules.as_ref();
-            if rules.is_none_or(|rules| rules.user_limit.is_empty()) {
+            let Some(rules) = self.table[at].rules.as_ref() else {
                 continue;
+            };
+            let (users, teams) = (!rules.user_limit.is_empty(), !rules.team_limit.is_empty());
+            if users {
+                for (user, room) in self.table[from].users.clone() {
+                    let limited = self.table[at].limited.entry(user).or_default();
+                    limited.add_room(&room, 1);
+                }
             }
-            let held = self.table[from].users.clone();
-            for (user, room) in held {
-                let limited = self.table[at].limited.entry(user).or_default();
-                limited.add_room(&room, 1);
+            if teams {
+                for (team, room) in self.table[from].teams.clone() {
+                    let limited = self.table[at].limited_teams.entry(team).or_default();
+                    limited.add_room(&room, 1);
+                }
             }
         }
     }

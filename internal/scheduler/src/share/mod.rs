@@ -21,6 +21,7 @@ use resources::names::{
 };
 use resources::quantity::Quantity;
 
+use crate::gpu::Needs;
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT};
 
@@ -148,6 +149,8 @@ impl Take {
 /// What a pod's annotations say of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Wish {
+    /// What they must be.
+    pub(crate) needs: Needs,
     /// None: whole ones, as many as its containers say.
     pub(crate) share: Option<Share>,
     /// Something is said that cannot be read.
@@ -162,15 +165,21 @@ impl Wish {
         let Some(notes) = meta.annotations.as_ref() else {
             return Wish::default();
         };
-        let fraction = said(notes, GPU_FRACTION, KAI_GPU_FRACTION);
-        let memory = said(notes, GPU_MEMORY, KAI_GPU_MEMORY);
-        if fraction.is_none() && memory.is_none() {
-            return Wish::default();
-        }
         let unreadable = Wish {
             unreadable: true,
             ..Wish::default()
         };
+        let Ok(needs) = Needs::read(notes) else {
+            return unreadable;
+        };
+        let fraction = said(notes, GPU_FRACTION, KAI_GPU_FRACTION);
+        let memory = said(notes, GPU_MEMORY, KAI_GPU_MEMORY);
+        if fraction.is_none() && memory.is_none() {
+            return Wish {
+                needs,
+                ..Wish::default()
+            };
+        }
         let count = match said(notes, GPU_COUNT, KAI_GPU_COUNT).map(str::parse::<i64>) {
             None => Some(asked.max(1)),
             Some(Ok(count)) if count >= 1 && (asked == 0 || asked == count) => Some(count),
@@ -194,6 +203,7 @@ impl Wish {
             return unreadable;
         };
         Wish {
+            needs,
             share: Some(Share { part, gpus }),
             unreadable: false,
             container: notes.get(KAI_GPU_CONTAINER).cloned(),

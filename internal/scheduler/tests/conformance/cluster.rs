@@ -225,6 +225,10 @@ pub fn manifest(member: &Member) -> Value {
     let mut pod = member.manifest.clone();
     let name = text(&pod["metadata"]["name"]);
     pod["metadata"]["uid"] = json!(format!("{name}-{}", member.times));
+    if member.stays {
+        // Nobody is there to take it off.
+        pod["metadata"]["finalizers"] = json!(["example.com/stays"]);
+    }
     let placed = match &member.stand {
         Stand::Pending => {
             pod["status"] = json!({"phase": "Pending"});

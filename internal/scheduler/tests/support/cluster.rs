@@ -137,6 +137,27 @@ impl Cluster {
             self.gone(&eviction.pod.name);
         }
     }
+
+    /// Plans; bound pods run, evicted pods are gone at once and others of their name wait. A
+    /// minute passes.
+    pub fn round(&mut self) -> Plan {
+        let plan = self.run();
+        for eviction in &plan.evictions {
+            let name = &eviction.pod.name;
+            let mut object = serde_json::to_value(&self.pods[name]).unwrap();
+            self.gone(name);
+            let uid = format!("{}'", eviction.pod.uid);
+            object["metadata"]["uid"] = json!(uid);
+            for (part, field) in [("metadata", "deletionTimestamp"), ("spec", "nodeName")] {
+                object[part].as_object_mut().unwrap().remove(field);
+            }
+            object["status"] = json!({"phase": "Pending"});
+            let pod: Pod = serde_json::from_value(object).unwrap();
+            self.tell(Event::PodChanged(Box::new(pod)));
+        }
+        self.at += jiff::SignedDuration::from_secs(60);
+        plan
+    }
 }
 
 pub fn evicted(plan: &Plan) -> Vec<&str> {

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use resources::amounts::{CPU, MEMORY, pod_requests};
 use resources::devices::ChosenDevices;
@@ -98,6 +99,14 @@ pub(crate) struct Host {
 }
 
 impl Host {
+    /// A node that pods name and nobody describes: what is there stays, nothing else goes there.
+    pub(crate) fn unknown(name: &str) -> Host {
+        Host {
+            name: Arc::from(name),
+            ..Host::default()
+        }
+    }
+
     pub(crate) fn of(node: &Node) -> Host {
         let status = node.status.as_ref();
         let amounts = status
@@ -163,16 +172,27 @@ pub(crate) struct Member {
     pub(crate) devices: ChosenDevices,
     /// How often it was made again.
     pub(crate) generation: u32,
+    /// Since when it is where it is.
+    pub(crate) since: Option<Timestamp>,
+    /// Somebody keeps it from going once it is told to: it has a finalizer.
+    pub(crate) stays: bool,
+    /// It was leaving from the start, and nobody makes another.
+    pub(crate) last: bool,
 }
 
 impl Member {
     pub(crate) fn new(pod: Pod) -> Member {
+        let finalizers = pod.metadata.finalizers.as_ref();
+        let stays = finalizers.is_some_and(|all| !all.is_empty());
         Member {
             ask: Ask::of(&pod),
             pod,
             stage: Stage::Waiting,
             devices: ChosenDevices::new(),
             generation: 0,
+            since: None,
+            stays,
+            last: false,
         }
     }
 

@@ -42,12 +42,17 @@ impl Stage<'_> {
         }
         self.planner
             .leaving(at, &self.gangs[at], evict.member, self.now);
+        self.leave(at, evict.member, self.now);
+    }
+
+    /// A member will be gone when its grace is over, unless somebody keeps it.
+    pub(super) fn leave(&mut self, at: GangIx, member: usize, since: Seconds) {
+        if self.gangs[at].members[member].stays {
+            return;
+        }
         self.agenda.put(
-            self.now + self.options.grace.max(0),
-            Happening::Gone {
-                gang: at,
-                member: evict.member,
-            },
+            since + self.options.grace.max(0),
+            Happening::Gone { gang: at, member },
         );
     }
 

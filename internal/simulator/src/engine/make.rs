@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use resources::kinds::{PodGroup, PodGroupSpec, PyTorchJob};
-use resources::names::{DEFAULT_QUEUE, DURATION, QUEUE_NAME, USER, WALLTIME};
+use resources::names::{DEFAULT_QUEUE, DURATION, QUEUE_NAME, TEAM, USER, WALLTIME};
 use workloads::{Action, pytorch};
 
 use crate::read::duration;
@@ -189,7 +189,7 @@ pub(crate) fn annotate(
 
 /// What an owner says of all its work holds for each part of it.
 pub(crate) fn inherit(meta: &mut ObjectMeta, owner: &ObjectMeta) {
-    for name in [WALLTIME, USER] {
+    for name in [WALLTIME, USER, TEAM] {
         if let Some(value) = owner.annotations.as_ref().and_then(|map| map.get(name)) {
             let annotations = meta.annotations.get_or_insert_default();
             annotations

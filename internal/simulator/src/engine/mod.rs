@@ -4,6 +4,7 @@
 pub(crate) mod account;
 mod eviction;
 pub(crate) mod gang;
+mod holds;
 mod interrupt;
 mod make;
 mod muster;
@@ -13,7 +14,7 @@ mod quotas;
 mod stage;
 
 use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::{BTreeSet, BinaryHeap};
 
 use crate::decision::Decision;
 use crate::engine::gang::{GangIx, Host};
@@ -24,7 +25,7 @@ use crate::error::SimulatorError;
 use crate::outcome::Outcome;
 use crate::policy::Policy;
 use crate::reference::Reference;
-use crate::scenario::{Scenario, Seconds};
+use crate::scenario::{Job, Scenario, Seconds, Work};
 
 /// How many plans in a row may follow from nothing but the planner's own wish to be asked again.
 const IDLE_WAKES_MAX: u32 = 1000;
@@ -105,9 +106,10 @@ pub fn run(
     options: &Options,
     record: &mut dyn FnMut(&Decision<'_>),
 ) -> Result<Outcome, SimulatorError> {
-    if scenario.nodes.is_empty() {
+    let traced = |job: &Job| matches!(job.work, Work::Shaped(_));
+    if scenario.nodes.is_empty() && scenario.jobs.iter().any(traced) {
         return Err(SimulatorError::Nothing(
-            "there is no node to place anything on: give Node objects, --nodes FILE, or --cluster 4xhgx-h100".to_owned(),
+            "there is no node to place a trace's jobs on: give Node objects in a file, or --cluster 4xhgx-h100".to_owned(),
         ));
     }
     if scenario.jobs.is_empty() {
@@ -115,12 +117,17 @@ pub fn run(
             "there is no work in what was read: no pod, job or PodGroup, and no line of a trace that ran".to_owned(),
         ));
     }
-    let hosts: Vec<Host> = scenario.nodes.iter().map(Host::of).collect();
+    let mut hosts: Vec<Host> = scenario.nodes.iter().map(Host::of).collect();
+    hosts.extend(
+        unknown_nodes(scenario)
+            .iter()
+            .map(|name| Host::unknown(name)),
+    );
     let planner: Box<dyn Planner> = match options.policy.reference() {
         None => Box::new(Muster::new(
             scenario,
             &hosts,
-            options.scheduler.clone(),
+            scenario.settings.applied(options.scheduler.clone()),
             options.check,
             options.reports,
         )),
@@ -177,4 +184,17 @@ pub fn run(
         }
     }
     Ok(stage.close(options.until))
+}
+
+/// Nodes that pods are on, and that the scenario does not have.
+fn unknown_nodes(scenario: &Scenario) -> BTreeSet<&str> {
+    let known: BTreeSet<&str> = scenario
+        .nodes
+        .iter()
+        .filter_map(|node| node.metadata.name.as_deref())
+        .collect();
+    scenario
+        .pods_on_nodes()
+        .filter(|name| !known.contains(name))
+        .collect()
 }

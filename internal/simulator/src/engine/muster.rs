@@ -6,12 +6,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use resources::devices::ChosenDevices;
 use resources::names::DEVICES;
-use scheduler::{Bind, Config, Event, GroupRef, PodRef, Scheduler};
+use scheduler::{Bind, Config, Event, GroupRef, PodRef, Reservation, ReservationKind, Scheduler};
 
 use crate::engine::eviction;
 use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage};
-use crate::engine::planner::{Decided, Gangs, Planner, Start};
+use crate::engine::planner::{Decided, Gangs, Hold, Planner, Start};
 use crate::scenario::{Scenario, Seconds};
 
 /// How long a gang is left alone whose binds would have broken an invariant.
@@ -104,7 +105,7 @@ impl Muster {
                 spec.node_name = Some(self.names[node].to_string());
             }
             status.phase = Some("Running".to_owned());
-            status.start_time = Some(Time(self.time(now)));
+            status.start_time = Some(Time(of.since.unwrap_or_else(|| self.time(now))));
             if !of.devices.is_empty()
                 && let Ok(text) = serde_json::to_string(&of.devices)
             {
@@ -157,6 +158,31 @@ impl Muster {
             }
         }
         said
+    }
+
+    fn holds(&self, reservations: &[Reservation]) -> Vec<Hold> {
+        let mut holds = Vec::new();
+        for reservation in reservations {
+            let from = match reservation.kind {
+                ReservationKind::Nominated => None,
+                ReservationKind::Planned { at } => Some(at),
+            };
+            let none = ChosenDevices::new();
+            for (at, (pod, node)) in reservation.pods.iter().enumerate() {
+                let (Some((gang, member)), Some(node)) = (place_of(pod), self.nodes.get(node))
+                else {
+                    continue;
+                };
+                holds.push(Hold {
+                    gang,
+                    member,
+                    node: *node,
+                    devices: reservation.devices.get(at).unwrap_or(&none).clone(),
+                    from,
+                });
+            }
+        }
+        holds
     }
 
     /// The gang that a report is about.
@@ -253,6 +279,9 @@ impl Planner for Muster {
                 node: *node,
                 devices: bind.devices,
             });
+        }
+        if !plan.unchanged && self.reports {
+            decided.holds = Some(self.holds(&plan.reservations));
         }
         decided.evictions = plan.evictions.iter().filter_map(eviction::read).collect();
         if self.reports {

@@ -1,6 +1,7 @@
 //! The seam between simulated time and whoever decides: the production scheduler, or one of the
 //! reference schedulers it is compared with.
 
+use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::report::PlacementReport;
 
@@ -27,6 +28,17 @@ pub(crate) struct Evict {
     pub(crate) message: String,
 }
 
+/// Room that is held for a member, or planned for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) gang: GangIx,
+    pub(crate) member: usize,
+    pub(crate) node: NodeIx,
+    pub(crate) devices: ChosenDevices,
+    /// When it will be free; none: as soon as those who are there have left.
+    pub(crate) from: Option<Timestamp>,
+}
+
 /// What a plan decided.
 #[derive(Default)]
 pub(crate) struct Decided {
@@ -34,6 +46,8 @@ pub(crate) struct Decided {
     pub(crate) evictions: Vec<Evict>,
     /// Gangs that wait and have something new to say.
     pub(crate) reports: Vec<(GangIx, PlacementReport)>,
+    /// Room that is held or planned now; none if nothing changed since the last plan.
+    pub(crate) holds: Option<Vec<Hold>>,
     /// What was left out because it would have broken an invariant.
     pub(crate) violations: Vec<String>,
     /// When to plan again even if nothing changes.

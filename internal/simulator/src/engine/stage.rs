@@ -44,6 +44,8 @@ pub(crate) struct Stage<'a> {
     owners: Vec<Owner>,
     pub(super) gangs: Vec<Gang>,
     pub(super) outcome: Outcome,
+    /// Room that is held or planned, as was last said.
+    pub(super) holds: BTreeMap<(GangIx, usize), (NodeIx, Option<Timestamp>)>,
     pub(super) now: Seconds,
 }
 
@@ -77,7 +79,7 @@ impl<'a> Stage<'a> {
                 policy: label.clone(),
                 start: scenario.start,
                 gpu_milli: account.total(),
-                nodes: hosts.len(),
+                nodes: scenario.nodes.len(),
                 first,
                 last: first,
                 queues: names.clone(),
@@ -104,6 +106,7 @@ impl<'a> Stage<'a> {
             kept_out: BTreeMap::new(),
             owners: Vec::new(),
             gangs: Vec::new(),
+            holds: BTreeMap::new(),
             now: first,
             scenario,
             options,
@@ -291,17 +294,31 @@ impl<'a> Stage<'a> {
         let at = self.gangs.len();
         let milli = gang.gpu_milli();
         self.outcome.gangs[gang.result].gpu_milli = milli;
-        for member in &mut gang.members {
+        let mut leaving = Vec::new();
+        for (place, member) in gang.members.iter_mut().enumerate() {
             let bound = member
                 .pod
                 .spec
                 .as_mut()
                 .and_then(|spec| spec.node_name.take());
-            member.pod.status = None;
+            let status = member.pod.status.take();
+            let deleted = member.pod.metadata.deletion_timestamp.take();
             let Some(node) = bound.and_then(|name| self.nodes.get(&name).copied()) else {
                 continue;
             };
+            member.since = status
+                .and_then(|status| status.start_time)
+                .map(|time| time.0);
             member.stage = Standing::Placed { node };
+            if let Some(deleted) = deleted {
+                member.stage = Standing::Leaving { node };
+                let owners = member.pod.metadata.owner_references.as_ref();
+                member.last = gang.lone && owners.is_none_or(Vec::is_empty);
+                // The timestamp is when the grace that it was given ends.
+                let until = deleted.0.as_second() - self.scenario.start.as_second();
+                let since = self.now.max(until - self.options.grace.max(0));
+                leaving.push((place, since));
+            }
             member.devices = chosen(member.pod.metadata.annotations.as_ref());
             self.account.hold(node, gang.queue, member.ask.gpu_milli);
         }
@@ -313,6 +330,9 @@ impl<'a> Stage<'a> {
             self.begin(at, job.elapsed);
         }
         self.planner.arrived(at, &self.gangs[at], self.now);
+        for (place, since) in leaving {
+            self.leave(at, place, since);
+        }
     }
 
     /// A gang became whole; `elapsed` of its work was done before.
@@ -369,10 +389,14 @@ impl<'a> Stage<'a> {
 
     fn end(&mut self, at: GangIx) {
         let placed = self.gangs[at].placed_milli();
-        self.account.work(-placed);
         let gang = &mut self.gangs[at];
         gang.ended = true;
         let queue = gang.queue;
+        if gang.whole_since.is_some() {
+            self.account.work(-placed);
+        } else {
+            self.account.stop_waiting(queue, gang.gpu_milli());
+        }
         for member in &gang.members {
             if let Standing::Placed { node } | Standing::Leaving { node } = member.stage {
                 self.account.hold(node, queue, -member.ask.gpu_milli);
@@ -420,7 +444,24 @@ impl<'a> Stage<'a> {
         let Standing::Leaving { node } = member.stage else {
             return false;
         };
+        let (pod, last) = (member.name().to_owned(), member.last);
+        let host = self.hosts[node].name.clone();
+        self.say_of(
+            at,
+            What::Gone {
+                pod: &pod,
+                node: &host,
+            },
+        );
+        if last {
+            self.end(at);
+            return true;
+        }
+        let Some(member) = self.gangs[at].members.get_mut(place) else {
+            return false;
+        };
         member.stage = Standing::Waiting;
+        member.since = None;
         member.devices.clear();
         member.generation += 1;
         if let Some(annotations) = &mut member.pod.metadata.annotations {
@@ -454,12 +495,16 @@ impl<'a> Stage<'a> {
         for evict in decided.evictions {
             self.evict(evict);
         }
+        if let Some(holds) = decided.holds {
+            self.hold(holds, &decided.starts);
+        }
         for start in decided.starts {
             let gang = &mut self.gangs[start.gang];
             let before = gang.placed_milli();
             let whole = gang.whole_since.is_some();
             let member = &mut gang.members[start.member];
             member.stage = Standing::Placed { node: start.node };
+            member.since = Some(self.maker.now(self.now));
             member.devices = start.devices;
             self.account
                 .hold(start.node, gang.queue, member.ask.gpu_milli);
@@ -496,11 +541,14 @@ impl<'a> Stage<'a> {
                 .running(at, &self.gangs[at], &members, self.now);
         }
         for (at, report) in decided.reports {
-            if self.gangs[at].whole_since.is_some() || self.gangs[at].said == Some(report.verdict) {
+            let gang = &mut self.gangs[at];
+            if gang.said == Some(report.verdict) {
                 continue;
             }
-            self.gangs[at].said = Some(report.verdict);
-            self.outcome.gangs[self.gangs[at].result].verdict = Some(report.verdict);
+            gang.said = Some(report.verdict);
+            if gang.whole_since.is_none() {
+                self.outcome.gangs[gang.result].verdict = Some(report.verdict);
+            }
             let queue = self.outcome.queues[self.gangs[at].queue].clone();
             self.say_of(
                 at,

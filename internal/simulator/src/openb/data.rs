@@ -107,11 +107,7 @@ impl<'a> Csv<'a> {
     ) -> Result<T, SimulatorError> {
         let text = row.get(column).copied().unwrap_or_default();
         text.parse().map_err(|_| SimulatorError::Value {
-            place: Place {
-                file: self.file.to_owned(),
-                number: line,
-                document: false,
-            },
+            place: Place::line(self.file, line),
             field: self.header.get(column).copied().unwrap_or_default().into(),
             value: text.to_owned(),
             wanted: "write a number".to_owned(),

@@ -1,6 +1,7 @@
 //! Input: manifests of ordinary objects, and traces. Tells formats apart and puts together what
 //! several files say; the formats themselves are in the files beside it.
 
+mod check;
 pub mod duration;
 mod objects;
 mod openb;
@@ -8,6 +9,7 @@ mod slurm;
 mod swf;
 mod table;
 mod trace;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -155,11 +157,33 @@ pub fn read(sources: &[Source<'_>], options: &ReadOptions) -> Result<Scenario, S
         scenario.notes.extend(trace.notes);
         add_queues(&mut scenario);
     }
+    note_unknown_nodes(&mut scenario);
     scenario.start = match options.start {
         Some(start) => start,
         None => starts.into_iter().min().unwrap_or_else(default_start),
     };
     Ok(scenario)
+}
+
+/// Says which nodes pods are on that are not in the input.
+fn note_unknown_nodes(scenario: &mut Scenario) {
+    let known: BTreeSet<Option<&str>> = scenario
+        .nodes
+        .iter()
+        .map(|node| node.metadata.name.as_deref())
+        .collect();
+    let mut unknown: BTreeMap<&str, usize> = BTreeMap::new();
+    let names = scenario.pods_on_nodes();
+    for name in names.filter(|name| !known.contains(&Some(*name))) {
+        *unknown.entry(name).or_insert(0) += 1;
+    }
+    let said: Vec<String> = unknown
+        .iter()
+        .map(|(name, pods)| {
+            format!("node {name} is not in the input: its {pods} pods stay there, and nothing else goes there")
+        })
+        .collect();
+    scenario.notes.extend(said);
 }
 
 /// Second 0 where nothing says when: some new year.

@@ -1,46 +1,58 @@
-//! Manifests: documents and Lists of ordinary objects, as `kubectl get -o yaml` prints them. What
-//! has ended is left out, what runs is taken over where it is, pods are put with their gangs.
+//! Manifests: documents and Lists of ordinary objects, as `kubectl get -o yaml` prints them, each
+//! read as its kind or refused with its place. What they amount to is `work`'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use resources::kinds::{PodGroup, PodGroupSpec, PyTorchJob, Queue};
-use resources::names::{ARRIVAL, DURATION, GROUP_NAME, USER, WALLTIME};
+use resources::kinds::{PodGroup, PyTorchJob, Queue};
+use resources::mapping;
 use resources::quantity::Quantity;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
 
-use super::Source;
-use super::duration::{self, Moment};
-use super::trace;
+use super::{Source, check, work};
 use crate::error::{Place, SimulatorError};
-use crate::scenario::{Job, Scenario, Seconds, Work};
+use crate::scenario::Scenario;
+use crate::settings;
 
-/// A gang's pods, when they come and go, and the job that owns them.
-type Members = (Vec<Pod>, Times, Option<(String, Key)>);
+/// What Muster's Queues are of.
+const QUEUE_VERSION: &str = "scheduling.volcano.sh/v1beta1";
+/// The kinds that say something to a scheduler, and what they are of.
+const KINDS: [(&str, &str); 8] = [
+    ("Node", "v1"),
+    ("Queue", QUEUE_VERSION),
+    ("PriorityClass", "scheduling.k8s.io/v1"),
+    ("ResourceQuota", "v1"),
+    ("PodGroup", "scheduling.volcano.sh/v1beta1"),
+    ("Pod", "v1"),
+    ("PyTorchJob", "kubeflow.org/v1"),
+    ("Job", "batch/v1"),
+];
 
-type Key = (String, String);
+/// Namespace and name.
+pub(super) type Key = (String, String);
 
 /// Everything that the documents hold, by kind.
 #[derive(Default)]
-struct Found {
-    groups: BTreeMap<Key, (PodGroup, Place)>,
-    pods: Vec<(Pod, Place)>,
-    training: Vec<(PyTorchJob, Place)>,
-    batch: Vec<(BatchJob, Place)>,
+pub(super) struct Found {
+    pub(super) groups: BTreeMap<Key, (PodGroup, Place)>,
+    pub(super) pods: Vec<(Pod, Place)>,
+    pub(super) training: Vec<(PyTorchJob, Place)>,
+    pub(super) batch: Vec<(BatchJob, Place)>,
     ignored: BTreeMap<String, usize>,
-}
-
-/// What an object's annotations say of its time.
-#[derive(Clone, Copy, Default)]
-struct Times {
-    arrival: Option<Moment>,
-    duration: Option<Seconds>,
-    walltime: Option<Seconds>,
+    /// What makes gangs wait for ever.
+    hopeless: Vec<String>,
+    /// Others' queues.
+    foreign: Vec<(Value, Place)>,
+    /// Every object by kind, namespace and name, with where it stands.
+    seen: BTreeMap<(String, Key), Place>,
+    /// Annotations of Muster's that it does not know, and who has them first.
+    unknown: BTreeMap<String, String>,
 }
 
 /// Reads all documents into the scenario. Says when second 0 is, where the objects tell.
@@ -52,11 +64,7 @@ pub(super) fn read(
     let mut found = Found::default();
     for source in sources {
         for (at, document) in serde_norway::Deserializer::from_str(source.text).enumerate() {
-            let place = Place {
-                file: source.file.to_owned(),
-                number: at + 1,
-                document: true,
-            };
+            let place = Place::document(source.file, at + 1);
             let value = Value::deserialize(document).map_err(|error| SimulatorError::Form {
                 place: place.clone(),
                 what: format!("it is not YAML: {error}"),
@@ -70,7 +78,38 @@ pub(super) fn read(
             "{count} of kind {kind} say nothing to a scheduler and are left out"
         ));
     }
-    assemble(found, start, scenario)
+    add_foreign(&mut found, scenario)?;
+    scenario.notes.append(&mut found.hopeless);
+    for (name, whose) in &found.unknown {
+        scenario.notes.push(format!(
+            "annotation {name} of {whose} means nothing here: is it misspelt?"
+        ));
+    }
+    work::assemble(found, start, scenario)
+}
+
+/// Others' queues in Muster's words, and what of them has none.
+fn add_foreign(found: &mut Found, scenario: &mut Scenario) -> Result<(), SimulatorError> {
+    let (objects, places): (Vec<Value>, Vec<Place>) =
+        std::mem::take(&mut found.foreign).into_iter().unzip();
+    let mapped = mapping::queues(&objects).map_err(|error| {
+        let mut all = objects.iter().zip(&places);
+        let own = all.find(|(object, _)| mapping::name_of(object) == error.object);
+        let first = Place::document("queues", 1);
+        SimulatorError::Value {
+            place: own.map_or(first, |(_, place)| place.clone()),
+            field: format!("{}, {}", error.object, error.key),
+            value: error.value,
+            wanted: error.wanted,
+        }
+    })?;
+    if !mapped.levels.is_empty() && scenario.settings.topology.is_none() {
+        scenario.settings.topology = Some(mapped.levels);
+    }
+    scenario.queues.extend(mapped.queues);
+    let words = mapped.warnings.iter().map(ToString::to_string);
+    scenario.notes.extend(words);
+    Ok(())
 }
 
 fn take(
@@ -80,6 +119,18 @@ fn take(
     found: &mut Found,
 ) -> Result<(), SimulatorError> {
     if value.is_null() {
+        return Ok(());
+    }
+    let queue = value["kind"] == "Queue";
+    if mapping::takes(&value) && !queue {
+        let namespace = value["metadata"]["namespace"].as_str().unwrap_or_default();
+        let named = value["metadata"]["name"].as_str().unwrap_or_default();
+        let id = (
+            mapping::name_of(&value),
+            (namespace.to_owned(), String::new()),
+        );
+        once(id, named, place, found)?;
+        found.foreign.push((value, place.clone()));
         return Ok(());
     }
     let Some(kind) = value["kind"].as_str().map(str::to_owned) else {
@@ -93,25 +144,51 @@ fn take(
         && let Some(Value::Array(items)) = value.get_mut("items").map(Value::take)
     {
         let one = kind.trim_end_matches("List");
-        for mut item in items {
+        for (at, mut item) in items.into_iter().enumerate() {
             // `kubectl get --raw` leaves the kind of items out.
             if item["kind"].is_null() && !one.is_empty() {
                 item["kind"] = Value::from(one);
                 item["apiVersion"] = value["apiVersion"].clone();
             }
-            take(item, place, scenario, found)?;
+            let place = Place {
+                item: u32::try_from(at + 1).ok().and_then(NonZeroU32::new),
+                ..place.clone()
+            };
+            take(item, &place, scenario, found)?;
         }
         return Ok(());
     }
+    if kind == settings::KIND {
+        return set(&value, place, scenario, found);
+    }
     quantities(&value, "", place)?;
     if value["apiVersion"].is_null() {
-        value["apiVersion"] = Value::from("v1");
+        let known = KINDS.iter().find(|(name, _)| *name == kind);
+        value["apiVersion"] = Value::from(known.map_or("v1", |(_, version)| *version));
+    }
+    if KINDS.iter().any(|(name, _)| *name == kind) {
+        note(&kind, &value, place, found)?;
     }
     match kind.as_str() {
         "Node" => scenario.nodes.push(typed::<Node>(value, place)?),
-        "Queue" => scenario
-            .queues
-            .push(typed::<Queue>(with_spec(value), place)?),
+        "Queue" => {
+            let group = value["apiVersion"].as_str().unwrap_or_default();
+            if group != QUEUE_VERSION {
+                return Err(SimulatorError::Value {
+                    place: place.clone(),
+                    field: "apiVersion of a Queue".to_owned(),
+                    value: group.to_owned(),
+                    wanted: format!("queues are of {QUEUE_VERSION}"),
+                });
+            }
+            scenario
+                .queues
+                .push(typed::<Queue>(with_spec(value.clone()), place)?);
+            // The kind is Muster's own; only what has no effect is said.
+            let mapped = mapping::queues(&[value]).unwrap_or_default();
+            let words = mapped.warnings.iter().map(ToString::to_string);
+            scenario.notes.extend(words);
+        }
         "PriorityClass" => scenario
             .priority_classes
             .push(typed::<PriorityClass>(value, place)?),
@@ -134,6 +211,64 @@ fn take(
         _ => *found.ignored.entry(kind).or_insert(0) += 1,
     }
     Ok(())
+}
+
+/// How the scheduler is set up; said once.
+fn set(
+    value: &Value,
+    place: &Place,
+    scenario: &mut Scenario,
+    found: &mut Found,
+) -> Result<(), SimulatorError> {
+    let id = (settings::KIND.to_owned(), Key::default());
+    once(id, "", place, found)?;
+    let read = settings::Settings::read(value).map_err(|wrong| SimulatorError::Value {
+        place: place.clone(),
+        field: format!("{}, {}", settings::KIND, wrong.field),
+        value: wrong.value,
+        wanted: wrong.wanted,
+    })?;
+    let before = std::mem::take(&mut scenario.settings);
+    scenario.settings = before.or(read);
+    Ok(())
+}
+
+/// Takes note of an object: each comes once, and says of Muster's words only what can be read.
+fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(), SimulatorError> {
+    let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
+    let name = text("name").to_owned();
+    let namespaced = !["Node", "Queue", "PriorityClass"].contains(&kind);
+    let namespace = match text("namespace") {
+        "" if namespaced => "default".to_owned(),
+        given if namespaced => given.to_owned(),
+        _ => String::new(),
+    };
+    let doubts = check::annotations(kind, value, place)?;
+    for unknown in doubts.unknown {
+        let whose = format!("{kind} {name}");
+        found.unknown.entry(unknown).or_insert(whose);
+    }
+    found.hopeless.extend(doubts.hopeless);
+    let id = (kind.to_owned(), (namespace, name.clone()));
+    once(id, &name, place, found)
+}
+
+fn once(
+    id: (String, Key),
+    name: &str,
+    place: &Place,
+    found: &mut Found,
+) -> Result<(), SimulatorError> {
+    let kind = id.0.clone();
+    match found.seen.insert(id, place.clone()) {
+        None => Ok(()),
+        Some(first) => Err(SimulatorError::Value {
+            place: place.clone(),
+            field: "metadata.name".to_owned(),
+            value: name.to_owned(),
+            wanted: format!("there is one {kind} of a name, and {first} has this one already"),
+        }),
+    }
 }
 
 fn with_spec(mut value: Value) -> Value {
@@ -218,297 +353,10 @@ fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorE
     Ok(())
 }
 
-fn key(meta: &ObjectMeta) -> Key {
+pub(super) fn key(meta: &ObjectMeta) -> Key {
     let namespace = meta
         .namespace
         .clone()
         .unwrap_or_else(|| "default".to_owned());
     (namespace, meta.name.clone().unwrap_or_default())
-}
-
-fn annotation<'a>(meta: &'a ObjectMeta, name: &str) -> Option<&'a String> {
-    meta.annotations.as_ref().and_then(|map| map.get(name))
-}
-
-impl Times {
-    fn read(meta: &ObjectMeta, place: &Place) -> Result<Times, SimulatorError> {
-        let wrong = |name: &str, wanted: &str| SimulatorError::Value {
-            place: place.clone(),
-            field: format!(
-                "metadata.annotations[{name}] of {}",
-                meta.name.as_deref().unwrap_or_default()
-            ),
-            value: annotation(meta, name).cloned().unwrap_or_default(),
-            wanted: wanted.to_owned(),
-        };
-        let span = |name: &str| {
-            let text = annotation(meta, name);
-            text.map(|text| duration::seconds(text).map_err(|()| wrong(name, duration::SPAN)))
-                .transpose()
-        };
-        let arrival = annotation(meta, ARRIVAL)
-            .map(|text| trace::arrival(text).map_err(|()| wrong(ARRIVAL, duration::MOMENT)))
-            .transpose()?;
-        Ok(Times {
-            arrival,
-            duration: span(DURATION)?,
-            walltime: span(WALLTIME)?,
-        })
-    }
-
-    fn or(self, other: Times) -> Times {
-        Times {
-            arrival: self.arrival.or(other.arrival),
-            duration: self.duration.or(other.duration),
-            walltime: self.walltime.or(other.walltime),
-        }
-    }
-}
-
-fn user(meta: &ObjectMeta) -> Option<String> {
-    annotation(meta, USER)
-        .or_else(|| meta.labels.as_ref()?.get(USER))
-        .cloned()
-}
-
-/// The jobs in the input that made this, so that it is not made a second time.
-fn owner(meta: &ObjectMeta) -> Option<(String, Key)> {
-    let owners = meta.owner_references.iter().flatten();
-    let owner = owners
-        .into_iter()
-        .find(|owner| matches!(owner.kind.as_str(), "Job" | "PyTorchJob"))?;
-    Some((owner.kind.clone(), (key(meta).0, owner.name.clone())))
-}
-
-fn ended(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// A job before second 0 is known.
-struct Draft {
-    job: Job,
-    arrival: Option<Moment>,
-    /// Since when it runs.
-    since: Option<Timestamp>,
-}
-
-fn assemble(
-    found: Found,
-    start: Option<Timestamp>,
-    scenario: &mut Scenario,
-) -> Result<Option<Timestamp>, SimulatorError> {
-    let mut owners: BTreeMap<(String, Key), Times> = BTreeMap::new();
-    for (job, place) in &found.training {
-        owners.insert(
-            ("PyTorchJob".to_owned(), key(&job.metadata)),
-            Times::read(&job.metadata, place)?,
-        );
-    }
-    for (job, place) in &found.batch {
-        owners.insert(
-            ("Job".to_owned(), key(&job.metadata)),
-            Times::read(&job.metadata, place)?,
-        );
-    }
-    let mut latest: Option<Timestamp> = None;
-    let mut made: BTreeSet<(String, Key)> = BTreeSet::new();
-    let mut gangs: BTreeMap<Key, Members> = BTreeMap::new();
-    let mut drafts: Vec<Draft> = Vec::new();
-    let mut over = 0;
-    for (pod, place) in found.pods {
-        let created = pod.metadata.creation_timestamp.as_ref().map(|time| time.0);
-        let since = pod
-            .status
-            .as_ref()
-            .and_then(|status| status.start_time.as_ref())
-            .map(|time| time.0);
-        latest = latest.max(created).max(since);
-        let owned = owner(&pod.metadata);
-        made.extend(owned.clone());
-        if ended(&pod) {
-            over += 1;
-            continue;
-        }
-        let times = Times::read(&pod.metadata, &place)?;
-        if let Some(group) = annotation(&pod.metadata, GROUP_NAME).filter(|group| !group.is_empty())
-        {
-            let key = (key(&pod.metadata).0, group.clone());
-            let gang = gangs.entry(key).or_default();
-            gang.1 = gang.1.or(times);
-            gang.2 = gang.2.take().or(owned);
-            gang.0.push(pod);
-            continue;
-        }
-        let times = times.or(owned
-            .and_then(|owner| owners.get(&owner))
-            .copied()
-            .unwrap_or_default());
-        drafts.push(draft(None, vec![pod], times));
-    }
-    let mut groups = found.groups;
-    for (key, (pods, times, owned)) in gangs {
-        let from_owner = |owned: Option<(String, Key)>| {
-            owned
-                .and_then(|owner| owners.get(&owner))
-                .copied()
-                .unwrap_or_default()
-        };
-        match groups.remove(&key) {
-            Some((group, place)) => {
-                let own = Times::read(&group.metadata, &place)?;
-                let owned = owned.or_else(|| owner(&group.metadata));
-                drafts.push(draft(
-                    Some(group),
-                    pods,
-                    own.or(times).or(from_owner(owned)),
-                ));
-            }
-            None => {
-                scenario.notes.push(format!(
-                    "PodGroup {}/{} is not in the input; its {} pods are taken as a gang of all of them",
-                    key.0, key.1, pods.len()
-                ));
-                let mut group = PodGroup::new(
-                    &key.1,
-                    PodGroupSpec {
-                        min_member: Some(i32::try_from(pods.len()).unwrap_or(i32::MAX)),
-                        ..PodGroupSpec::default()
-                    },
-                );
-                group.metadata.namespace = Some(key.0);
-                drafts.push(draft(Some(group), pods, times.or(from_owner(owned))));
-            }
-        }
-    }
-    let jobs_named: BTreeSet<Key> = found
-        .training
-        .iter()
-        .map(|(job, _)| key(&job.metadata))
-        .collect();
-    for (name, (group, place)) in groups {
-        // What a job of the input will make itself, or what has ended, is not a gang to wait for.
-        let done = group.status.as_ref().and_then(|status| status.phase)
-            == Some(resources::kinds::PodGroupPhase::Completed);
-        if !done && !jobs_named.contains(&name) && owner(&group.metadata).is_none() {
-            let times = Times::read(&group.metadata, &place)?;
-            drafts.push(draft(Some(group), Vec::new(), times));
-        }
-    }
-    for (job, place) in found.training {
-        let id = ("PyTorchJob".to_owned(), key(&job.metadata));
-        if !made.contains(&id) && !workloads::pytorch::is_finished(&job) {
-            let mut times = Times::read(&job.metadata, &place)?;
-            times.walltime = times
-                .walltime
-                .or(job.spec.run_policy.active_deadline_seconds);
-            let meta = job.metadata.clone();
-            drafts.push(of_job(&meta, times, Work::PyTorch(Box::new(job))));
-        }
-    }
-    for (job, place) in found.batch {
-        let id = ("Job".to_owned(), key(&job.metadata));
-        let finished = job
-            .status
-            .as_ref()
-            .is_some_and(|status| status.completion_time.is_some());
-        if !made.contains(&id) && !finished {
-            let mut times = Times::read(&job.metadata, &place)?;
-            let spec = job.spec.as_ref();
-            if let Some(template) = spec.and_then(|spec| spec.template.metadata.as_ref()) {
-                times = times.or(Times {
-                    arrival: None,
-                    ..Times::read(template, &place)?
-                });
-            }
-            times.walltime = times
-                .walltime
-                .or(spec.and_then(|spec| spec.active_deadline_seconds));
-            let meta = job.metadata.clone();
-            drafts.push(of_job(&meta, times, Work::Batch(Box::new(job))));
-        }
-    }
-    if over > 0 {
-        scenario
-            .notes
-            .push(format!("{over} pods have ended and are left out"));
-    }
-    Ok(settle(drafts, start, latest, scenario))
-}
-
-fn draft(group: Option<PodGroup>, pods: Vec<Pod>, times: Times) -> Draft {
-    let meta = group
-        .as_ref()
-        .map(|group| &group.metadata)
-        .or(pods.first().map(|pod| &pod.metadata));
-    let meta = meta.cloned().unwrap_or_default();
-    let users = group
-        .iter()
-        .map(|group| &group.metadata)
-        .chain(pods.iter().map(|pod| &pod.metadata));
-    let user = users.into_iter().find_map(user);
-    let since = pods
-        .iter()
-        .filter_map(|pod| pod.status.as_ref()?.start_time.as_ref())
-        .map(|time| time.0)
-        .max();
-    let work = Work::Pods(group.map(Box::new), pods);
-    Draft {
-        job: Job {
-            user,
-            ..of_job(&meta, times, work).job
-        },
-        arrival: times.arrival,
-        since,
-    }
-}
-
-fn of_job(meta: &ObjectMeta, times: Times, work: Work) -> Draft {
-    let (namespace, name) = key(meta);
-    let job = Job {
-        namespace,
-        name,
-        user: user(meta),
-        duration: times.duration,
-        walltime: times.walltime,
-        work,
-        ..Job::default()
-    };
-    Draft {
-        job,
-        arrival: times.arrival,
-        since: None,
-    }
-}
-
-/// Sets arrivals beside second 0: the first arrival that is a time, else the last thing that
-/// happened in the cluster the objects are from.
-fn settle(
-    drafts: Vec<Draft>,
-    start: Option<Timestamp>,
-    latest: Option<Timestamp>,
-    scenario: &mut Scenario,
-) -> Option<Timestamp> {
-    let times = drafts.iter().filter_map(|draft| match draft.arrival {
-        Some(Moment::Time(time)) => Some(time),
-        _ => None,
-    });
-    let said = start.or_else(|| times.min()).or(latest);
-    let zero = said.unwrap_or_else(super::default_start);
-    for draft in drafts {
-        let mut job = draft.job;
-        job.arrival = match draft.arrival {
-            Some(Moment::Time(time)) => (time.as_second() - zero.as_second()).max(0),
-            Some(Moment::Second(second)) => second.max(0),
-            None => 0,
-        };
-        job.elapsed = draft
-            .since
-            .map_or(0, |since| (zero.as_second() - since.as_second()).max(0));
-        scenario.jobs.push(job);
-    }
-    said
 }

@@ -48,11 +48,7 @@ pub(crate) fn swf(file: &str, text: &str, packing: Packing) -> Result<Trace, Sim
         if line.is_empty() {
             continue;
         }
-        let place = || Place {
-            file: file.to_owned(),
-            number,
-            document: false,
-        };
+        let place = || Place::line(file, number);
         let words: Vec<&str> = line.split_whitespace().collect();
         if words.len() != FIELDS.len() {
             return Err(SimulatorError::Form {

@@ -60,11 +60,7 @@ impl<'a> Table<'a> {
             .collect();
         let mut lines = Vec::new();
         for (number, line) in numbered.filter(|(_, line)| !line.trim().is_empty()) {
-            let place = || Place {
-                file: file.to_owned(),
-                number,
-                document: false,
-            };
+            let place = || Place::line(file, number);
             let mut values = split_line(line, separator).ok_or_else(|| SimulatorError::Form {
                 place: place(),
                 what: "a quoted value does not end".to_owned(),
@@ -163,11 +159,7 @@ impl<'a> Row<'a> {
     }
 
     pub(crate) fn place(&self) -> Place {
-        Place {
-            file: self.table.file.to_owned(),
-            number: self.number,
-            document: false,
-        }
+        Place::line(self.table.file, self.number)
     }
 
     /// A whole number that is not negative; `12.0` counts as one.

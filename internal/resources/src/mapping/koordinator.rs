@@ -1,0 +1,89 @@
+//! Koordinator's ElasticQuota.
+
+use serde_json::Value;
+
+use super::{Draft, Fields, List, MappingError, Warning, name_of};
+use crate::names::{LENDING_LIMIT, SURPLUS_WEIGHT};
+use crate::quantity::Quantity;
+
+/// What its labels and annotations begin with.
+const PREFIX: &str = "quota.scheduling.koordinator.sh/";
+/// The root of every tree, which nobody writes down.
+const ROOT: &str = "koordinator-root-quota";
+/// What it writes itself, to show how it is doing.
+const SHOWN: [&str; 8] = [
+    "runtime",
+    "request",
+    "child-request",
+    "non-preemptible-request",
+    "non-preemptible-used",
+    "allocated",
+    "is-parent",
+    "unschedulable-resource",
+];
+
+pub(super) fn read(
+    object: &Value,
+    drafts: &mut Vec<Draft>,
+    warnings: &mut Vec<Warning>,
+) -> Result<(), MappingError> {
+    let name = name_of(object);
+    let spec = Fields::of(&name, "spec", &object["spec"]);
+    let labels = Fields::of(&name, "metadata.labels", &object["metadata"]["labels"]);
+    let notes = &object["metadata"]["annotations"];
+    let notes = Fields::of(&name, "metadata.annotations", notes);
+    let key = |key: &str| format!("{PREFIX}{key}");
+    let mut draft = Draft {
+        name: object["metadata"]["name"]
+            .as_str()
+            .unwrap_or_default()
+            .to_owned(),
+        parent: labels
+            .word(&key("parent"))
+            .filter(|parent| *parent != ROOT)
+            .map(str::to_owned),
+        deserved: Some(spec.list("min")?),
+        capability: spec.list("max")?,
+        ..Draft::default()
+    };
+    let weight = key("shared-weight");
+    let shared: List = match notes.text(&weight) {
+        None => draft.capability.clone(),
+        Some(text) => {
+            let wrong = || {
+                let wanted = r#"JSON of resource to quantity, as {"cpu": "10"}"#;
+                notes.wrong(&weight, text.clone(), wanted.to_owned())
+            };
+            let map: serde_json::Map<String, Value> =
+                serde_json::from_str(&text).map_err(|_| wrong())?;
+            let entries = map.iter().map(|(name, value)| {
+                let text = value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned);
+                Some((name.clone(), text.parse::<Quantity>().ok()?))
+            });
+            entries.collect::<Option<List>>().ok_or_else(wrong)?
+        }
+    };
+    draft.annotate(SURPLUS_WEIGHT, &shared);
+    let lends = [("true", true), ("false", false)];
+    if labels.one_of(&key("allow-lent-resource"), &lends)? == Some(false) {
+        let nothing = |name: &String| (name.clone(), Quantity::default());
+        let names = draft.deserved.iter().flat_map(List::keys);
+        let none: List = names.map(nothing).collect();
+        draft.annotate(LENDING_LIMIT, &none);
+    }
+    for shown in SHOWN {
+        labels.get(&key(shown));
+        notes.get(&key(shown));
+    }
+    spec.rest(warnings);
+    let mut own = Vec::new();
+    labels.rest(&mut own);
+    notes.rest(&mut own);
+    // Others' labels are none of ours.
+    own.retain(|warning| warning.key.contains(PREFIX));
+    warnings.append(&mut own);
+    drafts.push(draft);
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! Owns how others' queues are said in Muster's: Kueue's ClusterQueues, Cohorts and ResourceFlavors,
+//! YuniKorn's queue configuration, Koordinator's ElasticQuotas, and what of Volcano's Queue has no
+//! effect here. Pure; nothing is left out silently: each key without a counterpart is named.
+//!
+//! | theirs | here |
+//! |---|---|
+//! | Volcano Queue | the same kind; `guaranteed` is `guarantee.resource` |
+//! | Kueue ClusterQueue; Cohort | a Queue; a Queue that others have as `parent` |
+//! | Kueue `nominalQuota` | `deserved`: its own of a ClusterQueue, a Cohort's with all below it |
+//! | Kueue: a root cohort, or a ClusterQueue without one | `capability` too: there is nobody to borrow from |
+//! | Kueue `borrowingLimit`, `lendingLimit` | `muster.io/borrowing-limit`, `muster.io/lending-limit` |
+//! | Kueue `fairSharing.weight` | `muster.io/surplus-weight` |
+//! | Kueue `preemption`; `fairSharing` of its Configuration | `muster.io/preemption`: `withinQueue`, `reclaim`, `borrow`; `fair` |
+//! | Kueue `stopPolicy` Hold, HoldAndDrain | state Closing, Closed |
+//! | Kueue flavors of one resource | added up, and said so |
+//! | YuniKorn queue | a Queue named by its path, as `root.a.b` |
+//! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
+//! | YuniKorn limits for user `*`, group `*` | `muster.io/user-limit`, `muster.io/team-limit` |
+//! | YuniKorn `application.sort.policy` | `muster.io/policy`: fifo with priorities is the default, else `fifo`; `fair` |
+//! | YuniKorn `priority.offset`; `preemption.policy: disabled` | `priority`; `reclaimable: false`, and evicts nobody |
+//! | Koordinator `min`, `max`, parent | `deserved`, `capability`, `parent` |
+//! | Koordinator shared-weight (`max` unless given) | `muster.io/surplus-weight` |
+//! | Koordinator `allow-lent-resource: "false"` | `muster.io/lending-limit` of 0: kept free for it |
+//!
+//! Resources that none of them speaks of are deserved in plenty, as their owners count none there.
+
+mod fields;
+mod koordinator;
+mod kueue;
+mod volcano;
+mod yunikorn;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::kinds::{Queue, QueueSpec};
+use crate::quantity::Quantity;
+use fields::Fields;
+
+/// Amounts by resource.
+pub(crate) type List = BTreeMap<String, Quantity>;
+
+/// Resources that pods always or nearly always ask for,
+/// each with more of it than a cluster has.
+const USUAL: [(&str, i64); 3] = [
+    ("cpu", 100_000_000),
+    ("memory", 1 << 50),
+    ("pods", 100_000_000),
+];
+
+/// What others' objects amount to.
+#[derive(Clone, Debug, Default)]
+pub struct Mapped {
+    /// The queues, parents before what is below them.
+    pub queues: Vec<Queue>,
+    /// Node label keys of Kueue's Topology, widest first; empty where there is none.
+    pub levels: Vec<String>,
+    /// What has no counterpart, or another meaning.
+    pub warnings: Vec<Warning>,
+}
+
+/// One key that is not as it was.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Warning {
+    /// The object, as kind and name.
+    pub object: String,
+    /// The key's path in it.
+    pub key: String,
+    /// What becomes of it.
+    pub why: String,
+}
+
+impl std::fmt::Display for Warning {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}: {}", self.object, self.key, self.why)
+    }
+}
+
+/// A value that can't be read.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{object}: {key}: {value:?} is not right: {wanted}")]
+pub struct MappingError {
+    /// The object, as kind and name.
+    pub object: String,
+    /// The key's path in it.
+    pub key: String,
+    /// What stands there.
+    pub value: String,
+    /// What would be right.
+    pub wanted: String,
+}
+
+/// Is this an object that [`queues`] takes?
+#[must_use]
+pub fn takes(object: &Value) -> bool {
+    Sort::of(object).is_some()
+}
+
+/// What an object is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sort {
+    Volcano,
+    ClusterQueue,
+    Cohort,
+    Flavor,
+    KueueConfiguration,
+    KueueTopology,
+    YuniKorn,
+    YuniKornMap,
+    ElasticQuota,
+}
+
+impl Sort {
+    fn of(object: &Value) -> Option<Sort> {
+        let word = |key: &str| object[key].as_str().unwrap_or_default();
+        let group = word("apiVersion").split('/').next().unwrap_or_default();
+        Some(match (group, word("kind")) {
+            ("scheduling.volcano.sh", "Queue") => Sort::Volcano,
+            ("kueue.x-k8s.io", "ClusterQueue") => Sort::ClusterQueue,
+            ("kueue.x-k8s.io", "Cohort") => Sort::Cohort,
+            ("kueue.x-k8s.io", "ResourceFlavor") => Sort::Flavor,
+            ("kueue.x-k8s.io", "Topology") => Sort::KueueTopology,
+            ("config.kueue.x-k8s.io", "Configuration") => Sort::KueueConfiguration,
+            ("scheduling.sigs.k8s.io", "ElasticQuota") => Sort::ElasticQuota,
+            ("v1", "ConfigMap") if object["data"]["queues.yaml"].is_string() => Sort::YuniKornMap,
+            ("", "") if object["partitions"].is_array() => Sort::YuniKorn,
+            _ => return None,
+        })
+    }
+}
+
+/// Says the objects' queues in Muster's words. Objects that [`takes`] does not know are left out.
+///
+/// # Errors
+/// A quantity or word that can't be read.
+pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
+    let mut mapped = Mapped::default();
+    let mut kueue = kueue::Objects::default();
+    let mut foreign = Vec::new();
+    for object in objects {
+        match Sort::of(object) {
+            None => {}
+            Some(Sort::Volcano) => volcano::read(object, &mut mapped)?,
+            Some(Sort::YuniKorn) => yunikorn::read(object, &mut foreign, &mut mapped.warnings)?,
+            Some(Sort::YuniKornMap) => mapped.warnings.push(Warning {
+                object: name_of(object),
+                key: "data[queues.yaml]".to_owned(),
+                why: "is not looked into: give its text as a document of its own".to_owned(),
+            }),
+            Some(Sort::ElasticQuota) => {
+                koordinator::read(object, &mut foreign, &mut mapped.warnings)?;
+            }
+            Some(sort) => kueue.add(sort, object),
+        }
+    }
+    kueue.map(&mut foreign, &mut mapped)?;
+    plenty(&mut foreign);
+    mapped.queues.extend(parents_first(foreign));
+    Ok(mapped)
+}
+
+/// A queue before it is one of Muster's.
+#[derive(Clone, Debug, Default)]
+struct Draft {
+    name: String,
+    parent: Option<String>,
+    deserved: Option<List>,
+    capability: List,
+    weight: Option<i32>,
+    priority: Option<i32>,
+    reclaimable: Option<bool>,
+    state: Option<crate::kinds::QueueState>,
+    annotations: BTreeMap<String, String>,
+}
+
+impl Draft {
+    fn annotate(&mut self, name: &str, list: &List) {
+        if !list.is_empty() {
+            let map: BTreeMap<&String, String> =
+                list.iter().map(|(key, n)| (key, n.to_string())).collect();
+            let text = serde_json::to_string(&map).unwrap_or_default();
+            self.annotations.insert(name.to_owned(), text);
+        }
+    }
+
+    fn queue(self) -> Queue {
+        let list = |list: &List| {
+            let entries = list.iter().map(|(name, n)| (name.clone(), n.to_k8s()));
+            entries.collect::<BTreeMap<_, _>>()
+        };
+        let capability = list(&self.capability);
+        let mut queue = Queue::new(
+            &self.name,
+            QueueSpec {
+                weight: Some(self.weight.unwrap_or(1)),
+                parent: self.parent,
+                deserved: self.deserved.as_ref().map(list),
+                capability: (!capability.is_empty()).then_some(capability),
+                priority: self.priority,
+                reclaimable: self.reclaimable,
+                ..QueueSpec::default()
+            },
+        );
+        if !self.annotations.is_empty() {
+            queue.metadata.annotations = Some(self.annotations);
+        }
+        queue.status = self.state.map(|state| crate::kinds::QueueStatus {
+            state: Some(state),
+            ..crate::kinds::QueueStatus::default()
+        });
+        queue
+    }
+}
+
+/// A resource of which nobody speaks is not what queues are measured by.
+fn plenty(drafts: &mut [Draft]) {
+    let spoken: BTreeSet<String> = drafts
+        .iter()
+        .flat_map(|draft| draft.deserved.iter().flatten().chain(&draft.capability))
+        .map(|(name, _)| name.clone())
+        .collect();
+    for deserved in drafts
+        .iter_mut()
+        .filter_map(|draft| draft.deserved.as_mut())
+    {
+        for (name, plenty) in USUAL
+            .into_iter()
+            .filter(|(name, _)| !spoken.contains(*name))
+        {
+            deserved.insert(name.to_owned(), Quantity::from_value(plenty));
+        }
+    }
+}
+
+/// Parents before what is below them; circles last, as they are.
+fn parents_first(drafts: Vec<Draft>) -> Vec<Queue> {
+    let names: BTreeSet<String> = drafts.iter().map(|draft| draft.name.clone()).collect();
+    let mut done: BTreeSet<String> = BTreeSet::new();
+    let mut left = drafts;
+    let mut queues = Vec::new();
+    loop {
+        let (now, later): (Vec<Draft>, Vec<Draft>) = left.into_iter().partition(|draft| {
+            let parent = draft.parent.as_ref();
+            parent.is_none_or(|parent| done.contains(parent) || !names.contains(parent))
+        });
+        if now.is_empty() {
+            queues.extend(later.into_iter().map(Draft::queue));
+            return queues;
+        }
+        done.extend(now.iter().map(|draft| draft.name.clone()));
+        queues.extend(now.into_iter().map(Draft::queue));
+        left = later;
+    }
+}
+
+/// What messages call an object: kind and name.
+#[must_use]
+pub fn name_of(object: &Value) -> String {
+    let kind = object["kind"].as_str().unwrap_or("queue configuration");
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    format!("{kind} {name}").trim_end().to_owned()
+}

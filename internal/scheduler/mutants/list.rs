@@ -1,0 +1,127 @@
+//! Planted bugs: for each property of plans, one that must turn it red. A line of the source is
+//! found by what it says, so that the list is wrong, and a test says so, when the line changes.
+
+/// One bug.
+pub struct Mutant {
+    /// What it breaks.
+    pub property: &'static str,
+    /// The source, from this crate's folder.
+    pub file: &'static str,
+    /// What stands there, once.
+    pub find: &'static str,
+    /// What stands there instead.
+    pub replace: &'static str,
+    /// The test that must fail: binary and function.
+    pub test: (&'static str, &'static str),
+}
+
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        property: "all or nothing: a gang starts with its minimum or not at all",
+        file: "src/place/mod.rs",
+        find: "                self.give_room_back(&mut run, 0);
+                Attempt::Blocked(obstacle)",
+        replace: "                self.assume(key, &run.placed);
+                Attempt::Placed(run.placed, Some(obstacle))",
+        test: ("properties", SOUND),
+    },
+    Mutant {
+        property: "capacity: no node holds more than it has",
+        file: "src/fit.rs",
+        find: "None => free(ix).max(0) / amount,",
+        replace: "None => (free(ix).max(0) + amount - 1) / amount,",
+        test: ("properties", SOUND),
+    },
+    Mutant {
+        property: "quota: no queue goes beyond its bounds",
+        file: "src/queue/limits.rs",
+        find: "let times = bound.leaves().max(0) / (*asked).max(1);",
+        replace: "let times = bound.leaves().max(0) / (*asked).max(1) + 1;",
+        test: (
+            "queues_properties",
+            "no_rule_is_broken_and_nothing_that_fits_waits",
+        ),
+    },
+    Mutant {
+        property: "guarantees: what is kept for a queue can be had by it",
+        file: "src/queue/rules.rs",
+        find: "guarantee.max(unlent).max(0)",
+        replace: "guarantee.max(unlent).max(0) / 2",
+        test: (
+            "queues_properties",
+            "no_rule_is_broken_and_nothing_that_fits_waits",
+        ),
+    },
+    Mutant {
+        property: "work conservation: nothing waits that fits within its rights",
+        file: "src/place/wake.rs",
+        find: "if view.gained > clock {",
+        replace: "if view.gained > clock + 1_000_000 {",
+        test: ("properties", SOUND),
+    },
+    Mutant {
+        property: "planning twice changes nothing, and says nothing new",
+        file: "src/plan.rs",
+        find: "if (gang.told == sentence && !stirred) ||",
+        replace: "if (gang.told == sentence && !stirred && sentence.is_empty()) ||",
+        test: ("properties", SOUND),
+    },
+    Mutant {
+        property: "same input, same plan, whatever the order of events",
+        file: "src/state.rs",
+        find: "let places: Vec<NodeIx> = self.node_index.values().copied().collect();",
+        replace: "let places: Vec<NodeIx> = (0..self.nodes.len()).collect();",
+        test: (
+            "topology_properties",
+            "the_order_in_which_nodes_are_told_of_decides_nothing",
+        ),
+    },
+    Mutant {
+        property: "state kept along the way equals state built from scratch",
+        file: "src/queue/account.rs",
+        find: "queue.sum.allocated.add(demand, times);",
+        replace: "queue.sum.allocated.add(demand, times.max(0));",
+        test: (
+            "queues_properties",
+            "sums_kept_along_the_way_are_those_counted_from_the_pods",
+        ),
+    },
+    Mutant {
+        property: "the smallest set: nobody can be taken out of those who are evicted",
+        file: "src/evict/search.rs",
+        find: "            if candidates.admits(self) && self.might_fit(ask) {
+                let mark = txn.len();
+                if let Some(found) = txn.attempt(self, key, now) {",
+        replace: "            if bites.is_empty() && self.might_fit(ask) {
+                let mark = txn.len();
+                if let Some(found) = txn.attempt(self, key, now) {",
+        test: ("evictions_properties", EVICTIONS),
+    },
+    Mutant {
+        property: "nothing is evicted unless the gang that it is for then starts",
+        file: "src/evict/search.rs",
+        find: "        let Some(mut placed) = placed else {
+            self.undo(txn);
+            return None;
+        };",
+        replace: "        let Some(mut placed) = placed else {
+            return (!bites.is_empty()).then_some(Found {
+                bites,
+                placed: Vec::new(),
+                places: Vec::new(),
+                txn,
+            });
+        };",
+        test: ("evictions_properties", EVICTIONS),
+    },
+    Mutant {
+        property: "evictions come to rest: whoever got in by one is not evicted in turn",
+        file: "src/evict/candidates.rs",
+        find: "Limit::Below(priority) => next.priority >= priority,",
+        replace: "Limit::Below(priority) => next.priority > priority,",
+        test: ("evictions_properties", EVICTIONS),
+    },
+];
+
+const SOUND: &str = "whatever_happens_every_plan_is_sound_and_depends_on_the_state_alone";
+const EVICTIONS: &str = "evictions_are_few_lawful_and_come_to_rest";

@@ -1,0 +1,339 @@
+//! What a node's GPUs are (product, compute capability, driver), and what a pod asks them to be, by
+//! annotation. A node counts by its least GPU: where several products are in one, all of them must
+//! do. How many GPUs, and which, is not decided here.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use resources::devices::GpuDevice;
+use resources::names::{
+    GPU_MIN_COMPUTE, GPU_MIN_DRIVER, GPU_MIN_MEMORY, GPU_MODEL, NVIDIA_COMPUTE_MAJOR,
+    NVIDIA_COMPUTE_MINOR, NVIDIA_DRIVER, NVIDIA_DRIVER_PARTS, NVIDIA_GPU_PRODUCT,
+};
+use resources::quantity::Quantity;
+
+use crate::filter::Refusal;
+
+/// A product's name as its words, in capitals: `NVIDIA A100-SXM4-80GB` and
+/// `nvidia-a100-sxm4-80gb` are the same.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Product(Vec<String>);
+
+impl Product {
+    pub(crate) fn read(text: &str) -> Option<Product> {
+        let words = text.split(|c: char| !c.is_ascii_alphanumeric());
+        let words = words.filter(|word| !word.is_empty());
+        let words: Vec<String> = words.map(str::to_ascii_uppercase).collect();
+        (!words.is_empty()).then_some(Product(words))
+    }
+
+    /// Is it what is asked for? All words of that must be among its own, in their order: a
+    /// `NVIDIA-A100-SXM4-80GB` is an `A100`, an `A100-80GB`, but no `A10`.
+    pub(crate) fn is(&self, asked: &Product) -> bool {
+        let mut words = self.0.iter();
+        asked.0.iter().all(|word| words.any(|own| own == word))
+    }
+}
+
+impl fmt::Display for Product {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0.join("-"))
+    }
+}
+
+/// Numbers with dots between them, compared number by number; zeros at the end say nothing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Version(Vec<u32>);
+
+impl Version {
+    pub(crate) fn read(text: &str) -> Option<Version> {
+        let parts = text.trim().split('.').map(|part| part.parse().ok());
+        let mut parts: Vec<u32> = parts.collect::<Option<_>>()?;
+        while parts.len() > 1 && parts.last() == Some(&0) {
+            parts.pop();
+        }
+        Some(Version(parts))
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        if parts.len() == 1 {
+            parts.push("0".to_owned());
+        }
+        f.write_str(&parts.join("."))
+    }
+}
+
+/// What a node's GPUs are, where that is known.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Kind {
+    /// Every product among them.
+    pub(crate) products: Vec<Product>,
+    /// The least compute capability.
+    compute: Option<Version>,
+    driver: Option<Version>,
+}
+
+impl Kind {
+    /// From the inventory, or, where that does not say, from the labels that NVIDIA's feature
+    /// discovery writes.
+    pub(crate) fn read(labels: &BTreeMap<String, String>, gpus: &[GpuDevice]) -> Kind {
+        let label = |name: &str| labels.get(name).map(|value| value.trim());
+        let mut products: Vec<Product> = gpus
+            .iter()
+            .filter_map(|gpu| Product::read(&gpu.model))
+            .collect();
+        if products.len() < gpus.len() || products.is_empty() {
+            products = label(NVIDIA_GPU_PRODUCT)
+                .and_then(Product::read)
+                .into_iter()
+                .collect();
+        }
+        products.sort_unstable();
+        products.dedup();
+        let least = |of: fn(&GpuDevice) -> &str| {
+            let all = gpus.iter().map(|gpu| Version::read(of(gpu)));
+            let all: Option<Vec<Version>> = all.collect();
+            all?.into_iter().min()
+        };
+        let parts = |names: &[&str]| {
+            let parts: Option<Vec<&str>> = names.iter().map(|name| label(name)).collect();
+            Version::read(&parts?.join("."))
+        };
+        Kind {
+            products,
+            compute: least(|gpu| &gpu.compute_capability)
+                .or_else(|| parts(&[NVIDIA_COMPUTE_MAJOR, NVIDIA_COMPUTE_MINOR])),
+            driver: least(|gpu| &gpu.driver)
+                .or_else(|| label(NVIDIA_DRIVER).and_then(Version::read))
+                .or_else(|| NVIDIA_DRIVER_PARTS.iter().find_map(|names| parts(names))),
+        }
+    }
+}
+
+/// What a pod asks of the GPUs that it gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Needs {
+    /// One of these products.
+    pub(crate) models: Vec<Product>,
+    /// At least so much memory on each, in MiB.
+    memory: Option<i64>,
+    compute: Option<Version>,
+    driver: Option<Version>,
+}
+
+/// Something in an annotation that cannot be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Unreadable;
+
+impl Needs {
+    /// Reads a pod's annotations.
+    pub(crate) fn read(notes: &BTreeMap<String, String>) -> Result<Needs, Unreadable> {
+        let said = |name: &str| {
+            let word = notes.get(name).map(|word| word.trim());
+            word.filter(|word| !word.is_empty())
+        };
+        let models = said(GPU_MODEL).map(|list| {
+            let all = list.split([',', '|']).map(Product::read);
+            all.collect::<Option<Vec<Product>>>().ok_or(Unreadable)
+        });
+        let mut models = models.transpose()?.unwrap_or_default();
+        models.sort_unstable();
+        models.dedup();
+        let version = |name: &str| {
+            let read = said(name).map(|text| Version::read(text).ok_or(Unreadable));
+            read.transpose()
+        };
+        Ok(Needs {
+            models,
+            memory: said(GPU_MIN_MEMORY).map(mebibytes).transpose()?,
+            compute: version(GPU_MIN_COMPUTE)?,
+            driver: version(GPU_MIN_DRIVER)?,
+        })
+    }
+
+    /// Why a node's GPUs, with so much memory each, do not do.
+    pub(crate) fn refusal(&self, kind: &Kind, memory: Option<i64>) -> Option<Refusal> {
+        let wanted = self.models.is_empty()
+            || !kind.products.is_empty()
+                && kind
+                    .products
+                    .iter()
+                    .all(|product| self.models.iter().any(|model| product.is(model)));
+        if !wanted {
+            return Some(Refusal::GpuModel);
+        }
+        let has = |has: &Option<Version>, asked: &Option<Version>| {
+            asked.is_none() || has.is_some() && has >= asked
+        };
+        if self.memory.is_some() && memory < self.memory {
+            return Some(Refusal::GpuMemory);
+        }
+        if !has(&kind.compute, &self.compute) {
+            return Some(Refusal::GpuCompute);
+        }
+        (!has(&kind.driver, &self.driver)).then_some(Refusal::GpuDriver)
+    }
+
+    /// What a node would need that was refused so, in words.
+    pub(crate) fn remedy(&self, refusal: Refusal) -> Option<String> {
+        let version = |version: &Option<Version>| version.as_ref().map(Version::to_string);
+        match refusal {
+            Refusal::GpuModel if !self.models.is_empty() => {
+                let names: Vec<String> = self.models.iter().map(Product::to_string).collect();
+                Some(format!("a node with GPUs of model {}", names.join(" or ")))
+            }
+            Refusal::GpuMemory => {
+                let mib = self.memory?;
+                Some(format!("a node whose GPUs have {mib} MiB of memory each"))
+            }
+            Refusal::GpuCompute => version(&self.compute)
+                .map(|least| format!("a node with GPUs of compute capability {least} or higher")),
+            Refusal::GpuDriver => version(&self.driver)
+                .map(|least| format!("a node with a GPU driver of version {least} or newer")),
+            _ => None,
+        }
+    }
+}
+
+/// A number of MiB, or a quantity with a suffix.
+fn mebibytes(text: &str) -> Result<i64, Unreadable> {
+    let mib = match text.parse::<i64>() {
+        Ok(mib) => mib,
+        Err(_) => {
+            let bytes = text.parse::<Quantity>().map_err(|_| Unreadable)?.value();
+            bytes.saturating_add((1 << 20) - 1) >> 20
+        }
+    };
+    Some(mib).filter(|mib| *mib > 0).ok_or(Unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(list: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let list = list.iter();
+        list.map(|(k, v)| ((*k).to_owned(), (*v).to_owned()))
+            .collect()
+    }
+
+    #[test]
+    fn a_product_is_what_its_words_say() {
+        let table = [
+            ("NVIDIA A100-SXM4-80GB", "A100", true),
+            ("NVIDIA-A100-SXM4-80GB", "a100-80gb", true),
+            ("NVIDIA-A100-SXM4-80GB", "NVIDIA A100 SXM4 80GB", true),
+            ("NVIDIA-A100-SXM4-80GB", "A10", false),
+            ("NVIDIA-A100-SXM4-40GB", "A100-80GB", false),
+            ("NVIDIA GeForce RTX 4090", "rtx-4090", true),
+            ("NVIDIA GeForce RTX 4090", "4090-rtx", false),
+            ("V100M16", "V100M32", false),
+        ];
+        for (product, asked, want) in table {
+            let [product, asked] = [product, asked].map(|text| Product::read(text).unwrap());
+            assert_eq!(product.is(&asked), want, "{product} as {asked}");
+        }
+        assert_eq!(Product::read(" - "), None);
+    }
+
+    #[test]
+    fn versions_are_compared_number_by_number() {
+        let table = [("9.0", "8.9"), ("535.104.05", "535.54.3"), ("10", "9.9")];
+        for (newer, older) in table {
+            assert!(Version::read(newer) > Version::read(older), "{newer}");
+        }
+        assert_eq!(Version::read("535.0"), Version::read("535"));
+        assert_eq!(Version::read("8.x"), None);
+        assert_eq!(Version::read(""), None);
+        assert_eq!(Version::read("9.0").unwrap().to_string(), "9.0");
+    }
+
+    #[test]
+    fn what_gpus_are_is_read_from_the_inventory_or_from_labels() {
+        let labels = map(&[
+            ("nvidia.com/gpu.product", "NVIDIA-L40S"),
+            ("nvidia.com/gpu.compute.major", "8"),
+            ("nvidia.com/gpu.compute.minor", "9"),
+            ("nvidia.com/cuda.driver.major", "535"),
+            ("nvidia.com/cuda.driver.minor", "104"),
+            ("nvidia.com/cuda.driver.rev", "05"),
+        ]);
+        let kind = Kind::read(&labels, &[]);
+        assert_eq!(kind.products, [Product::read("NVIDIA-L40S").unwrap()]);
+        assert_eq!(kind.compute, Version::read("8.9"));
+        assert_eq!(kind.driver, Version::read("535.104.5"));
+        let gpu = |model: &str, compute: &str| GpuDevice {
+            model: model.into(),
+            compute_capability: compute.into(),
+            ..GpuDevice::default()
+        };
+        let kind = Kind::read(&labels, &[gpu("H100", "9.0"), gpu("A100", "8.0")]);
+        assert_eq!(kind.products.len(), 2);
+        assert_eq!(kind.compute, Version::read("8.0"));
+        let kind = Kind::read(&labels, &[gpu("", "")]);
+        assert_eq!(kind.products, [Product::read("NVIDIA-L40S").unwrap()]);
+        assert_eq!(kind.compute, Version::read("8.9"));
+        assert_eq!(Kind::read(&map(&[]), &[]), Kind::default());
+    }
+
+    #[test]
+    fn the_first_need_that_is_not_met_is_named() {
+        let labels = map(&[
+            ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+            ("nvidia.com/gpu.compute.major", "9"),
+            ("nvidia.com/gpu.compute.minor", "0"),
+            ("nvidia.com/cuda.driver-version.full", "550.54.15"),
+        ]);
+        let kind = Kind::read(&labels, &[]);
+        let table = [
+            (vec![("muster.io/gpu-model", "A100,H100")], None),
+            (
+                vec![("muster.io/gpu-model", "A100")],
+                Some(Refusal::GpuModel),
+            ),
+            (vec![("muster.io/gpu-min-memory", "80000")], None),
+            (
+                vec![("muster.io/gpu-min-memory", "80Gi")],
+                Some(Refusal::GpuMemory),
+            ),
+            (vec![("muster.io/gpu-min-memory", "80G")], None),
+            (vec![("muster.io/gpu-min-compute", "9.0")], None),
+            (
+                vec![("muster.io/gpu-min-compute", "10.0")],
+                Some(Refusal::GpuCompute),
+            ),
+            (vec![("muster.io/gpu-min-driver", "550")], None),
+            (
+                vec![("muster.io/gpu-min-driver", "560.28")],
+                Some(Refusal::GpuDriver),
+            ),
+        ];
+        for (notes, want) in table {
+            let needs = Needs::read(&map(&notes)).unwrap();
+            assert_eq!(needs.refusal(&kind, Some(81559)), want, "{notes:?}");
+            if let Some(refusal) = want {
+                assert!(needs.remedy(refusal).is_some(), "{notes:?}");
+            }
+            let unknown = needs.refusal(&Kind::default(), None);
+            assert!(unknown.is_some(), "{notes:?} of GPUs that nobody knows");
+        }
+        assert_eq!(Needs::default().refusal(&Kind::default(), None), None);
+    }
+
+    #[test]
+    fn nonsense_is_not_passed_over() {
+        let table = [
+            ("muster.io/gpu-model", "A100,"),
+            ("muster.io/gpu-min-memory", "much"),
+            ("muster.io/gpu-min-memory", "-5"),
+            ("muster.io/gpu-min-compute", "sm_90"),
+            ("muster.io/gpu-min-driver", "new"),
+        ];
+        for note in table {
+            assert_eq!(Needs::read(&map(&[note])), Err(Unreadable), "{note:?}");
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The suites: where their cases are, what runs one, how a case went. What is right is the
+//! suites' own modules'.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use crate::{book, kai, preemption, tas, volcano};
+
+/// How a case went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// As asked.
+    Pass,
+    /// Another answer, which the suite's notes call as good or better.
+    Noted(String),
+    /// Neither.
+    Fail(String),
+}
+
+/// One case of a suite, and how it went.
+pub struct Done {
+    /// Its suite.
+    pub suite: &'static str,
+    /// Its name within all suites.
+    pub id: String,
+    /// How it went.
+    pub outcome: Outcome,
+}
+
+/// What runs a case.
+pub type Run = fn(&Value) -> Outcome;
+
+/// The suites: file, and what runs one of its cases.
+pub const SUITES: [(&str, Run); 4] = [
+    ("kai", kai::run),
+    ("kueue-tas", tas::run),
+    ("kueue-preemption", preemption::run),
+    ("volcano-allocate", volcano::run),
+];
+
+/// The cases' directory, and whether it was given by name.
+pub fn directory() -> (PathBuf, bool) {
+    match std::env::var_os("MUSTER_CONFORMANCE") {
+        Some(given) => (PathBuf::from(given), true),
+        None => {
+            let beside = "../../../shared/conformance";
+            (Path::new(env!("CARGO_MANIFEST_DIR")).join(beside), false)
+        }
+    }
+}
+
+/// A suite's cases; none where its file is missing, which is said.
+pub fn suite(directory: &Path, suite: &str) -> Vec<(String, Value)> {
+    let path = directory.join(format!("{suite}.jsonl"));
+    match std::fs::read_to_string(&path) {
+        Ok(text) => book::cases(suite, &text),
+        Err(error) => {
+            println!(
+                "skipped: {}: {error} (set MUSTER_CONFORMANCE)",
+                path.display()
+            );
+            Vec::new()
+        }
+    }
+}
+
+pub fn outcome(run: Run, case: &Value) -> Outcome {
+    catch_unwind(AssertUnwindSafe(|| run(case)))
+        .unwrap_or_else(|panic| Outcome::Fail(format!("panic: {}", words(&*panic))))
+}
+
+fn words(panic: &(dyn std::any::Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<String>()
+        .cloned()
+        .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.unwrap_or_else(|| "without words".to_owned())
+}

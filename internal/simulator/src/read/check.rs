@@ -1,0 +1,295 @@
+//! Owns what may stand in Muster's annotations: where the scheduler would leave out what it can't
+//! read, a simulation's input is refused with what would be right. Where the scheduler lets the
+//! gang wait and says why, so does the simulation, and a note says it too.
+
+use std::collections::BTreeMap;
+
+use resources::devices::{ChosenDevices, NodeInventory};
+use resources::names;
+use resources::quantity::Quantity;
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::duration;
+use super::trace;
+use crate::error::{Place, SimulatorError};
+
+/// What an annotation's value must be.
+#[derive(Clone, Copy)]
+enum Form {
+    /// JSON of resource to quantity.
+    Amounts,
+    /// A quantity, or JSON of resource to quantity.
+    Weights,
+    /// JSON of whom gangs may evict.
+    Preemption,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// JSON of what is asked of the network.
+    Topology,
+    /// JSON of sub-groups.
+    SubGroups,
+    /// A length of time.
+    Span,
+    /// Seconds or a time.
+    Moment,
+    /// A part of one, more than 0.
+    Part,
+    /// A whole number that is not negative.
+    Count,
+    /// JSON of container to resource to device ids.
+    Devices,
+    /// JSON of what a node has.
+    Inventory,
+    /// Anything.
+    Text,
+}
+
+const TRUTH: Form = Form::Word(&["true", "false"]);
+
+/// The annotations that are read, and on what kinds; empty: on work of any kind.
+const KNOWN: [(&str, &[&str], Form); 25] = [
+    (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
+    (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
+    (names::USER_LIMIT, &["Queue"], Form::Amounts),
+    (names::SURPLUS_WEIGHT, &["Queue"], Form::Weights),
+    (names::PREEMPTION, &["Queue"], Form::Preemption),
+    (
+        names::QUEUE_POLICY,
+        &["Queue"],
+        Form::Word(&["priority", "fifo", "sjf", "round-robin", "fair"]),
+    ),
+    (names::INVENTORY, &["Node"], Form::Inventory),
+    (names::LOAD, &["Node"], Form::Text),
+    (names::TOPOLOGY, &[], Form::Topology),
+    (names::SUB_GROUPS, &["PodGroup"], Form::SubGroups),
+    (names::PREEMPTIBLE, &[], TRUTH),
+    (names::MOVABLE, &[], TRUTH),
+    (names::WALLTIME, &[], Form::Span),
+    (names::MIN_RUNTIME, &[], Form::Span),
+    (names::DURATION, &[], Form::Span),
+    (names::ARRIVAL, &[], Form::Moment),
+    (names::RANK, &["Pod"], Form::Count),
+    (names::GPU_FRACTION, &["Pod"], Form::Part),
+    (names::GPU_MEMORY, &["Pod"], Form::Count),
+    (names::GPU_COUNT, &["Pod"], Form::Count),
+    (names::DEVICES, &["Pod"], Form::Devices),
+    (names::SUB_GROUP, &["Pod"], Form::Text),
+    (names::USER, &[], Form::Text),
+    (names::TEAM, &[], Form::Text),
+    (names::TEAM_LIMIT, &["Queue"], Form::Amounts),
+];
+/// What controllers and clients write for themselves.
+const OTHERS: [&str; 2] = [names::RENDEZVOUS_PORT, names::RESTARTS];
+/// What Muster's own words begin with.
+const OURS: &str = "muster.io/";
+
+/// What is not as it should be, and no reason to refuse the input.
+#[derive(Default)]
+pub(super) struct Doubts {
+    /// Annotations of Muster's that mean nothing on this kind.
+    pub(super) unknown: Vec<String>,
+    /// What makes a gang wait for ever, in sentences.
+    pub(super) hopeless: Vec<String>,
+}
+
+/// Reads an object's annotations.
+pub(super) fn annotations(
+    kind: &str,
+    value: &Value,
+    place: &Place,
+) -> Result<Doubts, SimulatorError> {
+    let mut doubts = Doubts::default();
+    let Some(map) = value["metadata"]["annotations"].as_object() else {
+        return Ok(doubts);
+    };
+    let work = !["Node", "Queue", "PriorityClass", "ResourceQuota"].contains(&kind);
+    for (name, text) in map.iter().filter(|(name, _)| name.starts_with(OURS)) {
+        let wrong = |wanted: String| SimulatorError::Value {
+            place: place.clone(),
+            field: format!(
+                "metadata.annotations[{name}] of {kind} {}",
+                value["metadata"]["name"].as_str().unwrap_or_default()
+            ),
+            value: text
+                .as_str()
+                .map_or_else(|| text.to_string(), str::to_owned),
+            wanted,
+        };
+        let Some(text) = text.as_str() else {
+            return Err(wrong("an annotation is text: put it in quotes".to_owned()));
+        };
+        let known = KNOWN.iter().find(|(known, kinds, _)| {
+            *known == name && (kinds.contains(&kind) || (kinds.is_empty() && work))
+        });
+        let read = known.map(|(_, _, form)| (form, form.read(text)));
+        match read {
+            Some((_, Ok(()))) => {}
+            Some((Form::Topology | Form::SubGroups, Err(wanted)))
+                if serde_json::from_str::<Value>(text).is_ok() =>
+            {
+                doubts.hopeless.push(wrong(wanted).to_string());
+            }
+            Some((_, Err(wanted))) => return Err(wrong(wanted)),
+            None if OTHERS.contains(&name.as_str()) => {}
+            None => doubts.unknown.push(name.clone()),
+        }
+    }
+    Ok(doubts)
+}
+
+impl Form {
+    /// Can this be read? An error says what would be right.
+    fn read(self, text: &str) -> Result<(), String> {
+        let text = text.trim();
+        let good = match self {
+            Form::Text => true,
+            Form::Word(words) => words.contains(&text),
+            Form::Span => duration::seconds(text).is_ok(),
+            Form::Moment => trace::arrival(text).is_ok(),
+            Form::Part => text
+                .parse::<f64>()
+                .is_ok_and(|part| part > 0.0 && part <= 1.0),
+            Form::Count => text.parse::<u64>().is_ok(),
+            Form::Amounts => amounts(text),
+            Form::Weights => text.parse::<Quantity>().is_ok() || amounts(text),
+            Form::Preemption => return json::<Preemption>(text, self),
+            Form::Topology => return json::<Topology>(text, self),
+            Form::SubGroups => return json::<Vec<SubGroup>>(text, self),
+            Form::Devices => return json::<ChosenDevices>(text, self),
+            Form::Inventory => return json::<NodeInventory>(text, self),
+        };
+        if good { Ok(()) } else { Err(self.wanted()) }
+    }
+
+    fn wanted(self) -> String {
+        match self {
+            Form::Text => "a word".to_owned(),
+            Form::Word(words) => format!("one of {}", words.join(", ")),
+            Form::Span => duration::SPAN.to_owned(),
+            Form::Moment => duration::MOMENT.to_owned(),
+            Form::Part => "a part of one GPU, as 0.5".to_owned(),
+            Form::Count => "a whole number from 0 up".to_owned(),
+            Form::Amounts => {
+                r#"JSON of resource to quantity, as {"nvidia.com/gpu": "8"}"#.to_owned()
+            }
+            Form::Weights => {
+                r#"a weight, as 2, or JSON of resource to weight, as {"cpu": "1"}"#.to_owned()
+            }
+            Form::Preemption => concat!(
+                r#"JSON, as {"withinQueue": "LowerPriority|LowerOrNewerEqualPriority|Never", "#,
+                r#""reclaim": "Any|LowerPriority|Never", "borrow": {"policy": "LowerPriority|Never", "#,
+                r#""maxPriorityThreshold": 0}, "fair": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]}"#
+            )
+            .to_owned(),
+            Form::Topology => {
+                r#"JSON, as {"required": KEY, "preferred": KEY, "slices": [{"level": KEY, "size": 4}]}"#.to_owned()
+            }
+            Form::SubGroups => {
+                r#"JSON, as [{"name": "a", "parent": "b", "minMember": 2, "topology": {"required": KEY}}]"#.to_owned()
+            }
+            Form::Devices => {
+                r#"JSON, as {"main": {"nvidia.com/gpu": ["GPU-0"]}}"#.to_owned()
+            }
+            Form::Inventory => {
+                r#"JSON, as {"gpus": [{"id": "GPU-0", "index": 0, "model": "H100", "memoryMib": 81559, "healthy": true}]}"#.to_owned()
+            }
+        }
+    }
+}
+
+fn json<T: serde::de::DeserializeOwned>(text: &str, form: Form) -> Result<(), String> {
+    match serde_json::from_str::<T>(text) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(format!("{error}; write {}", form.wanted())),
+    }
+}
+
+fn amounts(text: &str) -> bool {
+    let Ok(map) = serde_json::from_str::<BTreeMap<String, Value>>(text) else {
+        return false;
+    };
+    map.values().all(|value| match value {
+        Value::String(text) => text.parse::<Quantity>().is_ok(),
+        Value::Number(number) => number.to_string().parse::<Quantity>().is_ok(),
+        _ => false,
+    })
+}
+
+// The shapes of what the scheduler reads; the fields are there to be checked.
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "read to be checked")]
+struct Preemption {
+    within_queue: Option<WithinQueue>,
+    reclaim: Option<Reclaim>,
+    borrow: Option<Borrow>,
+    fair: Option<Vec<Fair>>,
+}
+
+#[derive(Deserialize)]
+enum WithinQueue {
+    LowerPriority,
+    LowerOrNewerEqualPriority,
+    Never,
+}
+
+#[derive(Deserialize)]
+enum Reclaim {
+    Any,
+    LowerPriority,
+    Never,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "read to be checked")]
+struct Borrow {
+    policy: Option<BorrowPolicy>,
+    max_priority_threshold: Option<i32>,
+}
+
+#[derive(Deserialize)]
+enum BorrowPolicy {
+    LowerPriority,
+    Never,
+}
+
+#[derive(Deserialize)]
+enum Fair {
+    LessThanOrEqualToFinalShare,
+    LessThanInitialShare,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "read to be checked")]
+struct Topology {
+    required: Option<String>,
+    preferred: Option<String>,
+    #[serde(default)]
+    slices: Vec<Slice>,
+    #[serde(default)]
+    unconstrained: bool,
+    #[serde(default)]
+    balanced: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "read to be checked")]
+struct Slice {
+    level: String,
+    size: std::num::NonZeroU32,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+#[expect(dead_code, reason = "read to be checked")]
+struct SubGroup {
+    name: String,
+    parent: Option<String>,
+    min_member: Option<u32>,
+    topology: Option<Topology>,
+}

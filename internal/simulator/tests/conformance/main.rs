@@ -1,0 +1,90 @@
+//! The cases of other schedulers' suites once more, through the files that `muster simulate`
+//! takes and the lines that it writes: whatever a case says can be said there, and the verdict is
+//! the one that the scheduler's own runner has listed.
+//!
+//! The cases, how they become objects and how outcomes are compared is that runner's; only the
+//! engine is another. `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it.
+#![allow(clippy::unwrap_used)]
+
+#[path = "../../../scheduler/tests/conformance/asked.rs"]
+mod asked;
+#[path = "../../../scheduler/tests/conformance/book.rs"]
+mod book;
+#[path = "../../../scheduler/tests/conformance/cases.rs"]
+mod cases;
+#[path = "../../../scheduler/tests/conformance/cluster.rs"]
+mod cluster;
+mod engine;
+#[path = "../../../scheduler/tests/conformance/kai.rs"]
+mod kai;
+#[path = "../../../scheduler/tests/conformance/objects.rs"]
+mod objects;
+#[path = "../../../scheduler/tests/conformance/preemption.rs"]
+mod preemption;
+#[path = "../../../scheduler/tests/conformance/tas.rs"]
+mod tas;
+#[path = "../../../scheduler/tests/conformance/volcano.rs"]
+mod volcano;
+
+use cases::{Done, Outcome, SUITES, directory, outcome, suite};
+use serde_json::Value;
+use simulator::read::{ReadOptions, Source, read};
+use simulator::{Options, run};
+
+/// The lines of decisions that a file leads to.
+fn simulate(text: &str, until: i64) -> Vec<Value> {
+    let options = ReadOptions {
+        start: Some(cluster::start()),
+        ..ReadOptions::default()
+    };
+    let file = "case.yaml";
+    let scenario = read(&[Source { file, text }], &options).unwrap_or_else(|e| panic!("{e}"));
+    let options = Options {
+        grace: engine::ROUND,
+        until: Some(until),
+        ..Options::default()
+    };
+    let mut lines = Vec::new();
+    let mut record = |decision: &simulator::Decision<'_>| {
+        lines.push(serde_json::to_value(decision).unwrap());
+    };
+    run(&scenario, &options, &mut record).unwrap_or_else(|e| panic!("{e}"));
+    lines
+}
+
+#[test]
+fn every_case_said_in_a_file_ends_as_it_does_without_one() {
+    let (directory, given) = directory();
+    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
+    let quiet = only.is_none();
+    if quiet {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let mut all = Vec::new();
+    for (name, run) in SUITES {
+        for (id, case) in suite(&directory, name) {
+            if only.as_ref().is_some_and(|only| !id.contains(only)) {
+                continue;
+            }
+            let outcome = outcome(run, &case);
+            all.push(Done {
+                suite: name,
+                id,
+                outcome,
+            });
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    if quiet {
+        let _ = std::panic::take_hook();
+    }
+    let wrong = book::settle(&all, only.is_none() && !given);
+    assert!(
+        wrong.is_empty(),
+        "{} cases do not end as listed:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}

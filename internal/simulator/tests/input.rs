@@ -1,0 +1,335 @@
+//! What a file of manifests may say beyond pods that arrive: how the scheduler is set up, pods
+//! that run or leave, others' queues; and how input that can't be read is refused.
+#![allow(clippy::unwrap_used)]
+
+use serde_json::Value;
+use simulator::read::{ReadOptions, Source, read};
+use simulator::{Options, Scenario, run};
+
+const NODE: &str = r#"
+apiVersion: v1
+kind: Node
+metadata: {name: n1}
+status: {allocatable: {cpu: "64", memory: 256Gi, pods: "110", nvidia.com/gpu: "8"}}
+"#;
+
+fn scenario(text: &str) -> Scenario {
+    let file = "case.yaml";
+    read(&[Source { file, text }], &ReadOptions::default()).unwrap()
+}
+
+/// What was said of pods and gangs, a line each.
+fn lines(text: &str, until: i64) -> Vec<String> {
+    let mut lines = Vec::new();
+    let options = Options {
+        until: Some(until),
+        ..Options::default()
+    };
+    let mut record = |decision: &simulator::Decision<'_>| {
+        let line = serde_json::to_value(decision).unwrap();
+        let word = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+        let pod = match word("pod") {
+            pod if pod.is_empty() => word("group"),
+            pod => pod,
+        };
+        let said = format!("{} {} {pod}", line["second"], word("decision"));
+        lines.push(format!("{said} {}", word("node")).trim_end().to_owned());
+    };
+    run(&scenario(text), &options, &mut record).unwrap();
+    lines
+}
+
+fn with(parts: &[&str]) -> String {
+    parts.join("---\n")
+}
+
+fn pod(name: &str, gpus: u32, metadata: &str, spec: &str) -> String {
+    format!(
+        r#"
+apiVersion: v1
+kind: Pod
+metadata: {{name: {name}, {metadata}}}
+spec: {{{spec} containers: [{{name: main, resources: {{limits: {{nvidia.com/gpu: "{gpus}"}}}}}}]}}
+"#
+    )
+}
+
+#[test]
+fn a_pod_that_is_leaving_holds_its_room_until_its_grace_is_over() {
+    let leaving = "deletionTimestamp: '2025-12-31T00:00:00Z'";
+    let text = with(&[
+        NODE,
+        &pod("old", 8, leaving, "nodeName: n1,"),
+        &pod("new", 8, "", ""),
+    ]);
+    // Nobody makes another of a pod without group or owner.
+    assert_eq!(
+        lines(&text, 100),
+        [
+            "0 nominated new n1",
+            "30 gone old n1",
+            "30 ended old",
+            "30 bound new n1",
+            "30 started new",
+        ]
+    );
+}
+
+#[test]
+fn a_leaving_member_of_a_gang_is_made_again() {
+    let group = "annotations: {scheduling.k8s.io/group-name: g}";
+    let leaving = format!("{group}, deletionTimestamp: '2025-12-31T00:00:00Z'");
+    let text = with(&[
+        NODE,
+        "{kind: PodGroup, metadata: {name: g}, spec: {minMember: 1}}\n",
+        &pod("stays", 4, group, "nodeName: n1,"),
+        &pod("goes", 4, &leaving, "nodeName: n1,"),
+    ]);
+    assert_eq!(
+        lines(&text, 100),
+        ["0 started g", "30 gone goes n1", "30 bound goes n1"]
+    );
+}
+
+#[test]
+fn a_pod_with_a_finalizer_leaves_and_never_goes() {
+    let leaving = "deletionTimestamp: '2025-12-31T00:00:00Z', finalizers: [a/b]";
+    let text = with(&[
+        NODE,
+        &pod("old", 8, leaving, "nodeName: n1,"),
+        &pod("new", 8, "", ""),
+    ]);
+    assert_eq!(lines(&text, 100_000), ["0 nominated new n1"]);
+}
+
+#[test]
+fn one_action_alone_can_be_asked_for() {
+    let class = |name: &str, value: u32| {
+        format!(
+            "{{apiVersion: scheduling.k8s.io/v1, kind: PriorityClass, metadata: {{name: {name}}}, value: {value}}}\n"
+        )
+    };
+    let config = |actions: &str| {
+        format!(
+            "{{apiVersion: muster.io/v1alpha1, kind: SchedulerConfig, spec: {{actions: [{actions}]}}}}\n"
+        )
+    };
+    let file = |actions: &str| {
+        with(&[
+            NODE,
+            &class("low", 1),
+            &class("high", 9),
+            &pod(
+                "runs",
+                8,
+                "",
+                "nodeName: n1, priorityClassName: low, priority: 1,",
+            ),
+            &pod("wants", 8, "", "priorityClassName: high, priority: 9,"),
+            &config(actions),
+        ])
+    };
+    assert_eq!(
+        lines(&file("preempt"), 0),
+        [
+            "0 started runs",
+            "0 evicted runs n1",
+            "0 interrupted runs",
+            "0 nominated wants n1"
+        ]
+    );
+    for other in ["allocate", "reclaim", "consolidate"] {
+        assert_eq!(
+            lines(&file(other), 0),
+            ["0 started runs", "0 pending wants"]
+        );
+    }
+}
+
+#[test]
+fn a_pod_on_a_node_that_is_not_there_stays_there() {
+    let text = with(&[
+        NODE,
+        &pod("far", 8, "", "nodeName: n9,"),
+        &pod("new", 8, "", ""),
+    ]);
+    assert!(scenario(&text).notes[0].contains("n9"));
+    assert_eq!(
+        lines(&text, 0),
+        ["0 started far", "0 bound new n1", "0 started new"]
+    );
+}
+
+#[test]
+fn work_without_any_node_waits_and_says_why() {
+    assert_eq!(lines(&pod("new", 8, "", ""), 0), ["0 pending new"]);
+}
+
+#[test]
+fn others_queues_bind_like_musters() {
+    let text = with(&[
+        NODE,
+        "
+apiVersion: kueue.x-k8s.io/v1beta1
+kind: ClusterQueue
+metadata: {name: a}
+spec:
+  admissionChecks: [x]
+  resourceGroups:
+  - coveredResources: [nvidia.com/gpu]
+    flavors: [{name: f, resources: [{name: nvidia.com/gpu, nominalQuota: 4}]}]
+",
+        "{apiVersion: kueue.x-k8s.io/v1beta1, kind: Topology, metadata: {name: t}, spec: {levels: [{nodeLabel: rack}]}}\n",
+        &pod(
+            "one",
+            4,
+            "labels: {scheduling.volcano.sh/queue-name: a}",
+            "",
+        ),
+        &pod(
+            "two",
+            4,
+            "labels: {scheduling.volcano.sh/queue-name: a}",
+            "",
+        ),
+    ]);
+    let scenario = scenario(&text);
+    assert!(
+        scenario
+            .notes
+            .iter()
+            .any(|note| note.contains("spec.admissionChecks"))
+    );
+    assert_eq!(scenario.settings.topology.unwrap(), ["rack"]);
+    let bound = lines(&text, 0)
+        .iter()
+        .filter(|line| line.contains("bound"))
+        .count();
+    assert_eq!(bound, 1);
+}
+
+#[test]
+fn when_a_pod_started_is_kept() {
+    let started = |name: &str, at: &str| {
+        pod(
+            name,
+            4,
+            "",
+            "nodeName: n1, priority: 1, priorityClassName: low,",
+        ) + &format!("status: {{phase: Running, startTime: '{at}'}}\n")
+    };
+    let text = with(&[
+        NODE,
+        "{kind: PriorityClass, metadata: {name: high}, value: 9}\n",
+        "{kind: PriorityClass, metadata: {name: low}, value: 1}\n",
+        &started("later", "2025-12-31T02:00:00Z"),
+        &started("sooner", "2025-12-31T01:00:00Z"),
+        &pod("wants", 4, "", "priorityClassName: high, priority: 9,"),
+    ]);
+    let lines = lines(&text, 0);
+    assert!(
+        lines.contains(&"0 evicted later n1".to_owned()),
+        "{lines:?}"
+    );
+}
+
+#[test]
+fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be_right() {
+    let config = "apiVersion: muster.io/v1alpha1\nkind: SchedulerConfig\n";
+    let queue = |text: &str| format!("kind: Queue\nmetadata: {{name: q{text}}}\n");
+    let note = |name: &str, value: &str| {
+        format!(
+            "kind: Queue\nmetadata: {{name: q, annotations: {{muster.io/{name}: '{value}'}}}}\n"
+        )
+    };
+    let table: [(String, &[&str]); 12] = [
+        (
+            format!("{config}spec: {{actions: [alocate]}}"),
+            &["document 2", "SchedulerConfig, spec.actions", "\"alocate\"", "allocate, consolidate"],
+        ),
+        (
+            format!("{config}---\n{config}"),
+            &["document 3", "SchedulerConfig", "document 2 has this one already"],
+        ),
+        (note("policy", "lifo"), &["document 2", "muster.io/policy] of Queue q", "\"lifo\"", "fifo"]),
+        (note("borrowing-limit", "8"), &["borrowing-limit", "\"8\"", "nvidia.com/gpu"]),
+        (
+            note("preemption", "{\"reclaim\": \"Some\"}"),
+            &["preemption", "unknown variant `Some`", "LowerPriority"],
+        ),
+        (
+            queue(", annotations: {muster.io/user-limit: 3}"),
+            &["user-limit", "\"3\"", "quotes"],
+        ),
+        (
+            format!("{}apiVersion: scheduling.run.ai/v2\n", queue("")),
+            &["document 2", "apiVersion", "scheduling.run.ai/v2", "scheduling.volcano.sh/v1beta1"],
+        ),
+        (
+            format!("{}---\n{}", queue(""), queue("")),
+            &["document 3", "metadata.name", "\"q\"", "document 2"],
+        ),
+        (
+            pod("p", 1, "annotations: {muster.io/gpu-fraction: '1.5'}", ""),
+            &["gpu-fraction] of Pod p", "\"1.5\"", "0.5"],
+        ),
+        (
+            pod("p", 1, "annotations: {muster.io/devices: 'GPU-1'}", ""),
+            &["muster.io/devices", "\"GPU-1\"", "{\"main\""],
+        ),
+        (
+            "kind: List\nitems:\n- {kind: Pod, metadata: {name: a}, spec: {containers: []}}\n- {kind: Pod}\n".to_owned(),
+            &["document 2, item 2", "metadata.name"],
+        ),
+        (
+            "apiVersion: scheduling.sigs.k8s.io/v1alpha1\nkind: ElasticQuota\nmetadata: {name: e}\nspec: {min: {cpu: many}}\n".to_owned(),
+            &["document 2", "ElasticQuota e, spec.min.cpu", "\"many\"", "500m"],
+        ),
+    ];
+    for (text, words) in table {
+        let text = with(&[NODE, &text]);
+        let source = Source {
+            file: "case.yaml",
+            text: &text,
+        };
+        let error = read(&[source], &ReadOptions::default())
+            .unwrap_err()
+            .to_string();
+        for word in words {
+            assert!(error.contains(word), "{word:?} is not in: {error}");
+        }
+    }
+}
+
+#[test]
+fn what_only_makes_a_gang_wait_is_noted() {
+    let slices = "annotations: {muster.io/topology: '{\"slices\": [{\"level\": \"rack\"}]}'}";
+    let text = with(&[
+        NODE,
+        &pod("p", 1, slices, ""),
+        &pod("q", 1, "annotations: {muster.io/topolgy: '{}'}", ""),
+    ]);
+    let notes = scenario(&text).notes.join("\n");
+    for word in [
+        "document 2",
+        "missing field `size`",
+        "muster.io/topolgy of Pod q",
+    ] {
+        assert!(notes.contains(word), "{word:?} is not in: {notes}");
+    }
+    let lines = lines(&text, 0);
+    assert_eq!(lines, ["0 bound q n1", "0 started q", "0 pending p"]);
+}
+
+#[test]
+fn a_list_as_kubectl_prints_it_is_its_items() {
+    let list = serde_json::json!({
+        "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""},
+        "items": [
+            serde_norway::from_str::<Value>(NODE).unwrap(),
+            serde_norway::from_str::<Value>(&pod("p", 1, "", "")).unwrap(),
+        ],
+    });
+    let text = serde_norway::to_string(&list).unwrap();
+    assert_eq!(lines(&text, 0), ["0 bound p n1", "0 started p"]);
+}
