@@ -41,6 +41,7 @@ KINDS = [
     "io.k8s.api.coordination.v1.Lease",
     "io.k8s.api.discovery.v1.EndpointSlice",
     "io.k8s.api.node.v1.RuntimeClass",
+    "io.k8s.api.policy.v1.PodDisruptionBudget",
     "io.k8s.api.scheduling.v1.PriorityClass",
 ]
 

@@ -1,7 +1,16 @@
-//! Owns `POST pods/NAME/eviction`: a deletion that leaves the reason on the pod.
+//! Owns `POST pods/NAME/eviction`: a deletion that leaves the reason on the pod, and that no
+//! PodDisruptionBudget has anything against. Evictions of one namespace's pods come one after the
+//! other where there is a budget, so that each sees what the one before took.
+
+use std::collections::BTreeMap;
 
 use axum::body::Body;
 use http::{Response, StatusCode};
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use resources::budget::{Count, Standing, desired_healthy, is_about};
+use resources::registry;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use crate::call::Call;
@@ -22,6 +31,14 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     let options = DeleteOptions::of_value(&sent["deleteOptions"])?;
     let dry = call.dry(options.dry_run);
     let now = object::seconds(call.server.now());
+    let protected = budgets(call)?;
+    let _turn = match protected.is_empty() {
+        true => None,
+        false => Some(call.server.0.evictions.lock().await),
+    };
+    if !protected.is_empty() {
+        check(call, &protected)?;
+    }
     rewrite(&dry, |live| {
         if object::deleting(live) || matches!(live["status"]["phase"].as_str(), Some("Succeeded" | "Failed")) {
             return Ok(Next::Keep);
@@ -40,4 +57,56 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }));
     *response.status_mut() = StatusCode::CREATED;
     Ok(response)
+}
+
+/// The budgets of the pod's namespace.
+fn budgets(call: &Call) -> Result<Vec<PodDisruptionBudget>, Failure> {
+    let Some(kind) = registry::by_kind("policy", "v1", "PodDisruptionBudget") else {
+        return Ok(Vec::new());
+    };
+    listed(call, &kind.prefix(call.namespace.as_deref()))
+}
+
+fn listed<T: DeserializeOwned>(call: &Call, prefix: &str) -> Result<Vec<T>, Failure> {
+    let page = call.server.0.store.list(prefix, None, usize::MAX);
+    let objects = page.entries.iter();
+    let read = objects.map(|entry| serde_json::from_slice(&entry.value));
+    read.collect::<Result<_, _>>().map_err(Failure::internal)
+}
+
+/// Refuses with 429 where a budget would be broken. A pod that does not run breaks none.
+fn check(call: &Call, budgets: &[PodDisruptionBudget]) -> Result<(), Failure> {
+    let pods: Vec<Pod> = listed(call, &call.kind.prefix(call.namespace.as_deref()))?;
+    let name = call.object_name();
+    let ours = |pod: &&Pod| pod.metadata.name.as_deref() == Some(name);
+    let Some(pod) = pods.iter().find(ours) else {
+        return Ok(());
+    };
+    if !Standing::of(pod).healthy {
+        return Ok(());
+    }
+    let none = BTreeMap::new();
+    let labels = |pod: &Pod| pod.metadata.labels.clone().unwrap_or_else(|| none.clone());
+    let mine = labels(pod);
+    for budget in budgets.iter().filter(|budget| is_about(budget, &mine)) {
+        let members = pods.iter().filter(|pod| is_about(budget, &labels(pod)));
+        let mut count = Count::of(budget, members.map(Standing::of));
+        // Its controllers may want more than there are just now.
+        let wanted = budget
+            .status
+            .as_ref()
+            .map_or(0, |status| status.expected_pods);
+        count.expected = count.expected.max(usize::try_from(wanted).unwrap_or(0));
+        let spec = budget.spec.as_ref();
+        count.desired = spec.map_or(0, |spec| desired_healthy(spec, count.expected));
+        if count.allowed() == 0 {
+            let budget = budget.metadata.name.as_deref().unwrap_or_default();
+            return Err(Failure::disruption_budget(
+                budget,
+                count.desired,
+                count.healthy,
+            ));
+        }
+    }
+    Ok(())
 }

@@ -55,6 +55,8 @@ pub(crate) struct Inner {
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
     pub(crate) admission: admission::Memory,
+    /// Held by the eviction whose turn it is, where budgets count.
+    pub(crate) evictions: tokio::sync::Mutex<()>,
 }
 
 /// The resource API. Clones share one server.
@@ -78,6 +80,7 @@ impl ApiServer {
             schemas,
             config,
             logs: RwLock::new(None),
+            evictions: tokio::sync::Mutex::new(()),
             admission: admission::Memory::default(),
         }));
         bootstrap::write(&server)?;

@@ -272,6 +272,22 @@ impl Failure {
         )
     }
 
+    /// 429: an eviction would break a PodDisruptionBudget; it may be tried again later.
+    pub fn disruption_budget(budget: &str, needs: usize, has: usize) -> Self {
+        Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "TooManyRequests",
+            "Cannot evict pod as it would violate the pod's disruption budget.",
+        )
+        .causes(vec![Cause {
+            reason: "DisruptionBudget".to_owned(),
+            message: format!(
+                "The disruption budget {budget} needs {needs} healthy pods and has {has} currently"
+            ),
+            field: String::new(),
+        }])
+    }
+
     /// 410: the revision asked for is no longer kept.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(StatusCode::GONE, "Expired", message)

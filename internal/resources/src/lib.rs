@@ -8,6 +8,7 @@
 pub mod access;
 pub mod admission;
 pub mod amounts;
+pub mod budget;
 pub mod crds;
 pub mod devices;
 pub mod field;

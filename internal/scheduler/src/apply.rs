@@ -49,6 +49,8 @@ impl Scheduler {
                 self.priority_changed(name, Some(priority));
             }
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
+            Event::BudgetChanged(budget) => self.budget_changed(&budget),
+            Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
         }
     }
 
@@ -265,9 +267,10 @@ impl Scheduler {
     }
 
     fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
-        // One that waits makes no difference to others' searches for evictions.
+        // One that waits makes no difference to others' searches for evictions, but that budgets
+        // may count it.
         let there = |pod: &Pod| pod.stage.on_node();
-        if there(&new) || self.pods.get(key).is_some_and(there) {
+        if !self.budgets.is_empty() || there(&new) || self.pods.get(key).is_some_and(there) {
             self.version += 1;
         }
         let gang = new.gang.clone();
@@ -287,7 +290,8 @@ impl Scheduler {
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
             self.world_changed();
         }
-        let there = self.pods.get(key).is_some_and(|pod| pod.stage.on_node());
+        let there =
+            !self.budgets.is_empty() || self.pods.get(key).is_some_and(|pod| pod.stage.on_node());
         if let Some((gang, node)) = self.take_pod(key) {
             self.version += u64::from(there);
             self.leave_node(node);
@@ -305,12 +309,14 @@ impl Scheduler {
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
+        self.enrol(key, None);
         self.by_memory.remove(key);
         self.leave_class(pod.class);
         Some((pod.gang, pod.node))
     }
 
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
+        self.enrol(&key, Some(&pod.labels));
         self.account(&key, &pod, true);
         let share = self.classes.get(pod.class).share();
         if share.as_ref().is_some_and(Share::depends_on_memory) {
@@ -321,6 +327,7 @@ impl Scheduler {
 
     /// Counts a pod in or out, everywhere.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();

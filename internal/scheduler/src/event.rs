@@ -2,6 +2,7 @@
 //! twice, or late, does no harm.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, Queue};
 
@@ -24,6 +25,10 @@ pub enum Event {
     QueueChanged(Box<Queue>),
     /// The queue of this name is gone.
     QueueGone(String),
+    /// A PodDisruptionBudget appeared or changed.
+    BudgetChanged(Box<PodDisruptionBudget>),
+    /// The PodDisruptionBudget of this namespace and name is gone.
+    BudgetGone(String, String),
     /// A priority class appeared or changed.
     PriorityClassChanged(Box<PriorityClass>),
     /// The priority class of this name is gone.

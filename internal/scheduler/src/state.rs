@@ -9,7 +9,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::devices::Ask;
-use crate::evict::{Likeness, VictimKey};
+use crate::evict::{Budgets, Likeness, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
@@ -36,6 +36,9 @@ pub struct Config {
     pub actions: Actions,
     /// How long a gang may run with fewer members than it needs before it is evicted whole.
     pub stale_after: SignedDuration,
+    /// May preemption and reclaim break a PodDisruptionBudget where nothing else makes room? Moves
+    /// never do.
+    pub break_budgets: bool,
     /// Which GPU a pod gets that shares one.
     pub gpus: GpuOrder,
     /// How queues' past use counts in their entitlements; none: it does not.
@@ -108,6 +111,7 @@ impl Default for Config {
             scheduler_names: names.map(str::to_owned).to_vec(),
             actions: Actions::default(),
             stale_after: STALE_AFTER,
+            break_budgets: false,
             gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
@@ -172,6 +176,10 @@ pub struct Scheduler {
     pub(crate) version: u64,
     /// Gangs for whose moved members places are kept.
     pub(crate) keeping: BTreeSet<GangKey>,
+    /// PodDisruptionBudgets.
+    pub(crate) budgets: Budgets,
+    /// Those that the present search came up against.
+    pub(crate) budgets_in_the_way: BTreeSet<String>,
     /// Gangs that run with fewer members than they need.
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
@@ -227,6 +235,8 @@ impl Scheduler {
             won: None,
             version: 0,
             keeping: BTreeSet::new(),
+            budgets: Budgets::new(),
+            budgets_in_the_way: BTreeSet::new(),
             broken: BTreeSet::new(),
             refused: BTreeMap::new(),
         }

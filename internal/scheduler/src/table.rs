@@ -1,5 +1,6 @@
-//! Things by name, found by hash. Walked only in the order of their names, so that nothing can
-//! depend on how they were hashed or on the order in which they came.
+//! Things by name, found by hash. Walked in the order of their names, so that nothing depends on
+//! how they were hashed or on the order in which they came; or in any, by who says that it does not
+//! matter.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
@@ -86,6 +87,11 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         };
         let slot = self.slots[at as usize].get_or_insert_with(|| (key.clone(), V::default()));
         &mut slot.1
+    }
+
+    /// All of them, for what comes out the same in any order.
+    pub(crate) fn in_any_order(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.slots.iter().flatten().map(|(key, value)| (key, value))
     }
 
     /// All of them by name. Sorts: not for what is done often.

@@ -32,6 +32,10 @@ struct Case {
     nodes: Vec<i64>,
     deserved: [i64; 3],
     surplus: bool,
+    /// May others be moved for whoever waits?
+    consolidate: bool,
+    /// So many running pods of queue `qa` must stay so.
+    budget: Option<usize>,
     gangs: Vec<Gang>,
 }
 
@@ -60,14 +64,20 @@ fn case() -> impl Strategy<Value = Case> {
         proptest::collection::vec(1..7i64, 1..5),
         [0..7i64, 0..7i64, 0..7i64],
         any::<bool>(),
+        any::<bool>(),
+        proptest::option::weighted(0.3, 0..6usize),
         proptest::collection::vec(gang, 2..10),
     )
-        .prop_map(|(nodes, deserved, surplus, gangs)| Case {
-            nodes,
-            deserved,
-            surplus,
-            gangs,
-        })
+        .prop_map(
+            |(nodes, deserved, surplus, consolidate, budget, gangs)| Case {
+                nodes,
+                deserved,
+                surplus,
+                consolidate,
+                budget,
+                gangs,
+            },
+        )
 }
 
 #[derive(Clone, Debug)]
@@ -104,6 +114,15 @@ impl World {
         for (i, gpus) in self.case.nodes.iter().enumerate() {
             events.push(node(&format!("n{i}"), *gpus));
         }
+        if let Some(least) = self.case.budget {
+            let budget = json!({
+                "metadata": {"name": "qa", "namespace": "ns"},
+                "spec": {"minAvailable": least, "selector": {"matchLabels": {"queue": "qa"}}},
+            });
+            events.push(Event::BudgetChanged(
+                serde_json::from_value(budget).unwrap(),
+            ));
+        }
         for (name, gpus) in QUEUES.iter().zip(self.case.deserved) {
             events.push(queue_with(name, |queue| {
                 queue["spec"]["deserved"] = json!({
@@ -131,6 +150,7 @@ impl World {
         let gang = &self.case.gangs[pod.gang];
         pod_with(name, Some(&format!("g{}", pod.gang)), gang.gpus, |object| {
             object["metadata"]["uid"] = json!(format!("{name}-{}", pod.births));
+            object["metadata"]["labels"] = json!({"queue": QUEUES[gang.queue]});
             if let Some(node) = &pod.node {
                 object["spec"]["nodeName"] = json!(node);
                 let at = now() + jiff::SignedDuration::from_secs(pod.started as i64);
@@ -273,6 +293,19 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             other => prop_assert!(other == EvictionReason::StaleGang, "{other:?}"),
         }
     }
+    if let Some(least) = world.case.budget {
+        let all = world
+            .pods
+            .values()
+            .filter(|pod| world.case.gangs[pod.gang].queue == 0);
+        let healthy = all.filter(|pod| pod.node.is_some() && !pod.leaving).count();
+        let gone = plan.evictions.iter().map(|e| world.gang_of(&e.pod.name));
+        let gone = gone.filter(|gang| gang.queue == 0).count();
+        prop_assert!(
+            gone == 0 || healthy - gone >= least,
+            "{gone} of {healthy} go, {least} must stay"
+        );
+    }
     for (gang, lost) in lost {
         let left = world.placed(gang) - lost;
         prop_assert!(
@@ -375,7 +408,13 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
 
 fn run(case: &Case) -> Result<(), TestCaseError> {
     let mut world = World::new(case);
-    let mut s = Scheduler::new(Config::default());
+    let mut s = Scheduler::new(Config {
+        actions: Actions {
+            consolidate: case.consolidate,
+            ..Actions::default()
+        },
+        ..Config::default()
+    });
     for event in world.basics() {
         s.apply(event);
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 
@@ -27,6 +28,8 @@ pub struct Scenario {
     pub queues: Vec<Queue>,
     /// Priority classes.
     pub priority_classes: Vec<PriorityClass>,
+    /// PodDisruptionBudgets.
+    pub budgets: Vec<PodDisruptionBudget>,
     /// Quotas of namespaces.
     pub quotas: Vec<ResourceQuota>,
     /// The work, in any order.

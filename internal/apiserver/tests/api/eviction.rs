@@ -34,3 +34,40 @@ async fn an_evicted_pod_says_why_and_gets_its_grace() {
     .await
     .refused(404, "NotFound");
 }
+
+#[tokio::test]
+async fn an_eviction_that_would_break_a_budget_is_refused_until_it_would_not() {
+    let api = Api::new();
+    for name in ["a", "b"] {
+        let mut pod = pod(name);
+        pod["metadata"]["labels"] = json!({"app": "web"});
+        api.post(PODS, &pod).await.is(201);
+        let binding = json!({"metadata": {"name": name}, "target": {"kind": "Node", "name": "n1"}});
+        api.post(&format!("{PODS}/{name}/binding"), &binding)
+            .await
+            .is(201);
+        let mut live = api.get(&format!("{PODS}/{name}")).await.is(200);
+        live["status"]["phase"] = json!("Running");
+        api.put(&format!("{PODS}/{name}/status"), &live)
+            .await
+            .is(200);
+    }
+    let budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets";
+    let budget = json!({
+        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    });
+    api.post(budgets, &budget).await.is(201);
+    let evict = |name: &str| json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": name}});
+    api.post(&format!("{PODS}/a/eviction"), &evict("a"))
+        .await
+        .is(201);
+    // One of them is on its way out: the other must stay.
+    api.post(&format!("{PODS}/b/eviction"), &evict("b"))
+        .await
+        .refused(429, "TooManyRequests");
+    api.delete(&format!("{budgets}/web"), None).await.is(200);
+    api.post(&format!("{PODS}/b/eviction"), &evict("b"))
+        .await
+        .is(201);
+}

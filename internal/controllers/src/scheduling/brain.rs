@@ -42,7 +42,10 @@ impl Brain {
             Event::PodGroupGone(namespace, name) => cluster.drop_group(namespace, name),
             Event::QueueChanged(queue) => cluster.put_queue(queue),
             Event::QueueGone(name) => cluster.drop_queue(name),
-            Event::PriorityClassChanged(_) | Event::PriorityClassGone(_) => {}
+            Event::PriorityClassChanged(_)
+            | Event::PriorityClassGone(_)
+            | Event::BudgetChanged(_)
+            | Event::BudgetGone(..) => {}
         }
         self.scheduler.apply(event);
     }

@@ -7,6 +7,7 @@ use std::fmt::Debug;
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -15,7 +16,7 @@ use scheduler::Event;
 use serde::de::DeserializeOwned;
 
 /// How many kinds are watched: planning starts when each was listed once.
-pub(super) const KINDS: usize = 5;
+pub(super) const KINDS: usize = 6;
 
 /// What the watches say.
 #[derive(Debug)]
@@ -63,6 +64,14 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             |_| true,
             |o: Queue| Event::QueueChanged(Box::new(o)),
             |_, name| Event::QueueGone(name),
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "poddisruptionbudgets",
+            |_| true,
+            |o: PodDisruptionBudget| Event::BudgetChanged(Box::new(o)),
+            Event::BudgetGone,
         ),
         told(
             Api::all(client.clone()),

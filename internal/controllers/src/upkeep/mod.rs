@@ -1,8 +1,9 @@
 //! Owns the loops that keep the cluster tidy: garbage collection, namespaces, endpoints,
-//! claims, silent nodes and leftover pods. What they decide is in small pure functions;
+//! claims, silent nodes, leftover pods and disruption budgets. What they decide is in small pure functions;
 //! the loops watch, ask those, and write. They start no work and place none.
 
 mod access;
+mod budgets;
 mod claims;
 mod endpoints;
 mod garbage;
@@ -36,6 +37,7 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
         kept_running(ctx, "claims", claims::run),
         kept_running(ctx, "nodes", nodes::run),
         kept_running(ctx, "podgc", podgc::run),
+        kept_running(ctx, "budgets", budgets::run),
     ]
 }
 

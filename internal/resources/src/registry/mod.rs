@@ -22,6 +22,7 @@ mod namespace;
 mod node;
 mod persistentvolumeclaim;
 pub mod pod;
+mod poddisruptionbudget;
 mod podgroup;
 mod priorityclass;
 mod pytorchjob;
@@ -116,7 +117,7 @@ pub struct Column {
 }
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 20] = [
+static ALL: [Kind; 21] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -134,6 +135,7 @@ static ALL: [Kind; 20] = [
     endpointslice::KIND,
     pytorchjob::KIND,
     runtimeclass::KIND,
+    poddisruptionbudget::KIND,
     priorityclass::KIND,
     podgroup::KIND,
     queue::KIND,

@@ -99,14 +99,36 @@ impl Scheduler {
 
     /// Gives back the places that are kept for a gang's moved members; what they were.
     pub(crate) fn let_go(&mut self, key: &GangKey) -> Vec<Kept> {
-        if !self.keeping.remove(key) {
+        self.let_go_of(key, false)
+    }
+
+    /// The same before the gang's turn, but for members who are still on their way out: whoever
+    /// else of the gang is placed has no use for their places.
+    pub(crate) fn let_go_for_turn(&mut self, key: &GangKey) -> Vec<Kept> {
+        self.let_go_of(key, true)
+    }
+
+    fn let_go_of(&mut self, key: &GangKey, only_returned: bool) -> Vec<Kept> {
+        if !self.keeping.contains(key) {
             return Vec::new();
         }
         let Some(gang) = self.gangs.get_mut(key) else {
+            self.keeping.remove(key);
             return Vec::new();
         };
         let payer = gang.payer;
-        let places = std::mem::take(&mut gang.kept);
+        let pods = &self.pods;
+        let stays = |place: &Kept| {
+            let pod = pods.get(&place.pod);
+            only_returned
+                && pod.is_some_and(|pod| pod.uid == place.uid && pod.stage == Stage::Leaving)
+        };
+        let (stay, places): (Vec<Kept>, Vec<Kept>) =
+            std::mem::take(&mut gang.kept).into_iter().partition(stays);
+        gang.kept = stay;
+        if gang.kept.is_empty() {
+            self.keeping.remove(key);
+        }
         for place in &places {
             if let Some(payer) = payer {
                 self.queues.charge(payer, &place.take.demand, -1);

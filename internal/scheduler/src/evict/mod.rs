@@ -22,6 +22,7 @@
 //! every plan that evicts. There are finitely many, so plans come to rest.
 
 mod across;
+mod budgets;
 mod bynode;
 mod candidates;
 mod clearing;
@@ -39,6 +40,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+pub(crate) use budgets::Budgets;
 pub(crate) use candidates::VictimKey;
 pub(crate) use kept::Kept;
 
@@ -162,12 +164,13 @@ impl Scheduler {
         if self.keeping.contains(key) {
             return nobody("places are kept for it");
         }
-        let ask = self.ask(key);
+        let mut ask = self.ask(key);
         if !self.fits_when_empty(&ask) {
             return nobody("it would not fit even if every node were empty");
         }
         let mut reasons: Vec<String> = Vec::new();
         let (mut cost, mut again) = (false, None);
+        self.budgets_in_the_way.clear();
         if self.config.actions.consolidate {
             match self.consolidate(key, &ask, now) {
                 Ok(found) => {
@@ -180,20 +183,27 @@ impl Scheduler {
                 }
             }
         }
-        for way in self.ways(&ask) {
-            let refusal = match self.go(way, key, &ask, now) {
-                Ok(found) => {
-                    self.decide(key, found, plan);
-                    return (Sought::Made, true);
+        for breaks in [false, true] {
+            if breaks && (!self.config.break_budgets || self.budgets_in_the_way.is_empty()) {
+                break;
+            }
+            ask.breaks_budgets = breaks;
+            for way in self.ways(&ask) {
+                let refusal = match self.go(way, key, &ask, now) {
+                    Ok(found) => {
+                        self.decide(key, found, plan);
+                        return (Sought::Made, true);
+                    }
+                    Err(refusal) => refusal,
+                };
+                cost |= refusal.searched;
+                again = [again, refusal.again].into_iter().flatten().min();
+                if !refusal.why.is_empty() && !breaks {
+                    reasons.push(refusal.why);
                 }
-                Err(refusal) => refusal,
-            };
-            cost |= refusal.searched;
-            again = [again, refusal.again].into_iter().flatten().min();
-            if !refusal.why.is_empty() {
-                reasons.push(refusal.why);
             }
         }
+        reasons.extend(self.words_of_budgets());
         if let Some(then) = again {
             self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
         }

@@ -155,6 +155,10 @@ impl Scheduler {
                     before: Vec::new(),
                     why: EvictionReason::Consolidated,
                 };
+                if let Some(budget) = self.broken_budget(&bite) {
+                    self.note_budget(budget);
+                    continue;
+                }
                 self.take(&mut txn, &mut bite);
                 bites.push(bite);
             }

@@ -25,6 +25,8 @@ use crate::state::Scheduler;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ask {
     pub(crate) payer: Option<Payer>,
+    /// May evictions for it break a PodDisruptionBudget?
+    pub(crate) breaks_budgets: bool,
     /// Members that its tasks require.
     required: BTreeMap<ClassIx, usize>,
     /// Other members, and how many of them are needed.
@@ -236,6 +238,12 @@ impl Scheduler {
             let next = candidates.next(self);
             let done = next.is_none();
             if let Some(mut bite) = next {
+                if !ask.breaks_budgets
+                    && let Some(budget) = self.broken_budget(&bite)
+                {
+                    self.note_budget(budget);
+                    continue;
+                }
                 marks.push(txn.len());
                 self.take(&mut txn, &mut bite);
                 bites.push(bite);

@@ -34,6 +34,9 @@ impl Scheduler {
             else {
                 continue;
             };
+            if self.broken_budget(&bite).is_some() {
+                continue;
+            }
             let mut txn = self.begin();
             for pod in &bite.pods {
                 txn.evict(self, pod);

@@ -70,7 +70,7 @@ impl Scheduler {
     /// The same, whatever came of it before.
     pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
         // What is kept for its moved members is theirs now.
-        let kept = self.let_go(key);
+        let kept = self.let_go_for_turn(key);
         let attempt = self.attempt_freely(key, now, beyond);
         match attempt {
             Attempt::Placed(..) => self.forget_places(kept),

@@ -58,6 +58,9 @@ impl Muster {
         for class in &scenario.priority_classes {
             muster.tell(Event::PriorityClassChanged(Box::new(class.clone())));
         }
+        for budget in &scenario.budgets {
+            muster.tell(Event::BudgetChanged(Box::new(budget.clone())));
+        }
         for node in &scenario.nodes {
             muster.tell(Event::NodeChanged(Box::new(node.clone())));
         }

@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
 use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
@@ -192,6 +193,9 @@ fn take(
         "PriorityClass" => scenario
             .priority_classes
             .push(typed::<PriorityClass>(value, place)?),
+        "PodDisruptionBudget" => scenario
+            .budgets
+            .push(typed::<PodDisruptionBudget>(value, place)?),
         "ResourceQuota" => scenario.quotas.push(typed::<ResourceQuota>(value, place)?),
         "PodGroup" => {
             let group = typed::<PodGroup>(with_spec(value), place)?;
