@@ -348,6 +348,13 @@ impl Scheduler {
         if pod.stage == Stage::Pending {
             gang.count_kind(pod.class, up);
         }
+        if pod.assumed {
+            gang.assumed = if up {
+                gang.assumed + 1
+            } else {
+                gang.assumed.saturating_sub(1)
+            };
+        }
         if pod
             .hints
             .as_deref()

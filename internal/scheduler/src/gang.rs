@@ -160,6 +160,8 @@ pub(crate) struct Gang {
     /// How many of these are of each class.
     pub(crate) kinds: Few<ClassIx, usize>,
     pub(crate) total: Counts,
+    /// Members bound by plans that no event has confirmed yet.
+    pub(crate) assumed: usize,
     /// Members that say their rank themselves.
     pub(crate) ranked: usize,
     pub(crate) tasks: Few<Arc<str>, Counts>,

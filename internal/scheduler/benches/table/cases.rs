@@ -157,7 +157,7 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
         scheduler.apply(pods.running(&format!("{name}-0"), &name, at, node, gpu));
     }
-    settle(&mut scheduler);
+    settle(&mut scheduler, &pods);
     let mut made = 0;
     let mut gang = 0;
     while made < nodes * waiting {
@@ -175,14 +175,26 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         made += members;
         gang += 1;
     }
-    settle(&mut scheduler);
+    settle(&mut scheduler, &pods);
     scheduler
 }
 
-/// Plans until there is no more to do.
-fn settle(scheduler: &mut Scheduler) {
+/// Does what plans say until there is no more to do: whoever is evicted is gone with its job, and
+/// whoever is bound runs.
+fn settle(scheduler: &mut Scheduler, pods: &Pods) {
     for _ in 0..1_000 {
         let plan = scheduler.plan(NOW);
+        for eviction in &plan.evictions {
+            let (pod, group) = (&eviction.pod, &eviction.group);
+            scheduler.apply(Event::PodGone(pod.namespace.clone(), pod.name.clone()));
+            let gone = Event::PodGroupGone(group.namespace.clone(), group.name.clone());
+            scheduler.apply(gone);
+        }
+        for bind in &plan.binds {
+            let kind = bind.pod.name.split('-').nth(1);
+            let kind = kind.and_then(|kind| kind.parse().ok()).unwrap_or(0);
+            scheduler.apply(pods.bound(bind, kind));
+        }
         if plan.unchanged || (plan.wake.is_none() && plan.binds.is_empty()) {
             return;
         }

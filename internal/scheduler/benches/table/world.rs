@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use nix::time::{ClockId, clock_gettime};
 use resources::kinds::{PodGroup, Queue};
-use scheduler::Event;
+use scheduler::{Bind, Event};
 use serde_json::{Value, json};
 
 pub(crate) const GPUS_EACH: usize = 8;
@@ -175,6 +175,16 @@ impl Pods {
         Event::PodChanged(Box::new(self.make(name, group, queue, shape)))
     }
 
+    /// One that a plan bound, as it is told of once it runs. `kind` is its shape and its queue's
+    /// number.
+    pub(crate) fn bound(&self, bind: &Bind, kind: usize) -> Event {
+        let group = (!bind.group.lone).then_some(bind.group.name.as_str());
+        let queue = leaf(kind);
+        let queue = group.is_none().then_some(queue.as_str());
+        let pod = self.make(&bind.pod.name, group, queue, kind);
+        runs(pod, &bind.node, &json!(bind.devices))
+    }
+
     /// One that runs on a GPU of a node.
     pub(crate) fn running(
         &self,
@@ -184,18 +194,22 @@ impl Pods {
         node: usize,
         gpu: usize,
     ) -> Event {
-        let mut pod = self.make(name, Some(group), None, shape);
+        let pod = self.make(name, Some(group), None, shape);
         let devices = json!({"main": {"nvidia.com/gpu": [format!("GPU-{node:05}-{gpu}")]}});
-        let notes = pod.metadata.annotations.get_or_insert_default();
-        notes.insert("muster.io/devices".into(), devices.to_string());
-        if let Some(spec) = &mut pod.spec {
-            spec.node_name = Some(format!("node-{node:05}"));
-        }
-        pod.status = Some(read(
-            json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}),
-        ));
-        Event::PodChanged(Box::new(pod))
+        runs(pod, &format!("node-{node:05}"), &devices)
     }
+}
+
+fn runs(mut pod: Pod, node: &str, devices: &Value) -> Event {
+    let notes = pod.metadata.annotations.get_or_insert_default();
+    notes.insert("muster.io/devices".into(), devices.to_string());
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node.to_owned());
+    }
+    pod.status = Some(read(
+        json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}),
+    ));
+    Event::PodChanged(Box::new(pod))
 }
 
 /// Tells of nodes and queues.

@@ -227,6 +227,7 @@ impl Scheduler {
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
             pod.assumed = stage == Stage::Bound;
+            gang.assumed += usize::from(pod.assumed);
         }
         self.settle(key);
     }
