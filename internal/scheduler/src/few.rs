@@ -2,8 +2,8 @@
 //! times. A tree of the standard library takes room for eleven entries with the first.
 
 use std::borrow::Borrow;
-use std::collections::BTreeSet;
-use std::iter::{Chain, Flatten};
+use std::collections::{BTreeSet, btree_set};
+use std::iter::Chain;
 
 /// Sets with more entries than this become trees.
 const SMALL_MAX: usize = 32;
@@ -116,25 +116,24 @@ impl<K: Ord + Clone> Few<K, usize> {
 pub(crate) struct FewSet<T> {
     small: Vec<T>,
     /// All of it, once it is large.
-    large: Option<Box<BTreeSet<T>>>,
+    large: BTreeSet<T>,
 }
 
 impl<T> Default for FewSet<T> {
     fn default() -> FewSet<T> {
         FewSet {
             small: Vec::new(),
-            large: None,
+            large: BTreeSet::new(),
         }
     }
 }
 
-type Entries<'a, T> =
-    Chain<std::slice::Iter<'a, T>, Flatten<std::option::IntoIter<&'a BTreeSet<T>>>>;
+type Entries<'a, T> = Chain<std::slice::Iter<'a, T>, btree_set::Iter<'a, T>>;
 
 impl<T: Ord> FewSet<T> {
     pub(crate) fn insert(&mut self, entry: T) {
-        if let Some(large) = &mut self.large {
-            large.insert(entry);
+        if !self.large.is_empty() {
+            self.large.insert(entry);
             return;
         }
         let Err(at) = self.small.binary_search(&entry) else {
@@ -143,17 +142,12 @@ impl<T: Ord> FewSet<T> {
         grow(&mut self.small);
         self.small.insert(at, entry);
         if self.small.len() > SMALL_MAX {
-            let all = std::mem::take(&mut self.small);
-            self.large = Some(Box::new(all.into_iter().collect()));
+            self.large = std::mem::take(&mut self.small).into_iter().collect();
         }
     }
 
     pub(crate) fn remove(&mut self, entry: &T) {
-        if let Some(large) = &mut self.large {
-            large.remove(entry);
-            if large.is_empty() {
-                self.large = None;
-            }
+        if self.large.remove(entry) {
             return;
         }
         if let Ok(at) = self.small.binary_search(entry) {
@@ -169,12 +163,11 @@ impl<T: Ord> FewSet<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.large.is_none()
+        self.small.is_empty() && self.large.is_empty()
     }
 
     pub(crate) fn iter(&self) -> Entries<'_, T> {
-        let large = self.large.as_deref().into_iter().flatten();
-        self.small.iter().chain(large)
+        self.small.iter().chain(&self.large)
     }
 }
 
