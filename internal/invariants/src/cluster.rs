@@ -43,6 +43,8 @@ pub(crate) struct NodeFacts {
     pub(crate) devices: Option<BTreeMap<String, bool>>,
     /// MiB of each GPU, where known.
     pub(crate) gpu_memory: Option<i64>,
+    /// The words of each product among its GPUs.
+    pub(crate) products: BTreeSet<Vec<String>>,
 }
 
 pub(crate) struct PodFacts {
@@ -86,6 +88,8 @@ pub struct Cluster {
     /// Thousandths of GPUs: what queues may hold, and what they do.
     pub(crate) gpu_capability: BTreeMap<String, i64>,
     pub(crate) gpus_held: BTreeMap<String, i64>,
+    /// Thousandths of GPUs of a model that queues may hold, by the model's resource.
+    pub(crate) model_capability: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 impl Cluster {
@@ -115,7 +119,8 @@ impl Cluster {
         let spec = node.spec.clone().unwrap_or_default();
         let facts = NodeFacts {
             gpu_memory: gpus::memory(node, known.as_deref().unwrap_or_default()),
-            allocatable: allocatable.map(Amounts::from_k8s).unwrap_or_default(),
+            products: products(node, known.as_deref().unwrap_or_default()),
+            allocatable: gpus::with_shared(allocatable.map(Amounts::from_k8s).unwrap_or_default()),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
@@ -268,6 +273,15 @@ impl Cluster {
     pub fn put_queue(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let capability = queue.spec.capability.as_ref();
+        let models = capability
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, amount)| {
+                let model = name.starts_with(names::GPU_OF_MODEL) && name != names::GPU_SHARED;
+                let amount = Quantity::parse_k8s(amount).ok().filter(|_| model)?;
+                Some((name.clone(), amount.milli()))
+            });
+        self.model_capability.insert(name.clone(), models.collect());
         let gpus = capability.and_then(|list| list.get(names::NVIDIA_GPU));
         match gpus.and_then(|gpus| Quantity::parse_k8s(gpus).ok()) {
             Some(gpus) => self.gpu_capability.insert(name.clone(), gpus.milli()),
@@ -281,6 +295,7 @@ impl Cluster {
     pub fn drop_queue(&mut self, name: &str) {
         self.capability.remove(name);
         self.gpu_capability.remove(name);
+        self.model_capability.remove(name);
     }
 
     /// Counts a pod as bound before the API shows it so.
@@ -399,6 +414,21 @@ impl Cluster {
             self.count(pod, 1);
         }
     }
+}
+
+/// The words of the products that a node's GPUs are.
+fn products(node: &k8s::Node, known: &[devices::GpuDevice]) -> BTreeSet<Vec<String>> {
+    let all: BTreeSet<Vec<String>> = known.iter().map(|gpu| gpus::words(&gpu.model)).collect();
+    if !all.is_empty() && all.iter().all(|words| !words.is_empty()) {
+        return all;
+    }
+    let labels = node.metadata.labels.as_ref();
+    let label = labels.and_then(|all| all.get(names::NVIDIA_GPU_PRODUCT));
+    let words = label.map(|label| gpus::words(label));
+    words
+        .into_iter()
+        .filter(|words| !words.is_empty())
+        .collect()
 }
 
 fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PodId>>, key: &K, id: &PodId) {

@@ -138,6 +138,11 @@ pub const GPU_MIN_MEMORY: &str = "muster.io/gpu-min-memory";
 pub const GPU_MIN_COMPUTE: &str = "muster.io/gpu-min-compute";
 /// Pod annotation: the oldest GPU driver, like `535.104`.
 pub const GPU_MIN_DRIVER: &str = "muster.io/gpu-min-driver";
+/// What the name of a resource begins with that is the GPUs of one model, as in `nvidia.com/gpu.H100`: queues may have
+/// amounts of it, any words of a product's name may follow.
+pub const GPU_OF_MODEL: &str = "nvidia.com/gpu.";
+/// A resource of NVIDIA's device plugin, and no model.
+pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
 /// Node label of NVIDIA's feature discovery: the product that its GPUs are.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Node labels of NVIDIA's feature discovery: the CUDA compute capability before and after the dot.

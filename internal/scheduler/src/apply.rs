@@ -5,9 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
-use resources::names::NVIDIA_GPU;
 
 use crate::devices::Ask;
 use crate::event::Event;
@@ -52,6 +50,7 @@ impl Scheduler {
             Event::BudgetChanged(budget) => self.budget_changed(&budget),
             Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
         }
+        self.meet_models();
     }
 
     /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
@@ -152,7 +151,7 @@ impl Scheduler {
         self.share_words(&mut told);
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
-        let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
+        let wish = Wish::read(&pod.metadata, told.spec);
         let class = self.classes.join(
             told.spec,
             &wish,
@@ -332,6 +331,7 @@ impl Scheduler {
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
+        self.note_gpus(key, pod, up);
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
@@ -425,8 +425,8 @@ impl Scheduler {
     }
 
     pub(crate) fn leave_class(&mut self, class: crate::class::ClassIx) {
-        if self.classes.leave(class) {
-            self.views.remove(&class);
+        for gone in self.classes.leave(class) {
+            self.views.remove(&gone);
         }
     }
 

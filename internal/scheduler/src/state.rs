@@ -18,7 +18,7 @@ use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
-use crate::resource::{Ix, Names, Room};
+use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::share::{GpuOrder, Take};
 use crate::table::Table;
 use crate::terms::Terms;
@@ -152,6 +152,10 @@ pub struct Scheduler {
     /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
     pub(crate) by_memory: BTreeSet<PodKey>,
     pub(crate) memories: BTreeMap<i64, usize>,
+    /// Pods with GPUs by node, and how many nodes with GPUs count under which names of models;
+    /// only while there are such names.
+    pub(crate) on_gpus: BTreeSet<(NodeIx, PodKey)>,
+    pub(crate) kinds: BTreeMap<Set, usize>,
     /// What the nodes that take pods have, and what is used of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -204,6 +208,8 @@ impl Scheduler {
             ),
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
+            on_gpus: BTreeSet::new(),
+            kinds: BTreeMap::new(),
             topology: Tree::new(&config.topology),
             neighbours: Neighbours::default(),
             loads: BTreeSet::new(),
@@ -333,6 +339,24 @@ impl Scheduler {
             self.loads.insert((new, at));
         }
         let recounted = self.uncount(at, offer.as_ref());
+        self.put_offer(at, offer);
+        self.recount(recounted);
+    }
+
+    /// The same where nobody counts as something else for it.
+    pub(crate) fn put_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        let kind = |offer: &Offer| (offer.allocatable.get(GPU) > 0).then_some(offer.models);
+        if let Some(old) = self.nodes[at].offer.as_ref().and_then(kind)
+            && let Some(nodes) = self.kinds.get_mut(&old)
+        {
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.kinds.remove(&old);
+            }
+        }
+        if let Some(new) = offer.as_ref().and_then(kind) {
+            *self.kinds.entry(new).or_insert(0) += 1;
+        }
         self.weigh(at, -1);
         self.eased += 1;
         self.topology
@@ -342,7 +366,6 @@ impl Scheduler {
         self.nodes[at].offered = self.clock;
         self.world_changed();
         self.weigh(at, 1);
-        self.recount(recounted);
     }
 
     /// Notes that somebody came who waits. To those who wait already it makes a difference only if

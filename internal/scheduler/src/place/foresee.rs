@@ -52,7 +52,8 @@ impl Scheduler {
         let class = gang
             .only_kind()
             .filter(|_| !gang.spec.as_ref().is_some_and(asks))?;
-        if self.classes.get(class).unreadable() {
+        let choice = !self.names.models().is_empty();
+        if choice || self.classes.get(class).unreadable() {
             return None;
         }
         let have = gang.total.have();

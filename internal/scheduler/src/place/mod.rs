@@ -5,6 +5,7 @@
 mod balance;
 mod branch;
 mod foresee;
+mod kinds;
 mod pick;
 mod run;
 mod scope;
@@ -106,7 +107,11 @@ impl Scheduler {
             Err(obstacle) => return Attempt::Blocked(obstacle),
         };
         let mut run = Run::new(gang, payer, key.lone, beyond);
-        match self.place(&root, &mut run) {
+        let placed = match self.by_kind(&root, payer) {
+            Some(roots) => self.place_by_kind(&root, &roots, &mut run),
+            None => self.place(&root, &mut run),
+        };
+        match placed {
             Ok(rest) if run.placed.is_empty() => match rest {
                 Some(obstacle) => Attempt::Blocked(obstacle),
                 None => Attempt::Nothing,

@@ -202,7 +202,7 @@ impl Scheduler {
             };
             let part = pod.part.clone();
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
-            gang.count_kind(placement.class, false);
+            gang.count_kind(pod.class, false);
             gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_part(part.as_ref(), Stage::Pending, false);
             gang.count_part(part.as_ref(), stage, true);

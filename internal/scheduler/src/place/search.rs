@@ -50,6 +50,17 @@ impl Scheduler {
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
+    /// Places members beyond the minimum where the minimum is placed; why some wait.
+    pub(super) fn place_more(&mut self, root: &Branch, run: &mut Run) -> Option<Obstacle> {
+        let mut stopped = None;
+        let mut budget = Budget {
+            tries: TRIES_IN_ALL,
+            moves: MOVES_MAX,
+        };
+        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        stopped.map(|stop| self.obstacle(stop, run))
+    }
+
     /// Places a part's minimum within a scope, or nothing of it.
     fn place_branch(
         &mut self,

@@ -23,6 +23,11 @@
 //! its share; one that stays within what it deserves with its next gang; the smaller dominant
 //! share, with its next gang and without; the one entitled to less; the older.
 //!
+//! **By GPU model.** An amount of `nvidia.com/gpu.MODEL` (any words of the product's name, as in
+//! `nvidia.com/gpu.H100`), in any list, is about the GPUs of that model; `nvidia.com/gpu` is about
+//! all of them. Pods go on both accounts. A gang that does not say which model it wants is tried
+//! on each (`place`).
+//!
 //! # In others' words
 //!
 //! (`resources::mapping` reads these objects.)
@@ -73,7 +78,7 @@ use std::sync::Arc;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::line::LineKey;
-use crate::resource::{Ix, Room};
+use crate::resource::{GPU, Ix, Room, Set};
 
 pub(crate) use limits::Bound;
 pub(crate) use pick::Picker;
@@ -186,6 +191,8 @@ pub(crate) struct Queues {
     clock: usage::Clock,
     /// What could be felt of the entitlements when that was last asked.
     felt: Vec<i64>,
+    /// The resources that are counted in thousandths.
+    gpus: Set,
 }
 
 impl Default for Queues {
@@ -209,11 +216,18 @@ impl Default for Queues {
             pool: Room::default(),
             clock: usage::Clock::default(),
             felt: Vec::new(),
+            gpus: 1 << GPU,
         }
     }
 }
 
 impl Queues {
+    /// Notes which resources are counted in thousandths.
+    pub(crate) fn count_in_thousandths(&mut self, gpus: Set) {
+        self.restless |= self.gpus != gpus;
+        self.gpus = gpus;
+    }
+
     /// Where the queue of this name is, if anything is known of it.
     pub(crate) fn find(&self, name: &str) -> Option<QueueIx> {
         self.index.get(name).copied()
