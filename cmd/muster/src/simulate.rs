@@ -55,8 +55,8 @@ pub struct Simulate {
         default_value = "muster"
     )]
     policy: Vec<String>,
-    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, with commas between
-    /// [default: what the files say, or all but consolidate]
+    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, defragment, with commas
+    /// between [default: what the files say, or all but consolidate and defragment]
     #[arg(long, value_name = "ACTIONS")]
     actions: Option<String>,
     /// Node label keys that name network domains, widest first, with commas between
@@ -119,7 +119,7 @@ const EXAMPLES: &str = "Manifests:
     apiVersion: muster.io/v1alpha1
     kind: SchedulerConfig
     spec:                             # all of it may be left out
-      actions: [allocate, reclaim]    # also consolidate, preempt, backfill
+      actions: [allocate, reclaim]    # also consolidate, preempt, backfill, defragment
       topology: [example.com/block, example.com/rack]
       placement: pack                 # or spread
       gpus: pack                      # or spread: of a node's GPUs for pods that share one

@@ -108,8 +108,12 @@ pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
 /// Annotation on a PodGroup or pod (`true` or `false`): may it be moved to another node? `false`: never. `true`: also to
-/// make nodes whole, where nobody waits for the room. Not given: only for others who wait.
+/// make nodes whole. Not given: for others who wait, and to make nodes whole where
+/// [`CHECKPOINT`] is given.
 pub const MOVABLE: &str = "muster.io/movable";
+/// Annotation on a PodGroup or pod: how often it saves itself, in seconds or as `1h30m`. What has one may be moved to
+/// make nodes whole unless [`MOVABLE`] says no.
+pub const CHECKPOINT: &str = "muster.io/checkpoint";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
 

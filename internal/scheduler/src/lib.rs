@@ -39,6 +39,7 @@ mod trial;
 mod view;
 
 pub use event::Event;
+pub use evict::{Move, Proposal, Tidying};
 pub use plan::{
     Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
     Reservation, ReservationKind, Unscheduled,

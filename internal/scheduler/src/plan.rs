@@ -302,6 +302,7 @@ impl Scheduler {
         self.evict_stale(now, &mut plan);
         self.keep_courtesies(courtesies);
         self.house_losers(&plan, now);
+        self.defragment(now, &mut plan);
         plan.reservations = self.nominations();
         self.kept_places(&mut plan);
         self.queues.note_held();

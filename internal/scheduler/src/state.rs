@@ -1,7 +1,7 @@
 //! The scheduler's state and the small steps that keep it consistent: touching nodes, keeping
 //! gangs in line, keeping class views fresh. Reading objects is `apply`'s, deciding is `plan`'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
@@ -9,7 +9,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::devices::Ask;
-use crate::evict::{Budgets, Likeness, VictimKey};
+use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
@@ -41,6 +41,8 @@ pub struct Config {
     pub break_budgets: bool,
     /// Which GPU a pod gets that shares one.
     pub gpus: GpuOrder,
+    /// How much defragmentation may move, and for how much.
+    pub tidying: Tidying,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
@@ -65,6 +67,8 @@ pub struct Actions {
     pub preempt: bool,
     /// Start gangs out of order where nobody before them starts later for it.
     pub backfill: bool,
+    /// Move work that allows it so that nodes become whole.
+    pub defragment: bool,
 }
 
 impl Default for Actions {
@@ -75,6 +79,7 @@ impl Default for Actions {
             reclaim: true,
             preempt: true,
             backfill: true,
+            defragment: false,
         }
     }
 }
@@ -112,6 +117,7 @@ impl Default for Config {
             actions: Actions::default(),
             stale_after: STALE_AFTER,
             break_budgets: false,
+            tidying: Tidying::default(),
             gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
@@ -182,6 +188,8 @@ pub struct Scheduler {
     pub(crate) keeping: BTreeSet<GangKey>,
     /// PodDisruptionBudgets.
     pub(crate) budgets: Budgets,
+    /// When members were moved for defragmentation's sake, within the last hour.
+    pub(crate) moved: VecDeque<Timestamp>,
     /// Those that the present search came up against.
     pub(crate) budgets_in_the_way: BTreeSet<String>,
     /// Gangs that run with fewer members than they need.
@@ -242,6 +250,7 @@ impl Scheduler {
             version: 0,
             keeping: BTreeSet::new(),
             budgets: Budgets::new(),
+            moved: VecDeque::new(),
             budgets_in_the_way: BTreeSet::new(),
             broken: BTreeSet::new(),
             refused: BTreeMap::new(),

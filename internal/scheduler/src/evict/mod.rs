@@ -20,6 +20,17 @@
 //! queue or a priority changes). At one age every gang gets in by an eviction at most once, and
 //! each eviction is for one that does: the number of gangs that have not yet strictly falls with
 //! every plan that evicts. There are finitely many, so plans come to rest.
+//!
+//! Moves come under the last rule: whoever is moved for another is as safe at that age as who got
+//! in by it, and the other got in. Defragmentation moves for nobody; there, each move's node was
+//! not whole and is, and none that was whole is not: the number of whole nodes strictly rises with
+//! each, at most to that of all nodes, and in any hour there are only so many. Budgets, minimum
+//! runtimes and places kept only ever leave out evictions, so they close no circle. A place that is
+//! kept while nobody wants it is nobody's right: it is given back before every plan's turns.
+//!
+//! Checked by `tests/evictions_properties.rs`: random queues, priorities, gangs, budgets and moves,
+//! planned and carried out round by round, come to rest in fewer rounds than that allows; whoever
+//! was evicted comes back and waits, as a job's controller would have it.
 
 mod across;
 mod budgets;
@@ -33,6 +44,7 @@ mod nominate;
 mod quota;
 mod search;
 mod stale;
+mod tidy;
 pub(crate) mod txn;
 mod within;
 
@@ -43,6 +55,7 @@ use jiff::Timestamp;
 pub(crate) use budgets::Budgets;
 pub(crate) use candidates::VictimKey;
 pub(crate) use kept::Kept;
+pub use tidy::{Move, Proposal, Tidying};
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
