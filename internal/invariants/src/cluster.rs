@@ -14,6 +14,7 @@ use resources::quantity::Quantity;
 use crate::Placement;
 use crate::constraints::Demands;
 use crate::gpus::{self, GpuAsk};
+use crate::products::{self, GpuNeeds};
 
 /// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -45,6 +46,9 @@ pub(crate) struct NodeFacts {
     pub(crate) gpu_memory: Option<i64>,
     /// The words of each product among its GPUs.
     pub(crate) products: BTreeSet<Vec<String>>,
+    /// The least compute capability and the oldest driver among them.
+    pub(crate) compute: Option<Vec<u64>>,
+    pub(crate) driver: Option<Vec<u64>>,
 }
 
 pub(crate) struct PodFacts {
@@ -53,6 +57,7 @@ pub(crate) struct PodFacts {
     /// Parts of GPUs are not among them.
     pub(crate) requests: Amounts,
     pub(crate) gpus: GpuAsk,
+    pub(crate) needs: GpuNeeds,
     /// Thousandths of GPUs on its queue's account.
     charged: i64,
     pub(crate) group: Option<GroupId>,
@@ -117,9 +122,16 @@ impl Cluster {
             .map(|inventory| inventory.gpus)
             .filter(|gpus| !gpus.is_empty());
         let spec = node.spec.clone().unwrap_or_default();
+        let (labels, listed) = (
+            node.metadata.labels.as_ref(),
+            known.as_deref().unwrap_or_default(),
+        );
+        let (compute, driver) = products::versions(labels, listed);
         let facts = NodeFacts {
-            gpu_memory: gpus::memory(node, known.as_deref().unwrap_or_default()),
-            products: products(node, known.as_deref().unwrap_or_default()),
+            gpu_memory: gpus::memory(node, listed),
+            products: products::products(labels, listed),
+            compute,
+            driver,
             allocatable: gpus::with_shared(allocatable.map(Amounts::from_k8s).unwrap_or_default()),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
@@ -189,6 +201,7 @@ impl Cluster {
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
             gpus: GpuAsk::read(meta, &mut requests),
+            needs: GpuNeeds::read(meta),
             charged: 0,
             requests,
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
@@ -414,21 +427,6 @@ impl Cluster {
             self.count(pod, 1);
         }
     }
-}
-
-/// The words of the products that a node's GPUs are.
-fn products(node: &k8s::Node, known: &[devices::GpuDevice]) -> BTreeSet<Vec<String>> {
-    let all: BTreeSet<Vec<String>> = known.iter().map(|gpu| gpus::words(&gpu.model)).collect();
-    if !all.is_empty() && all.iter().all(|words| !words.is_empty()) {
-        return all;
-    }
-    let labels = node.metadata.labels.as_ref();
-    let label = labels.and_then(|all| all.get(names::NVIDIA_GPU_PRODUCT));
-    let words = label.map(|label| gpus::words(label));
-    words
-        .into_iter()
-        .filter(|words| !words.is_empty())
-        .collect()
 }
 
 fn take_out<K: Ord>(index: &mut BTreeMap<K, BTreeSet<PodId>>, key: &K, id: &PodId) {
