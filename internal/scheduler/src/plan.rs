@@ -275,6 +275,7 @@ impl Scheduler {
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
+        self.version += u64::from(self.queues.shifted());
         let mut plan = Plan::default();
         let courtesies = self.revisit(now, &mut plan);
         let mut obstacles = BTreeMap::new();
@@ -296,6 +297,7 @@ impl Scheduler {
             if !self.evict_for(&waiting, now, &mut plan, &mut obstacles, &mut served) {
                 break;
             }
+            self.won = Some(self.age);
         }
         self.evict_stale(now, &mut plan);
         self.keep_courtesies(courtesies);

@@ -592,7 +592,7 @@ impl Scheduler {
         let minimum = gang.minimum(key);
         let mut tasks = Vec::new();
         let mut classes = Vec::new();
-        for (task, counts) in &gang.tasks {
+        for (task, counts) in gang.tasks.iter() {
             let first = gang.pending.iter().find_map(|(_, name)| {
                 self.pods
                     .get(name)

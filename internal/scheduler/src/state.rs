@@ -8,6 +8,7 @@ use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
+use crate::devices::Ask;
 use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
@@ -19,6 +20,7 @@ use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::share::{GpuOrder, Take};
+use crate::table::Table;
 use crate::terms::Terms;
 use crate::topology::Tree;
 
@@ -149,8 +151,8 @@ pub struct Scheduler {
     pub(crate) ranks_stale: bool,
     pub(crate) classes: Classes,
     pub(crate) views: BTreeMap<ClassIx, View>,
-    pub(crate) pods: BTreeMap<PodKey, Pod>,
-    pub(crate) gangs: BTreeMap<GangKey, Gang>,
+    pub(crate) pods: Table<PodKey, Pod>,
+    pub(crate) gangs: Table<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
     /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
@@ -176,6 +178,10 @@ pub struct Scheduler {
     pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
+    /// What the containers of the pod told of last ask for.
+    pub(crate) last_asks: Arc<[Ask]>,
+    /// The age in which somebody last got in by an eviction.
+    pub(crate) won: Option<u64>,
     /// How often anything changed that a search for evictions could see.
     pub(crate) version: u64,
     /// Gangs for whose moved members places are kept.
@@ -226,8 +232,8 @@ impl Scheduler {
             clock: 0,
             ranks_stale: false,
             views: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            gangs: BTreeMap::new(),
+            pods: Table::default(),
+            gangs: Table::default(),
             queues: Queues::default(),
             priorities: BTreeMap::new(),
             total: Room::default(),
@@ -239,6 +245,8 @@ impl Scheduler {
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
+            last_asks: Arc::from([]),
+            won: None,
             version: 0,
             keeping: BTreeSet::new(),
             budgets: Budgets::new(),
@@ -369,6 +377,14 @@ impl Scheduler {
         self.weigh(at, 1);
     }
 
+    /// Notes that somebody came who waits. To those who wait already it makes a difference only if
+    /// somebody could not be evicted before because he had just got in by an eviction himself.
+    pub(crate) fn somebody_came(&mut self) {
+        let fresh = self.won == Some(self.age);
+        self.age += 1;
+        self.version += u64::from(fresh);
+    }
+
     /// Notes that something happened that no plan brought about.
     pub(crate) fn world_changed(&mut self) {
         self.age += 1;
@@ -463,7 +479,7 @@ impl Scheduler {
 
     /// The gang's entry, made if it is new.
     pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
-        self.gangs.entry(key.clone()).or_default()
+        self.gangs.or_default(key)
     }
 
     /// The queue a gang belongs in, by what is known of it.

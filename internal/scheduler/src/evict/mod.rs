@@ -61,6 +61,7 @@ use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef};
 use crate::pod::{PodKey, Stage};
+use crate::queue::UserIx;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 use search::Found;
@@ -70,7 +71,19 @@ use search::Found;
 const SEARCHES_MAX: usize = 64;
 
 /// What makes two gangs the same to a search for evictions.
-pub(crate) type Likeness = (String, i32, bool, Vec<(ClassIx, usize, bool)>);
+pub(crate) type Likeness = (
+    String,
+    i32,
+    Account,
+    Vec<(ClassIx, usize, bool)>,
+    Option<GangKey>,
+);
+
+/// Of whoever is like another: does it wait politely, must it not be evicted, whose is it?
+pub(crate) type Account = (bool, bool, UserIx);
+
+/// How many answers to searches are kept, about.
+const REFUSED_MAX: usize = 4_096;
 
 /// What came of a search.
 #[derive(Clone, Debug)]
@@ -96,6 +109,10 @@ impl Scheduler {
     ) -> bool {
         let mut made = false;
         let mut searches = 0;
+        if self.refused.len() > REFUSED_MAX {
+            let now = self.version;
+            self.refused.retain(|_, (version, _)| *version == now);
+        }
         for key in waiting {
             let Some(obstacle) = obstacles.get(key) else {
                 continue;
@@ -285,11 +302,17 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return Likeness::default();
         };
+        let payer = gang.payer.map(|payer| (payer.fixed, payer.user));
+        let (fixed, user) = payer.unwrap_or_default();
+        let shape = gang.spec.as_ref().map(|spec| &spec.shape);
+        let plain = shape.is_none_or(|shape| shape.is_plain() && shape.request.is_free());
         (
             gang.queue.clone(),
             self.priority_of(gang),
-            self.waits_politely(gang),
+            (self.waits_politely(gang), fixed, user),
             self.ask(key).classes(),
+            // Nobody else asks just that of the network.
+            (!plain || gang.hinted > 0).then(|| key.clone()),
         )
     }
 

@@ -4,6 +4,7 @@
 
 mod balance;
 mod branch;
+mod foresee;
 mod kinds;
 mod pick;
 mod run;
@@ -93,6 +94,12 @@ impl Scheduler {
             return Attempt::Nothing;
         }
         let Some(payer) = gang.payer else {
+            return Attempt::Nothing;
+        };
+        if let Some(obstacle) = self.foresee_alike(key) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else {
             return Attempt::Nothing;
         };
         let root = match self.tree_of(key, gang) {

@@ -36,6 +36,7 @@ mod account;
 #[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod borrow;
 mod divide;
+mod felt;
 mod limits;
 mod pick;
 mod portion;
@@ -167,6 +168,8 @@ pub(crate) struct Queues {
     /// What there is to share.
     pool: Room,
     clock: usage::Clock,
+    /// What could be felt of the entitlements when that was last asked.
+    felt: Vec<i64>,
     /// The resources that are counted in thousandths.
     gpus: Set,
 }
@@ -191,6 +194,7 @@ impl Default for Queues {
             restless: true,
             pool: Room::default(),
             clock: usage::Clock::default(),
+            felt: Vec::new(),
             gpus: 1 << GPU,
         }
     }
