@@ -22,7 +22,7 @@ use crate::client::Answer;
 #[command(after_long_help = EXAMPLES)]
 pub struct Simulate {
     /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
-    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, or a List as `kubectl get -o yaml`
+    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, PodDisruptionBudgets, or a List as `kubectl get -o yaml`
     /// prints it; and a SchedulerConfig, see below), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
     /// Standard Workload Format, openb. The annotations muster.io/arrival and
     /// muster.io/duration say when an object's work comes and how long it runs
@@ -55,8 +55,8 @@ pub struct Simulate {
         default_value = "muster"
     )]
     policy: Vec<String>,
-    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, with commas between
-    /// [default: what the files say, or all but consolidate]
+    /// What plans may do: allocate, consolidate, reclaim, preempt, backfill, defragment, with commas
+    /// between [default: what the files say, or all but consolidate and defragment]
     #[arg(long, value_name = "ACTIONS")]
     actions: Option<String>,
     /// Node label keys that name network domains, widest first, with commas between
@@ -119,7 +119,7 @@ const EXAMPLES: &str = "Manifests:
     apiVersion: muster.io/v1alpha1
     kind: SchedulerConfig
     spec:                             # all of it may be left out
-      actions: [allocate, reclaim]    # also consolidate, preempt, backfill
+      actions: [allocate, reclaim]    # also consolidate, preempt, backfill, defragment
       topology: [example.com/block, example.com/rack]
       placement: pack                 # or spread
       gpus: pack                      # or spread: of a node's GPUs for pods that share one
@@ -130,7 +130,8 @@ const EXAMPLES: &str = "Manifests:
   Queues are Volcano's (scheduling.volcano.sh/v1beta1): weight, capability, guarantee, deserved,
   parent, priority, reclaimable, status.state. Kueue's ClusterQueue, Cohort, ResourceFlavor and
   Topology, Koordinator's ElasticQuota and the text of YuniKorn's queues.yaml are read as queues
-  too; what has no counterpart is named in the notes.
+  too, and KAI's Queue; what has no counterpart is named in the notes. Volcano's HyperNodes label
+  the nodes in them, and their tiers are the topology.
 
   Annotations (J: the value is JSON):
     Queue     muster.io/borrowing-limit, lending-limit, user-limit, team-limit

@@ -14,6 +14,7 @@ use resources::quantity::Quantity;
 use crate::Placement;
 use crate::constraints::Demands;
 use crate::gpus::{self, GpuAsk};
+use crate::products::{self, GpuNeeds};
 
 /// A pod's namespace and name.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -43,6 +44,11 @@ pub(crate) struct NodeFacts {
     pub(crate) devices: Option<BTreeMap<String, bool>>,
     /// MiB of each GPU, where known.
     pub(crate) gpu_memory: Option<i64>,
+    /// The words of each product among its GPUs.
+    pub(crate) products: BTreeSet<Vec<String>>,
+    /// The least compute capability and the oldest driver among them.
+    pub(crate) compute: Option<Vec<u64>>,
+    pub(crate) driver: Option<Vec<u64>>,
 }
 
 pub(crate) struct PodFacts {
@@ -51,6 +57,7 @@ pub(crate) struct PodFacts {
     /// Parts of GPUs are not among them.
     pub(crate) requests: Amounts,
     pub(crate) gpus: GpuAsk,
+    pub(crate) needs: GpuNeeds,
     /// Thousandths of GPUs on its queue's account.
     charged: i64,
     pub(crate) group: Option<GroupId>,
@@ -86,6 +93,8 @@ pub struct Cluster {
     /// Thousandths of GPUs: what queues may hold, and what they do.
     pub(crate) gpu_capability: BTreeMap<String, i64>,
     pub(crate) gpus_held: BTreeMap<String, i64>,
+    /// Thousandths of GPUs of a model that queues may hold, by the model's resource.
+    pub(crate) model_capability: BTreeMap<String, BTreeMap<String, i64>>,
 }
 
 impl Cluster {
@@ -113,9 +122,17 @@ impl Cluster {
             .map(|inventory| inventory.gpus)
             .filter(|gpus| !gpus.is_empty());
         let spec = node.spec.clone().unwrap_or_default();
+        let (labels, listed) = (
+            node.metadata.labels.as_ref(),
+            known.as_deref().unwrap_or_default(),
+        );
+        let (compute, driver) = products::versions(labels, listed);
         let facts = NodeFacts {
-            gpu_memory: gpus::memory(node, known.as_deref().unwrap_or_default()),
-            allocatable: allocatable.map(Amounts::from_k8s).unwrap_or_default(),
+            gpu_memory: gpus::memory(node, listed),
+            products: products::products(labels, listed),
+            compute,
+            driver,
+            allocatable: gpus::with_shared(allocatable.map(Amounts::from_k8s).unwrap_or_default()),
             labels: node.metadata.labels.clone().unwrap_or_default(),
             taints: spec.taints.unwrap_or_default(),
             cordoned: spec.unschedulable.unwrap_or(false),
@@ -184,6 +201,7 @@ impl Cluster {
         let mut facts = PodFacts {
             uid: meta.uid.clone().unwrap_or_default(),
             gpus: GpuAsk::read(meta, &mut requests),
+            needs: GpuNeeds::read(meta),
             charged: 0,
             requests,
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),
@@ -268,6 +286,15 @@ impl Cluster {
     pub fn put_queue(&mut self, queue: &Queue) {
         let name = queue.metadata.name.clone().unwrap_or_default();
         let capability = queue.spec.capability.as_ref();
+        let models = capability
+            .into_iter()
+            .flatten()
+            .filter_map(|(name, amount)| {
+                let model = name.starts_with(names::GPU_OF_MODEL) && name != names::GPU_SHARED;
+                let amount = Quantity::parse_k8s(amount).ok().filter(|_| model)?;
+                Some((name.clone(), amount.milli()))
+            });
+        self.model_capability.insert(name.clone(), models.collect());
         let gpus = capability.and_then(|list| list.get(names::NVIDIA_GPU));
         match gpus.and_then(|gpus| Quantity::parse_k8s(gpus).ok()) {
             Some(gpus) => self.gpu_capability.insert(name.clone(), gpus.milli()),
@@ -281,6 +308,7 @@ impl Cluster {
     pub fn drop_queue(&mut self, name: &str) {
         self.capability.remove(name);
         self.gpu_capability.remove(name);
+        self.model_capability.remove(name);
     }
 
     /// Counts a pod as bound before the API shows it so.

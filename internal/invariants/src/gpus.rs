@@ -11,6 +11,7 @@ use resources::names;
 use resources::quantity::Quantity;
 
 use crate::cluster::{Cluster, NodeFacts, PodFacts, PodId};
+use crate::products::{goes_by, words};
 use crate::{Invariant, Placement, Violation};
 
 /// All of a GPU.
@@ -25,11 +26,93 @@ pub(crate) enum GpuAsk {
     Part(i64, i64),
     /// MiB of the memory of each of so many.
     Memory(i64, i64),
+    /// At least thousandths and MiB of each of so many.
+    Both(i64, i64, i64),
+}
+
+/// Parts of GPUs in the words of others' device plugins: how many of them, what one of its memory
+/// is in bytes, percents.
+type Words = (&'static str, &'static str, i64, &'static [&'static str]);
+
+const OTHERS: [Words; 4] = [
+    (
+        "",
+        ALIYUN_MEMORY,
+        1 << 30,
+        &["aliyun.com/gpu-core", "aliyun.com/gpu-core.percentage"],
+    ),
+    (
+        "volcano.sh/vgpu-number",
+        "volcano.sh/vgpu-memory",
+        1 << 20,
+        &["volcano.sh/vgpu-cores", "volcano.sh/vgpu-memory-percentage"],
+    ),
+    (
+        names::NVIDIA_GPU,
+        "nvidia.com/gpumem",
+        1 << 20,
+        &["nvidia.com/gpucores", "nvidia.com/gpumem-percentage"],
+    ),
+    (
+        "",
+        "koordinator.sh/gpu-memory",
+        1,
+        &[
+            "koordinator.sh/gpu",
+            "koordinator.sh/gpu-core",
+            "koordinator.sh/gpu-memory-ratio",
+        ],
+    ),
+];
+const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
+const ALIYUN_MEMORY: &str = "aliyun.com/gpu-mem";
+
+/// What is asked for in such words, which are taken out of the requests.
+fn others(requests: &mut Amounts) -> Option<GpuAsk> {
+    let mut ask = None;
+    for (number, memory, unit, percents) in OTHERS {
+        let percent = percents.iter().map(|name| requests.get(name)).max();
+        let milli = percent.unwrap_or(0).saturating_mul(10);
+        let mib = (requests.get(memory).saturating_mul(unit) + (1 << 20) - 1) >> 20;
+        let count = requests.get(number);
+        let plain = number == names::NVIDIA_GPU;
+        if (milli, mib) == (0, 0) && (plain || count == 0) {
+            continue;
+        }
+        ask = Some(match (milli, mib, count.max(1)) {
+            (milli, _, _) if milli >= WHOLE => GpuAsk::Whole(count.max(milli / WHOLE)),
+            (0, 0, count) => GpuAsk::Whole(count),
+            (0, mib, count) => GpuAsk::Memory(mib, count),
+            (milli, 0, count) => GpuAsk::Part(milli, count),
+            (milli, mib, count) => GpuAsk::Both(milli, mib, count),
+        });
+        for name in [number, memory].into_iter().chain(percents.iter().copied()) {
+            if requests.get(name) != 0 {
+                requests.set(name, 0);
+            }
+        }
+    }
+    ask
+}
+
+/// What a node gives, with GPUs that it only gives in parts.
+pub(crate) fn with_shared(mut allocatable: Amounts) -> Amounts {
+    let count = allocatable.get(ALIYUN_COUNT);
+    if allocatable.get(names::NVIDIA_GPU) == 0 && count > 0 {
+        allocatable.set(names::NVIDIA_GPU, count);
+    }
+    allocatable
 }
 
 impl GpuAsk {
     /// Reads a pod. What it asks for in parts is taken out of its other requests.
     pub(crate) fn read(meta: &ObjectMeta, requests: &mut Amounts) -> GpuAsk {
+        if let Some(ask) = others(requests) {
+            if let GpuAsk::Whole(count) = ask {
+                requests.set(names::NVIDIA_GPU, count);
+            }
+            return ask;
+        }
         let asked = requests.get(names::NVIDIA_GPU);
         let note = |ours: &str, theirs: &str| {
             let notes = meta.annotations.as_ref()?;
@@ -52,14 +135,19 @@ impl GpuAsk {
         match ask {
             GpuAsk::Whole(count) if count > 0 => requests.set(names::NVIDIA_GPU, count),
             GpuAsk::Whole(_) => {}
-            GpuAsk::Part(..) | GpuAsk::Memory(..) => requests.set(names::NVIDIA_GPU, 0),
+            GpuAsk::Part(..) | GpuAsk::Memory(..) | GpuAsk::Both(..) => {
+                requests.set(names::NVIDIA_GPU, 0)
+            }
         }
         ask
     }
 
     pub(crate) fn count(self) -> i64 {
         match self {
-            GpuAsk::Whole(count) | GpuAsk::Part(_, count) | GpuAsk::Memory(_, count) => count,
+            GpuAsk::Whole(count)
+            | GpuAsk::Part(_, count)
+            | GpuAsk::Memory(_, count)
+            | GpuAsk::Both(_, _, count) => count,
         }
     }
 
@@ -69,14 +157,16 @@ impl GpuAsk {
 
     /// Thousandths of each GPU on a node; all of it where nobody knows what its GPUs have.
     pub(crate) fn each(self, node: Option<&NodeFacts>) -> i64 {
+        let of = |mib: i64, memory: i64| {
+            let hundredths = (i128::from(mib) * 100).div_euclid(i128::from(memory));
+            let rest = (i128::from(mib) * 100).rem_euclid(i128::from(memory));
+            i64::try_from((hundredths + i128::from(rest > 0)) * 10).unwrap_or(i64::MAX)
+        };
         match (self, node.and_then(|node| node.gpu_memory)) {
-            (GpuAsk::Whole(_), _) | (GpuAsk::Memory(..), None) => WHOLE,
+            (GpuAsk::Whole(_), _) | (GpuAsk::Memory(..) | GpuAsk::Both(..), None) => WHOLE,
             (GpuAsk::Part(milli, _), _) => milli,
-            (GpuAsk::Memory(mib, _), Some(memory)) => {
-                let hundredths = (i128::from(mib) * 100).div_euclid(i128::from(memory));
-                let rest = (i128::from(mib) * 100).rem_euclid(i128::from(memory));
-                i64::try_from((hundredths + i128::from(rest > 0)) * 10).unwrap_or(i64::MAX)
-            }
+            (GpuAsk::Memory(mib, _), Some(memory)) => of(mib, memory),
+            (GpuAsk::Both(milli, mib, _), Some(memory)) => milli.max(of(mib, memory)),
         }
     }
 
@@ -93,9 +183,14 @@ pub(crate) fn memory(node: &k8s::Node, known: &[resources::devices::GpuDevice]) 
     let labels = node.metadata.labels.as_ref();
     let label = labels.and_then(|all| all.get(names::NVIDIA_GPU_MEMORY));
     let label = label.and_then(|text| text.trim().parse::<i64>().ok());
+    let status = node.status.as_ref();
+    let list = status.and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()));
+    let list = list.map(Amounts::from_k8s).unwrap_or_default();
+    let shared = (list.get(ALIYUN_MEMORY).saturating_mul(1024)).checked_div(list.get(ALIYUN_COUNT));
     smallest
         .filter(|mib| *mib > 0)
         .or(label)
+        .or(shared)
         .filter(|mib| *mib > 0)
 }
 
@@ -170,7 +265,9 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
             wrong.push(format!("asks for {count} devices and gets {got}"));
         }
         let each = pod.gpus.each(Some(node));
-        if each > WHOLE || (matches!(pod.gpus, GpuAsk::Memory(..)) && node.gpu_memory.is_none()) {
+        wrong.extend(pod.needs.unmet(node));
+        let by_memory = matches!(pod.gpus, GpuAsk::Memory(..) | GpuAsk::Both(..));
+        if each > WHOLE || (by_memory && node.gpu_memory.is_none()) {
             wrong.push(format!(
                 "asks for more memory than a GPU of node {name} has"
             ));
@@ -214,9 +311,76 @@ pub(crate) fn given(before: &Cluster, name: &str, new: &[&Placement], out: &mut 
     }
 }
 
+/// No queue holds more GPUs of a model than it may.
+pub(crate) fn by_model(
+    before: &Cluster,
+    queue: &str,
+    binds: &[&Placement],
+    out: &mut Vec<Violation>,
+) {
+    for (name, allowed) in before.model_capability.get(queue).into_iter().flatten() {
+        let model = words(name.trim_start_matches(names::GPU_OF_MODEL));
+        let charge = |pod: &PodFacts, node: &String| {
+            let node = before.nodes.get(node);
+            let is = node.is_some_and(|node| {
+                let all = &node.products;
+                !all.is_empty() && all.iter().all(|product| goes_by(product, &model))
+            });
+            if is { pod.gpus.charge(node) } else { 0 }
+        };
+        let there = before.pods.values().filter(|pod| !pod.leaving);
+        let there = there.filter(|pod| before.queue_of(pod).as_deref() == Some(queue));
+        let had: i64 = there
+            .filter_map(|pod| Some(charge(pod, &pod.at.as_ref()?.0)))
+            .sum();
+        let new = |bind: &&&Placement| {
+            let pod = before.pods.get(&bind.pod);
+            pod.map_or(0, |pod| charge(pod, &bind.node))
+        };
+        let more: i64 = binds.iter().map(|bind| new(&bind)).sum();
+        if more > 0 && had.saturating_add(more) > *allowed {
+            let [had, more, allowed] = [had, more, *allowed].map(Quantity::from_milli);
+            let pods = binds.iter().filter(|bind| new(bind) > 0);
+            out.push(Violation {
+                invariant: Invariant::QueueCapability,
+                what: format!(
+                    "queue {queue} may use {name}: {allowed}, holds {had}, and {more} more are bound"
+                ),
+                pods: pods.map(|bind| bind.pod.clone()).collect(),
+            });
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn others_words_for_parts_are_parts() {
+        type Case<'a> = (&'a [(&'a str, i64)], Option<GpuAsk>);
+        let table: [Case; 6] = [
+            (&[("nvidia.com/gpu", 2)], None),
+            (&[("aliyun.com/gpu-mem", 4)], Some(GpuAsk::Memory(4096, 1))),
+            (&[("aliyun.com/gpu-core", 200)], Some(GpuAsk::Whole(2))),
+            (&[("volcano.sh/vgpu-number", 2)], Some(GpuAsk::Whole(2))),
+            (
+                &[
+                    ("nvidia.com/gpu", 1),
+                    ("nvidia.com/gpumem", 3000),
+                    ("nvidia.com/gpucores", 50),
+                ],
+                Some(GpuAsk::Both(500, 3000, 1)),
+            ),
+            (&[("koordinator.sh/gpu", 50)], Some(GpuAsk::Part(500, 1))),
+        ];
+        for (list, want) in table {
+            let list = list.iter();
+            let mut requests: Amounts = list.map(|(name, n)| ((*name).to_owned(), *n)).collect();
+            assert_eq!(others(&mut requests), want);
+            assert_eq!(requests.is_empty(), want.is_some());
+        }
+    }
 
     fn read(notes: &[(&str, &str)], asked: i64) -> (GpuAsk, i64) {
         let notes = notes

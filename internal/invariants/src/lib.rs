@@ -16,6 +16,7 @@ mod cluster;
 mod constraints;
 mod gpus;
 mod predicates;
+mod products;
 
 #[cfg(test)]
 mod tests;

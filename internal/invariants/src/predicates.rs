@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use resources::amounts::{Amounts, quantity_of};
-use resources::names::NVIDIA_GPU;
+use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
 use resources::quantity::Quantity;
 
 use crate::cluster::{Cluster, GroupId, PodFacts, PodId};
@@ -194,7 +194,12 @@ fn queue_capability(before: &Cluster, binds: &[Placement], out: &mut Vec<Violati
         let none = Amounts::new();
         let held = before.queue_held.get(&queue).unwrap_or(&none);
         gpu_capability(before, &queue, &pods, out);
-        for (resource, allowed) in capability.iter().filter(|(name, _)| *name != NVIDIA_GPU) {
+        gpus::by_model(before, &queue, &pods, out);
+        for (resource, allowed) in capability
+            .iter()
+            .filter(|(name, _)| *name != NVIDIA_GPU)
+            .filter(|(name, _)| !name.starts_with(GPU_OF_MODEL) || *name == GPU_SHARED)
+        {
             let (had, more) = (held.get(resource), asked.get(resource));
             if more > 0 && had.saturating_add(more) > allowed {
                 let [had, more, allowed] = [had, more, allowed].map(|n| quantity_of(resource, n));

@@ -271,6 +271,70 @@ fn i4_fires_when_a_queue_would_hold_more_than_its_capability() {
 }
 
 #[test]
+fn i4_counts_gpus_by_their_model() {
+    let mut cluster = cluster();
+    let mut labelled = node("n1", 4);
+    let labels = labelled.metadata.labels.get_or_insert_default();
+    labels.insert("nvidia.com/gpu.product".into(), "NVIDIA-H100-80GB".into());
+    cluster.put_node(&labelled);
+    let capability = |model: &str| {
+        let mut queue = queue("9");
+        let list = queue.spec.capability.get_or_insert_default();
+        let name = format!("nvidia.com/gpu.{model}");
+        list.insert(name, serde_json::from_value(json!("2")).unwrap());
+        queue
+    };
+    let binds = [
+        bind("a", "n1", "n1-0"),
+        bind("b", "n1", "n1-1"),
+        bind("c", "n1", "n1-2"),
+    ];
+    cluster.put_queue(&capability("A100"));
+    assert_eq!(broken(&cluster, &binds), []);
+    cluster.put_queue(&capability("H100"));
+    assert_eq!(broken(&cluster, &binds), [Invariant::QueueCapability]);
+    assert_eq!(broken(&cluster, &binds[..2]), []);
+    binds[..2].iter().for_each(|bind| cluster.assume(bind));
+    assert_eq!(broken(&cluster, &binds[2..]), [Invariant::QueueCapability]);
+}
+
+#[test]
+fn gpus_are_what_the_pod_asks_them_to_be() {
+    let table = [
+        ("gpu-model", "H100", true),
+        ("gpu-model", "A100,H100", true),
+        ("gpu-model", "A100", false),
+        ("gpu-min-memory", "80000", true),
+        ("gpu-min-memory", "80Gi", false),
+        ("gpu-min-compute", "9.0", true),
+        ("gpu-min-compute", "9.1", false),
+        ("gpu-min-driver", "550", true),
+        ("gpu-min-driver", "new", false),
+    ];
+    for (note, value, sound) in table {
+        let mut cluster = cluster();
+        let mut labelled = node("n1", 4);
+        let labels = labelled.metadata.labels.get_or_insert_default();
+        for (name, value) in [
+            ("nvidia.com/gpu.product", "NVIDIA-H100-80GB-HBM3"),
+            ("nvidia.com/gpu.memory", "81559"),
+            ("nvidia.com/gpu.compute.major", "9"),
+            ("nvidia.com/gpu.compute.minor", "0"),
+            ("nvidia.com/cuda.driver-version.full", "550.54.15"),
+        ] {
+            labels.insert(name.into(), value.into());
+        }
+        cluster.put_node(&labelled);
+        cluster.put_pod(&pod("a", |pod| {
+            pod["metadata"]["annotations"][format!("muster.io/{note}")] = json!(value);
+        }));
+        let binds = [bind("a", "n1", "n1-0"), bind("b", "n1", "n1-1")];
+        let want: &[Invariant] = if sound { &[] } else { &[Invariant::Devices] };
+        assert_eq!(broken(&cluster, &binds), want, "{note} {value}");
+    }
+}
+
+#[test]
 fn i4_follows_a_gang_that_changes_its_queue() {
     let mut cluster = cluster();
     cluster.assume(&bind("a", "n1", "n1-0"));

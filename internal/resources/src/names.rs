@@ -110,8 +110,12 @@ pub const PREEMPTIBLE: &str = "muster.io/preemptible";
 /// The same in Volcano's word; read where [`PREEMPTIBLE`] is not given.
 pub const VOLCANO_PREEMPTABLE: &str = "volcano.sh/preemptable";
 /// Annotation on a PodGroup or pod (`true` or `false`): may it be moved to another node? `false`: never. `true`: also to
-/// make nodes whole, where nobody waits for the room. Not given: only for others who wait.
+/// make nodes whole. Not given: for others who wait, and to make nodes whole where
+/// [`CHECKPOINT`] is given.
 pub const MOVABLE: &str = "muster.io/movable";
+/// Annotation on a PodGroup or pod: how often it saves itself, in seconds or as `1h30m`. What has one may be moved to
+/// make nodes whole unless [`MOVABLE`] says no.
+pub const CHECKPOINT: &str = "muster.io/checkpoint";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
 
@@ -140,6 +144,11 @@ pub const GPU_MIN_MEMORY: &str = "muster.io/gpu-min-memory";
 pub const GPU_MIN_COMPUTE: &str = "muster.io/gpu-min-compute";
 /// Pod annotation: the oldest GPU driver, like `535.104`.
 pub const GPU_MIN_DRIVER: &str = "muster.io/gpu-min-driver";
+/// What the name of a resource begins with that is the GPUs of one model, as in `nvidia.com/gpu.H100`: queues may have
+/// amounts of it, any words of a product's name may follow.
+pub const GPU_OF_MODEL: &str = "nvidia.com/gpu.";
+/// A resource of NVIDIA's device plugin, and no model.
+pub const GPU_SHARED: &str = "nvidia.com/gpu.shared";
 /// Node label of NVIDIA's feature discovery: the product that its GPUs are.
 pub const NVIDIA_GPU_PRODUCT: &str = "nvidia.com/gpu.product";
 /// Node labels of NVIDIA's feature discovery: the CUDA compute capability before and after the dot.

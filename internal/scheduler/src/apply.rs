@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
-use resources::names::NVIDIA_GPU;
 
+use crate::devices::Ask;
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
 use crate::labels::Labels;
@@ -51,6 +50,7 @@ impl Scheduler {
             Event::BudgetChanged(budget) => self.budget_changed(&budget),
             Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
         }
+        self.meet_models();
     }
 
     /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
@@ -145,12 +145,13 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, pod: &k8s::Pod) {
-        let Some(told) = Told::read(pod, &self.config.scheduler_names) else {
+        let Some(mut told) = Told::read(pod, &self.config.scheduler_names) else {
             return;
         };
+        self.share_words(&mut told);
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
-        let wish = Wish::read(&pod.metadata, pod_requests(told.spec).get(NVIDIA_GPU));
+        let wish = Wish::read(&pod.metadata, told.spec);
         let class = self.classes.join(
             told.spec,
             &wish,
@@ -171,13 +172,13 @@ impl Scheduler {
             created: told.created,
             queue: told.queue,
             terms: told.terms,
-            asks: match wish.share {
+            asks: self.kept_asks(match wish.share {
                 // Containers that ask for GPUs each get their number of them.
                 Some(share) if asks.is_empty() || wish.container.is_some() => {
                     devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
                 }
                 _ => asks,
-            },
+            }),
             started: told.started,
             polite: told.polite,
             evicting: None,
@@ -198,8 +199,9 @@ impl Scheduler {
                     self.world_changed();
                 }
             }
-            None if !self.gangs.contains_key(&new.gang) => self.world_changed(),
-            None => {}
+            None if self.gangs.contains_key(&new.gang) => {}
+            None if new.stage.on_node() => self.world_changed(),
+            None => self.somebody_came(),
         }
         if let Some(old) = self.pods.get(&key) {
             let unbound = matches!(new.stage, Stage::Pending | Stage::Apart);
@@ -219,6 +221,27 @@ impl Scheduler {
             }
         }
         self.replace_pod_joined(&key, new);
+    }
+
+    /// The same asks as another pod's are kept once: pods come in rows of the same kind.
+    fn kept_asks(&mut self, asks: Vec<Ask>) -> Arc<[Ask]> {
+        if *self.last_asks != asks[..] {
+            self.last_asks = Arc::from(asks);
+        }
+        self.last_asks.clone()
+    }
+
+    /// Has a pod's names that its gang has too kept once.
+    fn share_words(&self, told: &mut Told) {
+        let Some(key) = self.gangs.key(&told.gang) else {
+            return;
+        };
+        told.gang = key.clone();
+        told.key.namespace = key.namespace.clone();
+        let gang = self.gangs.get(&told.gang);
+        if let Some(task) = gang.and_then(|gang| gang.tasks.key(&*told.task)) {
+            told.task = task.clone();
+        }
     }
 
     /// The sub-group that a pod is in.
@@ -243,7 +266,12 @@ impl Scheduler {
     }
 
     fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
-        self.version += 1;
+        // One that waits makes no difference to others' searches for evictions, but that budgets
+        // may count it.
+        let there = |pod: &Pod| pod.stage.on_node();
+        if !self.budgets.is_empty() || there(&new) || self.pods.get(key).is_some_and(there) {
+            self.version += 1;
+        }
         let gang = new.gang.clone();
         let left = self.take_pod(key);
         self.put_pod(key.clone(), new);
@@ -261,8 +289,10 @@ impl Scheduler {
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
             self.world_changed();
         }
+        let there =
+            !self.budgets.is_empty() || self.pods.get(key).is_some_and(|pod| pod.stage.on_node());
         if let Some((gang, node)) = self.take_pod(key) {
-            self.version += 1;
+            self.version += u64::from(there);
             self.leave_node(node);
             self.settle(&gang);
         }
@@ -301,17 +331,41 @@ impl Scheduler {
         let take = self.classes.get(pod.class).take(node);
         let demand = take.demand.clone();
         let times = if up { 1 } else { -1 };
+        self.note_gpus(key, pod, up);
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
-        let gang = self.gangs.entry(pod.gang.clone()).or_default();
+        let gang = self.gangs.or_default(&pod.gang);
         if up {
             gang.members.insert(key.clone());
-        } else {
+        }
+        // Whose the gang is may depend on what its first member says.
+        gang.moved |= gang.members.first() == Some(key);
+        if !up {
             gang.members.remove(key);
         }
-        gang.moved = true;
         gang.count(key, &pod.task, pod.stage, up);
+        if pod.stage == Stage::Pending {
+            gang.count_kind(pod.class, up);
+        }
+        if pod.assumed {
+            gang.assumed = if up {
+                gang.assumed + 1
+            } else {
+                gang.assumed.saturating_sub(1)
+            };
+        }
+        if pod
+            .hints
+            .as_deref()
+            .is_some_and(|hints| hints.rank.is_some())
+        {
+            gang.ranked = if up {
+                gang.ranked + 1
+            } else {
+                gang.ranked.saturating_sub(1)
+            };
+        }
         gang.count_part(pod.part.as_ref(), pod.stage, up);
         if pod.hints.as_deref().is_some_and(Hints::asks) {
             gang.hinted = if up {
@@ -371,8 +425,8 @@ impl Scheduler {
     }
 
     pub(crate) fn leave_class(&mut self, class: crate::class::ClassIx) {
-        if self.classes.leave(class) {
-            self.views.remove(&class);
+        for gone in self.classes.leave(class) {
+            self.views.remove(&gone);
         }
     }
 
@@ -392,7 +446,15 @@ impl Scheduler {
         {
             return;
         }
-        self.world_changed();
+        if self
+            .gangs
+            .get(&key)
+            .is_some_and(|gang| gang.spec.is_some() || !gang.nodes.is_empty())
+        {
+            self.world_changed();
+        } else {
+            self.somebody_came();
+        }
         self.unexpect(&key);
         let gang = self.gang_mut(&key);
         if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {

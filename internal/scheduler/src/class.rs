@@ -5,14 +5,15 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
+use resources::names::NVIDIA_GPU_PRODUCT;
 use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
-use crate::gpu::Needs;
+use crate::gpu::{Needs, Product};
 use crate::node::Node;
-use crate::resource::{Demand, GPU, GPU_UNIT, Names};
-use crate::share::{Share, Take, Wish};
+use crate::resource::{Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
+use crate::share::{Share, Take, Wish, foreign};
 
 /// A class's place in the table. Depends on the order of events: nothing may be decided by it.
 pub(crate) type ClassIx = usize;
@@ -34,6 +35,8 @@ struct Key {
     share: Option<Share>,
     /// What the GPUs must be.
     gpus: Needs,
+    /// Only nodes whose GPUs count under just these models.
+    kind: Option<Set>,
     need: Need,
     selector: BTreeMap<String, String>,
     /// Node affinity and tolerations as JSON: compared, never read.
@@ -56,6 +59,13 @@ pub(crate) struct Class {
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
     manners: Option<Box<Manners>>,
+    /// Products of which its GPUs are one, where something says so.
+    named: Vec<Product>,
+    /// The resources that are GPUs of a model that it certainly takes.
+    models: Set,
+    /// The same class on all nodes, and this one on those of one kind only.
+    base: Option<ClassIx>,
+    kinds: Vec<ClassIx>,
     members: usize,
 }
 
@@ -76,9 +86,28 @@ impl Class {
         &self.key.gpus
     }
 
+    /// Only nodes whose GPUs count under just these models; none where any will do.
+    pub(crate) fn kind(&self) -> Option<Set> {
+        self.key.kind
+    }
+
+    /// The resources that are GPUs of a model, of those that it asks for: how many are free is
+    /// how many GPUs are.
+    pub(crate) fn models(&self) -> Set {
+        self.models
+    }
+
     /// What a pod takes on a node, or counts as while it has none.
     pub(crate) fn take(&self, node: Option<&Node>) -> Take {
-        Take::of(&self.demand, self.key.share, node)
+        let mut demand = self.demand.clone();
+        if let Some(node) = node {
+            // Where it is tells which model it has, whatever it asked for.
+            let models = node.models();
+            let gpus = demand.get(GPU);
+            each(self.models & !models).for_each(|ix| demand.set(ix, 0));
+            each(models).for_each(|ix| demand.set(ix, gpus));
+        }
+        Take::of(demand, self.key.share, node)
     }
 
     /// Does a pod that shares a GPU go where one is begun, rather than anywhere?
@@ -86,11 +115,22 @@ impl Class {
         self.packs
     }
 
-    fn weigh(&mut self, memory: Option<i64>) {
+    fn weigh(&mut self, memory: Option<i64>, models: &[(Product, Ix)]) {
         self.demand = self.key.demand.clone();
         if let Some(share) = self.key.share {
             let each = share.part.of(memory).min(GPU_UNIT);
             self.demand.set(GPU, each * share.gpus);
+        }
+        let gpus = self.demand.get(GPU);
+        self.models = self.key.kind.unwrap_or(0);
+        let named = |model: &Product| {
+            !self.named.is_empty() && self.named.iter().all(|product| product.is(model))
+        };
+        for (_, ix) in models.iter().filter(|(model, _)| gpus > 0 && named(model)) {
+            self.models |= 1 << ix;
+        }
+        for ix in each(self.models) {
+            self.demand.set(ix, gpus);
         }
     }
 
@@ -125,6 +165,7 @@ pub(crate) struct Classes {
     index: BTreeMap<Key, ClassIx>,
     /// What a GPU has of memory, in MiB, on the nodes that have the least.
     least_memory: Option<i64>,
+    models: Vec<(Product, Ix)>,
     packs: bool,
 }
 
@@ -152,7 +193,7 @@ impl Classes {
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-        let mut demand = names.demand(&pod_requests(spec));
+        let mut demand = names.demand(&foreign::without(pod_requests(spec)));
         // A whole GPU is no part of one.
         let whole = Share::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());
@@ -163,6 +204,7 @@ impl Classes {
             demand,
             share,
             gpus: wish.needs.clone(),
+            kind: None,
             need: need(spec),
             selector: spec.node_selector.clone().unwrap_or_default(),
             affinity: affinity.map(text).unwrap_or_default(),
@@ -190,9 +232,13 @@ impl Classes {
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
             manners,
+            named: named(spec, &wish.needs),
+            models: 0,
+            base: None,
+            kinds: Vec::new(),
             members: 1,
         };
-        class.weigh(self.least_memory);
+        class.weigh(self.least_memory, &self.models);
         let ix = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() - 1
@@ -213,8 +259,51 @@ impl Classes {
         }
         self.least_memory = memory;
         for class in self.table.iter_mut().flatten() {
-            class.weigh(memory);
+            class.weigh(memory, &self.models);
         }
+    }
+
+    /// Notes the resources that are GPUs of a model: classes that name one ask for these too.
+    pub(crate) fn set_models(&mut self, models: &[(Product, Ix)]) {
+        self.models = models.to_vec();
+        for class in self.table.iter_mut().flatten() {
+            class.weigh(self.least_memory, &self.models);
+        }
+    }
+
+    pub(crate) fn models_known(&self) -> usize {
+        self.models.len()
+    }
+
+    /// The same class on nodes of one kind only. It lives as long as the class has members.
+    pub(crate) fn of_kind(&mut self, base: ClassIx, kind: Set) -> ClassIx {
+        let base = self.base(base);
+        let known = self.get(base).kinds.iter().copied();
+        if let Some(ix) = known
+            .into_iter()
+            .find(|ix| self.get(*ix).kind() == Some(kind))
+        {
+            return ix;
+        }
+        let mut class = self.get(base).clone();
+        class.key.kind = Some(kind);
+        class.base = Some(base);
+        class.kinds.clear();
+        class.weigh(self.least_memory, &self.models);
+        let ix = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        self.table[ix] = Some(class);
+        if let Some(class) = &mut self.table[base] {
+            class.kinds.push(ix);
+        }
+        ix
+    }
+
+    /// The class on all nodes.
+    pub(crate) fn base(&self, ix: ClassIx) -> ClassIx {
+        self.get(ix).base.unwrap_or(ix)
     }
 
     /// One member more of a class that has some.
@@ -225,20 +314,23 @@ impl Classes {
         ix
     }
 
-    /// One member less; true when it was the last and the class is gone.
-    pub(crate) fn leave(&mut self, ix: ClassIx) -> bool {
+    /// One member less; the classes that are gone with it when it was the last.
+    pub(crate) fn leave(&mut self, ix: ClassIx) -> Vec<ClassIx> {
         let Some(class) = self.table.get_mut(ix).and_then(Option::as_mut) else {
-            return false;
+            return Vec::new();
         };
         class.members -= 1;
         if class.members > 0 {
-            return false;
+            return Vec::new();
         }
-        if let Some(class) = self.table[ix].take() {
-            self.index.remove(&class.key);
-            self.free.push(ix);
+        let mut gone = std::mem::take(&mut class.kinds);
+        self.index.remove(&class.key);
+        gone.push(ix);
+        for ix in &gone {
+            self.table[*ix] = None;
         }
-        true
+        self.free.extend(&gone);
+        gone
     }
 
     /// Does some class ask about a term of this text?
@@ -273,4 +365,36 @@ fn need(spec: &k8s::PodSpec) -> Need {
     } else {
         Need::Process
     }
+}
+
+/// Products of which a pod's GPUs are one: as it asks, or as its selector or affinity says.
+fn named(spec: &k8s::PodSpec, needs: &Needs) -> Vec<Product> {
+    if !needs.models.is_empty() {
+        return needs.models.clone();
+    }
+    let selector = spec.node_selector.as_ref();
+    if let Some(product) = selector.and_then(|labels| labels.get(NVIDIA_GPU_PRODUCT)) {
+        return Product::read(product).into_iter().collect();
+    }
+    let affinity = spec.affinity.as_ref();
+    let required = affinity
+        .and_then(|affinity| affinity.node_affinity.as_ref())
+        .and_then(|nodes| {
+            nodes
+                .required_during_scheduling_ignored_during_execution
+                .as_ref()
+        });
+    let Some(selector) = required else {
+        return Vec::new();
+    };
+    let mut all = Vec::new();
+    for term in &selector.node_selector_terms {
+        let mut rules = term.match_expressions.iter().flatten();
+        let rule = rules.find(|rule| rule.key == NVIDIA_GPU_PRODUCT && rule.operator == "In");
+        // A term that names none matches nodes of any.
+        let Some(rule) = rule else { return Vec::new() };
+        let values = rule.values.iter().flatten();
+        all.extend(values.filter_map(|value| Product::read(value)));
+    }
+    all
 }

@@ -410,7 +410,10 @@ pub(crate) fn headroom(
             .map_or(0, |each| gpus.slots(each, share.gpus)),
         None => free(ix).max(0) / amount,
     };
-    least(class.demand().0.iter().map(|(ix, n)| (*ix, times(*ix, *n))))
+    // GPUs of a model are free as GPUs are.
+    let asked = class.demand().0.iter();
+    let asked = asked.filter(|(ix, _)| class.models() & 1 << ix == 0);
+    least(asked.map(|(ix, n)| (*ix, times(*ix, *n))))
 }
 
 fn least(times: impl Iterator<Item = (Ix, i64)>) -> (u32, Set) {

@@ -9,7 +9,9 @@ use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
 
+use crate::class::ClassIx;
 use crate::evict::{Kept, VictimKey};
+use crate::few::{Few, FewSet};
 use crate::line::LineKey;
 use crate::node::NodeIx;
 use crate::phase::Shown;
@@ -21,7 +23,7 @@ use crate::terms::Terms;
 use crate::topology::Shape;
 
 /// Which gang.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GangKey {
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
@@ -152,13 +154,19 @@ impl Counts {
 pub(crate) struct Gang {
     /// None for a gang of one, and while the PodGroup is not known.
     pub(crate) spec: Option<Spec>,
-    pub(crate) members: BTreeSet<PodKey>,
+    pub(crate) members: FewSet<PodKey>,
     /// Members that wait, in rank order.
-    pub(crate) pending: BTreeSet<(usize, PodKey)>,
+    pub(crate) pending: FewSet<(usize, PodKey)>,
+    /// How many of these are of each class.
+    pub(crate) kinds: Few<ClassIx, usize>,
     pub(crate) total: Counts,
-    pub(crate) tasks: BTreeMap<Arc<str>, Counts>,
+    /// Members bound by plans that no event has confirmed yet.
+    pub(crate) assumed: usize,
+    /// Members that say their rank themselves.
+    pub(crate) ranked: usize,
+    pub(crate) tasks: Few<Arc<str>, Counts>,
     /// Where members hold room, and how many.
-    pub(crate) nodes: BTreeMap<NodeIx, usize>,
+    pub(crate) nodes: Few<NodeIx, usize>,
     /// What members hold on the queue's account.
     pub(crate) allocated: Room,
     /// What members hold or wait for.
@@ -172,9 +180,9 @@ pub(crate) struct Gang {
     /// Something was told that the payer may depend on.
     pub(crate) moved: bool,
     /// Members' priorities, and how many have each.
-    pub(crate) priorities: BTreeMap<i32, usize>,
+    pub(crate) priorities: Few<i32, usize>,
     /// When members that are on nodes started, and how many did then.
-    pub(crate) starts: BTreeMap<Timestamp, usize>,
+    pub(crate) starts: Few<Timestamp, usize>,
     /// Its place among those that could be evicted from its queue.
     pub(crate) victim: Option<(String, VictimKey)>,
     /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
@@ -328,7 +336,7 @@ impl Gang {
 
     pub(crate) fn count(&mut self, key: &PodKey, task: &Arc<str>, stage: Stage, up: bool) {
         self.total.change(stage, up);
-        let counts = self.tasks.entry(task.clone()).or_default();
+        let counts = self.tasks.or_default(task);
         counts.change(stage, up);
         if *counts == Counts::default() {
             self.tasks.remove(task);
@@ -342,42 +350,35 @@ impl Gang {
         }
     }
 
+    /// Counts a waiting member of a class in or out.
+    pub(crate) fn count_kind(&mut self, class: ClassIx, up: bool) {
+        self.kinds.count(&class, up);
+    }
+
+    /// The class of all its waiting members, where these are alike in every way that placing
+    /// them could depend on.
+    pub(crate) fn only_kind(&self) -> Option<ClassIx> {
+        let plain = self.spec.as_ref().is_none_or(|spec| {
+            let shape = &spec.shape;
+            shape.is_plain() && shape.problem.is_none() && spec.min_task_member.is_empty()
+        });
+        let (class, _) = self.kinds.iter().next()?;
+        let alike = plain && self.kinds.len() == 1 && self.hinted == 0 && self.ranked == 0;
+        alike.then_some(*class)
+    }
+
     pub(crate) fn count_node(&mut self, at: NodeIx, up: bool) {
-        let members = self.nodes.entry(at).or_insert(0);
-        *members = if up {
-            *members + 1
-        } else {
-            members.saturating_sub(1)
-        };
-        if *members == 0 {
-            self.nodes.remove(&at);
-        }
+        self.nodes.count(&at, up);
     }
 
     pub(crate) fn count_priority(&mut self, priority: Option<i32>, up: bool) {
         let Some(priority) = priority else { return };
-        let members = self.priorities.entry(priority).or_insert(0);
-        *members = if up {
-            *members + 1
-        } else {
-            members.saturating_sub(1)
-        };
-        if *members == 0 {
-            self.priorities.remove(&priority);
-        }
+        self.priorities.count(&priority, up);
     }
 
     pub(crate) fn count_start(&mut self, started: Option<Timestamp>, up: bool) {
         let Some(started) = started else { return };
-        let members = self.starts.entry(started).or_insert(0);
-        *members = if up {
-            *members + 1
-        } else {
-            members.saturating_sub(1)
-        };
-        if *members == 0 {
-            self.starts.remove(&started);
-        }
+        self.starts.count(&started, up);
     }
 
     /// Takes in what the API shows of a PodGroup's status, the first time it is seen.

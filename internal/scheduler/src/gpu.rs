@@ -111,6 +111,11 @@ impl Kind {
                 .or_else(|| NVIDIA_DRIVER_PARTS.iter().find_map(|names| parts(names))),
         }
     }
+
+    /// Are all its GPUs of this product?
+    pub(crate) fn is(&self, asked: &Product) -> bool {
+        !self.products.is_empty() && self.products.iter().all(|product| product.is(asked))
+    }
 }
 
 /// What a pod asks of the GPUs that it gets.

@@ -11,6 +11,7 @@ mod class;
 mod devices;
 mod event;
 mod evict;
+mod few;
 mod filter;
 mod fit;
 pub mod fragment;
@@ -31,6 +32,7 @@ mod resource;
 mod score;
 mod share;
 mod state;
+mod table;
 mod terms;
 mod timeline;
 mod topology;
@@ -38,6 +40,7 @@ mod trial;
 mod view;
 
 pub use event::Event;
+pub use evict::{Move, Proposal, Tidying};
 pub use plan::{
     Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
     Reservation, ReservationKind, Unscheduled,

@@ -12,8 +12,8 @@ use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNT
 use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
-use crate::resource::{GPU, GPU_UNIT, Names, Room};
-use crate::share::{FreeGpus, Ledger, Take};
+use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
+use crate::share::{FreeGpus, Ledger, Take, foreign};
 
 /// A node's place in the state's table.
 pub(crate) type NodeIx = usize;
@@ -41,6 +41,8 @@ pub(crate) struct Offer {
     pub(crate) gpu_memory: Option<i64>,
     /// What its GPUs are.
     pub(crate) kind: Kind,
+    /// The resources that are its GPUs by their model.
+    pub(crate) models: Set,
 }
 
 impl Offer {
@@ -52,6 +54,7 @@ impl Offer {
             .and_then(|s| s.allocatable.as_ref().or(s.capacity.as_ref()))
             .map(Amounts::from_k8s)
             .unwrap_or_default();
+        let (allocatable, shared) = foreign::offered(allocatable);
         let allocatable = names.room(&allocatable);
         let gpus = inventory(node.metadata.annotations.as_ref())
             .map(|inventory| inventory.gpus)
@@ -61,8 +64,10 @@ impl Offer {
         let memory = least
             .and_then(|mib| i64::try_from(mib).ok())
             .filter(|mib| *mib > 0)
-            .or_else(|| label.and_then(|mib| mib.trim().parse().ok()));
-        Offer {
+            .or_else(|| label.and_then(|mib| mib.trim().parse().ok()))
+            .or(shared);
+        let mut offer = Offer {
+            models: 0,
             kind: Kind::read(&labels, gpus.as_deref().unwrap_or_default()),
             gpu_memory: memory.filter(|mib| *mib > 0),
             runtimes: runtimes(&labels),
@@ -73,7 +78,27 @@ impl Offer {
             allocatable,
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
+        };
+        offer.count_models(names);
+        offer
+    }
+
+    /// Counts its GPUs under the names of their model, too. True if that is another set of names
+    /// than before.
+    pub(crate) fn count_models(&mut self, names: &Names) -> bool {
+        let gpus = self.allocatable.get(GPU);
+        let models = if gpus > 0 {
+            names.models_of(&self.kind)
+        } else {
+            0
+        };
+        for ix in each(self.models & !models) {
+            self.allocatable.set(ix, 0);
         }
+        for ix in each(models) {
+            self.allocatable.set(ix, gpus);
+        }
+        std::mem::replace(&mut self.models, models) != models
     }
 
     /// Is it the same but for its load?
@@ -89,6 +114,7 @@ impl Offer {
             devices,
             gpu_memory,
             kind,
+            models,
         } = self;
         *labels == other.labels
             && *taints == other.taints
@@ -99,6 +125,7 @@ impl Offer {
             && *devices == other.devices
             && *gpu_memory == other.gpu_memory
             && *kind == other.kind
+            && *models == other.models
             && health.but_for_load(&other.health)
     }
 
@@ -217,6 +244,11 @@ impl Node {
             return self.gpus.sum();
         }
         self.free(ix)
+    }
+
+    /// The resources that are its GPUs by their model.
+    pub(crate) fn models(&self) -> Set {
+        self.offer.as_ref().map_or(0, |offer| offer.models)
     }
 
     /// What each of its GPUs has of memory, in MiB, where that is known.

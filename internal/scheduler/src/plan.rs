@@ -275,6 +275,7 @@ impl Scheduler {
         self.reckon_queues();
         self.queues.remember(now, self.config.usage);
         self.reckon_queues();
+        self.version += u64::from(self.queues.shifted());
         let mut plan = Plan::default();
         self.tend_timeline(now);
         let courtesies = self.revisit(now, &mut plan);
@@ -297,10 +298,12 @@ impl Scheduler {
             if !self.evict_for(&waiting, now, &mut plan, &mut obstacles, &mut served) {
                 break;
             }
+            self.won = Some(self.age);
         }
         self.evict_stale(now, &mut plan);
         self.keep_courtesies(courtesies);
         self.house_losers(&plan, now);
+        self.defragment(now, &mut plan);
         plan.reservations = self.nominations();
         plan.reservations.extend(self.planned(now));
         self.kept_places(&mut plan);

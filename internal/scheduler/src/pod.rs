@@ -17,7 +17,7 @@ use crate::terms::Terms;
 use crate::topology::Hints;
 
 /// A pod's name within the cluster.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct PodKey {
     pub(crate) namespace: Arc<str>,
     pub(crate) name: Arc<str>,
@@ -92,7 +92,7 @@ pub(crate) struct Pod {
     /// The queue it names itself.
     pub(crate) queue: Option<String>,
     pub(crate) terms: Terms,
-    pub(crate) asks: Vec<Ask>,
+    pub(crate) asks: Arc<[Ask]>,
     /// Since when it runs, where its status says so.
     pub(crate) started: Option<Timestamp>,
     /// It waits rather than evict others.

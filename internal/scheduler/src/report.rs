@@ -9,7 +9,7 @@ use crate::class::{ClassIx, Need};
 use crate::filter::Snub;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
-use crate::resource::{GPU, Ix, PODS, whole};
+use crate::resource::{GPU, Ix, PODS};
 use crate::state::Scheduler;
 
 /// How many of the nodes that could run an image are named.
@@ -609,7 +609,7 @@ impl Scheduler {
         let minimum = gang.minimum(key);
         let mut tasks = Vec::new();
         let mut classes = Vec::new();
-        for (task, counts) in &gang.tasks {
+        for (task, counts) in gang.tasks.iter() {
             let first = gang.pending.iter().find_map(|(_, name)| {
                 self.pods
                     .get(name)
@@ -622,7 +622,9 @@ impl Scheduler {
                 .and_then(|spec| spec.min_task_member.get(task).copied());
             let each = first.map(|class| {
                 let demand = &self.classes.get(class).demand().0;
-                let all = demand.iter().map(|(ix, n)| (*ix, whole(*ix, *n)));
+                let all = demand
+                    .iter()
+                    .map(|(ix, n)| (*ix, self.names.whole(*ix, *n)));
                 all.map(|(ix, n)| (self.names.name(ix).to_owned(), n))
                     .collect()
             });

@@ -3,13 +3,17 @@
 //! may be decided by their order, which depends on the order of events.
 //!
 //! GPUs are counted in thousandths of one here, and everywhere in this crate: pods may share one.
+//! `nvidia.com/gpu.MODEL` is the GPUs of one model: a name that queues may have amounts of, and
+//! that a node's GPUs count under too where they are of that model.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use resources::amounts::{self, Amounts, quantity_of};
-use resources::names::NVIDIA_GPU;
+use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
 use resources::quantity::Quantity;
+
+use crate::gpu::{Kind, Product};
 
 /// How many different resource names a cluster may have. Names beyond it share the last
 /// number, of which no node has any, so pods that ask for them wait and say so.
@@ -39,6 +43,10 @@ pub(crate) type Set = u128;
 pub(crate) struct Names {
     list: Vec<String>,
     index: BTreeMap<String, Ix>,
+    /// Those that are counted in thousandths.
+    gpus: Set,
+    /// Those that are the GPUs of one model.
+    models: Vec<(Product, Ix)>,
 }
 
 impl Names {
@@ -46,6 +54,8 @@ impl Names {
         let mut names = Names {
             list: Vec::new(),
             index: BTreeMap::new(),
+            gpus: 1 << GPU,
+            models: Vec::new(),
         };
         for name in [amounts::CPU, amounts::MEMORY, amounts::PODS, NVIDIA_GPU] {
             names.intern(name);
@@ -64,7 +74,43 @@ impl Names {
         let ix = next as Ix;
         self.list.push(name.to_owned());
         self.index.insert(name.to_owned(), ix);
+        let model = name.strip_prefix(GPU_OF_MODEL).and_then(Product::read);
+        if let Some(model) = model.filter(|_| name != GPU_SHARED) {
+            self.gpus |= 1 << ix;
+            self.models.push((model, ix));
+        }
         ix
+    }
+
+    /// The resources that are counted in thousandths.
+    pub(crate) fn gpus(&self) -> Set {
+        self.gpus
+    }
+
+    /// The resources that are the GPUs of one model.
+    pub(crate) fn models(&self) -> &[(Product, Ix)] {
+        &self.models
+    }
+
+    /// Under which of them a node's GPUs count.
+    pub(crate) fn models_of(&self, kind: &Kind) -> Set {
+        let mut set = 0;
+        for (model, ix) in &self.models {
+            if kind.is(model) {
+                set |= 1 << ix;
+            }
+        }
+        set
+    }
+
+    /// How much one of a resource is.
+    pub(crate) fn unit(&self, ix: Ix) -> i64 {
+        unit(self.gpus, ix)
+    }
+
+    /// How many units an amount is, rounded up.
+    pub(crate) fn whole(&self, ix: Ix, amount: i64) -> i64 {
+        -(-amount).div_euclid(self.unit(ix))
     }
 
     pub(crate) fn name(&self, ix: Ix) -> &str {
@@ -80,7 +126,7 @@ impl Names {
             .filter(|(_, amount)| *amount > 0)
             .map(|(name, amount)| {
                 let ix = self.intern(name);
-                (ix, amount.saturating_mul(unit(ix)))
+                (ix, amount.saturating_mul(self.unit(ix)))
             })
             .collect();
         list.sort_unstable();
@@ -95,9 +141,9 @@ impl Names {
             .iter()
             .map(|(name, amount)| {
                 let ix = self.intern(name);
-                let exact = list.get(name).filter(|_| ix == GPU);
+                let exact = list.get(name).filter(|_| self.gpus & 1 << ix != 0);
                 let exact = exact.and_then(|quantity| Quantity::parse_k8s(quantity).ok());
-                let amount = exact.map_or(amount.saturating_mul(unit(ix)), |q| q.milli());
+                let amount = exact.map_or(amount.saturating_mul(self.unit(ix)), |q| q.milli());
                 (ix, amount.max(0))
             })
             .collect();
@@ -112,7 +158,7 @@ impl Names {
         for (name, amount) in amounts.iter() {
             let ix = self.intern(name);
             if ix != BEYOND {
-                room.set(ix, amount.saturating_mul(unit(ix)));
+                room.set(ix, amount.saturating_mul(self.unit(ix)));
             }
         }
         room
@@ -127,13 +173,13 @@ impl Names {
     pub(crate) fn listed(&self, amounts: impl Iterator<Item = (Ix, i64)>) -> Amounts {
         amounts
             .filter(|(_, amount)| *amount != 0)
-            .map(|(ix, amount)| (self.name(ix).to_owned(), whole(ix, amount)))
+            .map(|(ix, amount)| (self.name(ix).to_owned(), self.whole(ix, amount)))
             .collect()
     }
 
     /// An amount as people write it.
     pub(crate) fn quantity(&self, ix: Ix, amount: i64) -> Quantity {
-        if ix == GPU {
+        if self.gpus & 1 << ix != 0 {
             Quantity::from_milli(amount)
         } else {
             quantity_of(self.name(ix), amount)
@@ -141,14 +187,21 @@ impl Names {
     }
 }
 
-/// How much one of a resource is.
-pub(crate) fn unit(ix: Ix) -> i64 {
-    if ix == GPU { GPU_UNIT } else { 1 }
+/// How much one of a resource is, where these are counted in thousandths.
+pub(crate) fn unit(gpus: Set, ix: Ix) -> i64 {
+    if gpus & 1 << ix != 0 { GPU_UNIT } else { 1 }
 }
 
-/// How many units an amount is, rounded up.
-pub(crate) fn whole(ix: Ix, amount: i64) -> i64 {
-    -(-amount).div_euclid(unit(ix))
+/// The resources of a set.
+pub(crate) fn each(set: Set) -> impl Iterator<Item = Ix> {
+    (0..NAMES_MAX)
+        .filter(move |ix| set & 1 << ix != 0)
+        .map(|ix| ix as Ix)
+}
+
+/// How many GPUs so many thousandths are, rounded up.
+pub(crate) fn whole_gpus(thousandths: i64) -> i64 {
+    -(-thousandths).div_euclid(GPU_UNIT)
 }
 
 /// What is asked for: pairs of resource and positive amount, by number.

@@ -1,14 +1,15 @@
 //! The scheduler's state and the small steps that keep it consistent: touching nodes, keeping
 //! gangs in line, keeping class views fresh. Reading objects is `apply`'s, deciding is `plan`'s.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
-use crate::evict::{Budgets, Likeness, VictimKey};
+use crate::devices::Ask;
+use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
@@ -17,8 +18,9 @@ use crate::line::{LineKey, Standing};
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
-use crate::resource::{Ix, Names, Room};
+use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::share::{GpuOrder, Take};
+use crate::table::Table;
 use crate::terms::Terms;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
@@ -40,6 +42,8 @@ pub struct Config {
     pub break_budgets: bool,
     /// Which GPU a pod gets that shares one.
     pub gpus: GpuOrder,
+    /// How much defragmentation may move, and for how much.
+    pub tidying: Tidying,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
@@ -71,6 +75,8 @@ pub struct Actions {
     pub preempt: bool,
     /// Start gangs out of order where nobody before them starts later for it.
     pub backfill: bool,
+    /// Move work that allows it so that nodes become whole.
+    pub defragment: bool,
 }
 
 impl Default for Actions {
@@ -81,6 +87,7 @@ impl Default for Actions {
             reclaim: true,
             preempt: true,
             backfill: true,
+            defragment: false,
         }
     }
 }
@@ -135,6 +142,7 @@ impl Default for Config {
             actions: Actions::default(),
             stale_after: STALE_AFTER,
             break_budgets: false,
+            tidying: Tidying::default(),
             gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
@@ -171,13 +179,17 @@ pub struct Scheduler {
     pub(crate) ranks_stale: bool,
     pub(crate) classes: Classes,
     pub(crate) views: BTreeMap<ClassIx, View>,
-    pub(crate) pods: BTreeMap<PodKey, Pod>,
-    pub(crate) gangs: BTreeMap<GangKey, Gang>,
+    pub(crate) pods: Table<PodKey, Pod>,
+    pub(crate) gangs: Table<GangKey, Gang>,
     pub(crate) queues: Queues,
     pub(crate) priorities: BTreeMap<String, Priority>,
     /// Pods that ask for a GPU's memory, and how many nodes have how much of it.
     pub(crate) by_memory: BTreeSet<PodKey>,
     pub(crate) memories: BTreeMap<i64, usize>,
+    /// Pods with GPUs by node, and how many nodes with GPUs count under which names of models;
+    /// only while there are such names.
+    pub(crate) on_gpus: BTreeSet<(NodeIx, PodKey)>,
+    pub(crate) kinds: BTreeMap<Set, usize>,
     /// What the nodes that take pods have, and what is used of it.
     pub(crate) total: Room,
     pub(crate) used: Room,
@@ -194,12 +206,18 @@ pub struct Scheduler {
     pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
+    /// What the containers of the pod told of last ask for.
+    pub(crate) last_asks: Arc<[Ask]>,
+    /// The age in which somebody last got in by an eviction.
+    pub(crate) won: Option<u64>,
     /// How often anything changed that a search for evictions could see.
     pub(crate) version: u64,
     /// Gangs for whose moved members places are kept.
     pub(crate) keeping: BTreeSet<GangKey>,
     /// PodDisruptionBudgets.
     pub(crate) budgets: Budgets,
+    /// When members were moved for defragmentation's sake, within the last hour.
+    pub(crate) moved: VecDeque<Timestamp>,
     /// Those that the present search came up against.
     pub(crate) budgets_in_the_way: BTreeSet<String>,
     /// Gangs that run with fewer members than they need.
@@ -228,6 +246,8 @@ impl Scheduler {
             ),
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
+            on_gpus: BTreeSet::new(),
+            kinds: BTreeMap::new(),
             topology: Tree::new(&config.topology),
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
@@ -243,8 +263,8 @@ impl Scheduler {
             clock: 0,
             ranks_stale: false,
             views: BTreeMap::new(),
-            pods: BTreeMap::new(),
-            gangs: BTreeMap::new(),
+            pods: Table::default(),
+            gangs: Table::default(),
             queues: Queues::default(),
             priorities: BTreeMap::new(),
             total: Room::default(),
@@ -256,9 +276,12 @@ impl Scheduler {
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
+            last_asks: Arc::from([]),
+            won: None,
             version: 0,
             keeping: BTreeSet::new(),
             budgets: Budgets::new(),
+            moved: VecDeque::new(),
             budgets_in_the_way: BTreeSet::new(),
             broken: BTreeSet::new(),
             refused: BTreeMap::new(),
@@ -356,6 +379,24 @@ impl Scheduler {
             self.loads.insert((new, at));
         }
         let recounted = self.uncount(at, offer.as_ref());
+        self.put_offer(at, offer);
+        self.recount(recounted);
+    }
+
+    /// The same where nobody counts as something else for it.
+    pub(crate) fn put_offer(&mut self, at: NodeIx, offer: Option<Offer>) {
+        let kind = |offer: &Offer| (offer.allocatable.get(GPU) > 0).then_some(offer.models);
+        if let Some(old) = self.nodes[at].offer.as_ref().and_then(kind)
+            && let Some(nodes) = self.kinds.get_mut(&old)
+        {
+            *nodes -= 1;
+            if *nodes == 0 {
+                self.kinds.remove(&old);
+            }
+        }
+        if let Some(new) = offer.as_ref().and_then(kind) {
+            *self.kinds.entry(new).or_insert(0) += 1;
+        }
         self.weigh(at, -1);
         self.eased += 1;
         self.topology
@@ -365,7 +406,14 @@ impl Scheduler {
         self.nodes[at].offered = self.clock;
         self.world_changed();
         self.weigh(at, 1);
-        self.recount(recounted);
+    }
+
+    /// Notes that somebody came who waits. To those who wait already it makes a difference only if
+    /// somebody could not be evicted before because he had just got in by an eviction himself.
+    pub(crate) fn somebody_came(&mut self) {
+        let fresh = self.won == Some(self.age);
+        self.age += 1;
+        self.version += u64::from(fresh);
     }
 
     /// Notes that something happened that no plan brought about.
@@ -462,7 +510,7 @@ impl Scheduler {
 
     /// The gang's entry, made if it is new.
     pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
-        self.gangs.entry(key.clone()).or_default()
+        self.gangs.or_default(key)
     }
 
     /// The queue a gang belongs in, by what is known of it.

@@ -1,12 +1,48 @@
-//! Things by name, found by hash. Walked only in the order of their names, so that nothing can
-//! depend on how they were hashed or on the order in which they came.
+//! Things by name, found by hash. Walked in the order of their names, so that nothing depends on
+//! how they were hashed or on the order in which they came; or in any, by who says that it does not
+//! matter.
 
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, DefaultHasher, Hash};
+use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Index;
 
-/// Always the same keys: the same events must do the same work everywhere.
-type Fixed = BuildHasherDefault<DefaultHasher>;
+/// The same names have the same hash everywhere: the same events must do the same work.
+type Fixed = BuildHasherDefault<Words>;
+
+/// Any odd number with its bits well mixed.
+const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Hashes eight letters at a time: names are short, and are looked up many times for each event.
+#[derive(Clone, Copy, Debug, Default)]
+struct Words(u64);
+
+impl Words {
+    fn add(&mut self, word: u64) {
+        let product = u128::from(self.0 ^ word ^ FACTOR) * u128::from(FACTOR);
+        self.0 = (product as u64) ^ ((product >> 64) as u64);
+    }
+}
+
+impl Hasher for Words {
+    fn write(&mut self, letters: &[u8]) {
+        let (words, rest) = letters.as_chunks::<8>();
+        for word in words {
+            self.add(u64::from_le_bytes(*word));
+        }
+        let last = rest
+            .iter()
+            .fold(0, |word, letter| (word << 8) | u64::from(*letter));
+        self.add(last ^ ((letters.len() as u64) << 56));
+    }
+
+    fn write_u8(&mut self, letter: u8) {
+        self.0 ^= u64::from(letter);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// A table.
 #[derive(Clone, Debug)]
@@ -40,6 +76,11 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         let at = *self.places.get(key)?;
         let slot = self.slots.get_mut(at as usize)?;
         slot.as_mut().map(|(_, value)| value)
+    }
+
+    /// The name as it is kept here: whoever keeps it too can share it.
+    pub(crate) fn key(&self, key: &K) -> Option<&K> {
+        self.slot(key).map(|(own, _)| own)
     }
 
     pub(crate) fn contains_key(&self, key: &K) -> bool {
@@ -83,6 +124,11 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         &mut slot.1
     }
 
+    /// All of them, for what comes out the same in any order.
+    pub(crate) fn in_any_order(&self) -> impl Iterator<Item = (&K, &V)> {
+        self.slots.iter().flatten().map(|(key, value)| (key, value))
+    }
+
     /// All of them by name. Sorts: not for what is done often.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
         let mut all: Vec<&(K, V)> = self.slots.iter().flatten().collect();
@@ -107,6 +153,23 @@ impl<K: Clone + Ord + Hash, V> Index<&K> for Table<K, V> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_a_row_have_hashes_far_apart() {
+        let hash = |name: &str| {
+            let mut words = Words::default();
+            name.hash(&mut words);
+            words.finish()
+        };
+        // By the bits that a table goes by: the lowest and the highest.
+        let all: Vec<u64> = (0..4096)
+            .map(|i| hash(&format!("job-{i:05}-worker-0")))
+            .collect();
+        let low: std::collections::BTreeSet<u64> = all.iter().map(|hash| hash & 0xfff).collect();
+        let high: std::collections::BTreeSet<u64> = all.iter().map(|hash| hash >> 57).collect();
+        assert!(low.len() > 2300, "{}", low.len());
+        assert_eq!(high.len(), 128);
+    }
 
     #[test]
     fn what_is_in_is_found_and_walked_by_name() {

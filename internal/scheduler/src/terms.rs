@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names::{
-    MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER, VOLCANO_PREEMPTABLE, WALLTIME,
+    CHECKPOINT, MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER, VOLCANO_PREEMPTABLE, WALLTIME,
 };
 
 /// What is said; none where nothing is, or nothing that can be read.
@@ -17,8 +17,11 @@ pub(crate) struct Terms {
     pub(crate) team: Option<Arc<str>>,
     /// May it be evicted for others?
     pub(crate) preemptible: Option<bool>,
-    /// May it be moved? For others' sake unless it says no; to tidy up only if it says yes.
+    /// May it be moved? For others' sake unless it says no; to tidy up if it says yes, or saves
+    /// itself and says nothing.
     pub(crate) movable: Option<bool>,
+    /// How often it saves itself, in seconds: an interruption loses no more.
+    pub(crate) checkpoint: Option<i64>,
     /// How long it says it runs, in seconds.
     pub(crate) walltime: Option<i64>,
     /// How long after its start it may not be lost to others, in seconds.
@@ -38,6 +41,7 @@ impl Terms {
             team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             movable: truth(MOVABLE),
+            checkpoint: said(CHECKPOINT).and_then(seconds),
             walltime: said(WALLTIME).and_then(seconds),
             min_runtime: said(MIN_RUNTIME).and_then(seconds),
         }
@@ -56,6 +60,7 @@ impl Terms {
             team: self.team.clone().or_else(|| other.team.clone()),
             preemptible: self.preemptible.or(other.preemptible),
             movable: self.movable.or(other.movable),
+            checkpoint: self.checkpoint.or(other.checkpoint),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
         }

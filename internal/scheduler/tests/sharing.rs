@@ -441,3 +441,50 @@ fn the_named_container_gets_the_gpu() {
     let containers: Vec<_> = plan.binds[0].devices.keys().collect();
     assert_eq!(containers, ["worker"]);
 }
+
+#[test]
+fn parts_in_other_plugins_words_share_gpus_with_ours() {
+    let foreign = |name: &str, limits: Value| {
+        pod_with(name, None, 0, |pod| {
+            pod["spec"]["containers"][0]["resources"]["limits"] = limits;
+        })
+    };
+    let mut s = tell([
+        labelled("n", 1, 16384),
+        foreign("a", json!({"aliyun.com/gpu-mem": "4"})),
+        foreign(
+            "b",
+            json!({"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-cores": "30"}),
+        ),
+        part("c", "0.4"),
+        foreign("d", json!({"koordinator.sh/gpu-core": "10"})),
+    ]);
+    let plan = s.plan(now());
+    assert_eq!(bound(&plan).keys().collect::<Vec<_>>(), ["a", "b", "c"]);
+    assert_eq!(given(&plan)["a"], ["0"]);
+    assert_eq!(s.view().nodes["n"].gpus["0"], 950);
+    assert_eq!(reasons(&plan, "d"), ["no GPU has 100 of 1000 free"]);
+    s.apply(foreign("e", json!({"aliyun.com/gpu-core": "150"})));
+    let plan = s.plan(now());
+    assert!(report(&plan, "e").binding.contains("cannot be read"));
+}
+
+#[test]
+fn gpus_that_another_plugin_offers_for_sharing_are_shared() {
+    let offers = node_with("n", 0, |node| {
+        let allocatable = &mut node["status"]["allocatable"];
+        allocatable["aliyun.com/gpu-count"] = json!("2");
+        allocatable["aliyun.com/gpu-mem"] = json!("30");
+    });
+    let asks = |name: &str, gib: &str| {
+        pod_with(name, None, 0, |pod| {
+            pod["spec"]["containers"][0]["resources"]["limits"] =
+                json!({"aliyun.com/gpu-mem": gib});
+        })
+    };
+    let mut s = tell([offers, asks("a", "10"), asks("b", "10"), asks("c", "10")]);
+    let plan = s.plan(now());
+    // Pieces of 5 GiB on two GPUs are not 10.
+    assert_eq!(bound(&plan).len(), 2);
+    assert_eq!(reasons(&plan, "c"), ["no GPU has 10240 MiB free"]);
+}

@@ -16,7 +16,14 @@ pub const KIND: &str = "SchedulerConfig";
 pub const API_VERSION: &str = "muster.io/v1alpha1";
 
 /// The words for what plans may do, in the order in which they do it.
-const ACTIONS: [&str; 5] = ["allocate", "consolidate", "reclaim", "preempt", "backfill"];
+const ACTIONS: [&str; 6] = [
+    "allocate",
+    "consolidate",
+    "reclaim",
+    "preempt",
+    "backfill",
+    "defragment",
+];
 /// The words for which nodes are taken first.
 const PLACEMENTS: [(&str, Strategy); 2] = [("pack", Strategy::Pack), ("spread", Strategy::Spread)];
 /// The words for which GPU of a node a pod gets that shares one.
@@ -169,6 +176,7 @@ fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
         reclaim: false,
         preempt: false,
         backfill: false,
+        defragment: false,
     };
     for word in words {
         let own = match word.as_str() {
@@ -177,6 +185,7 @@ fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
             "reclaim" => &mut actions.reclaim,
             "preempt" => &mut actions.preempt,
             "backfill" => &mut actions.backfill,
+            "defragment" => &mut actions.defragment,
             _ => {
                 let wanted = format!("the actions are {}", ACTIONS.join(", "));
                 return Err(Wrong::new(field, &Value::from(word.as_str()), wanted));

@@ -7,8 +7,8 @@ use scheduler::{Config, Event, Plan, Scheduler};
 use serde_json::json;
 
 use crate::world::{
-    GPUS_EACH, Pods, SPINE, ZONE, group, leaf, median, queue_named, resident, tell_cluster,
-    tell_gangs, timed,
+    GPUS_EACH, Pods, SPINE, ZONE, group, leaf, median, queue_named, resident, running_group,
+    tell_cluster, tell_gangs, timed,
 };
 use crate::{Case, Figure};
 
@@ -151,8 +151,13 @@ fn large_gang_refused(nodes: usize) -> Option<Figure> {
 fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
     let mut scheduler = cluster(nodes);
     let pods = Pods::new();
-    tell_gangs(&pods, nodes * GPUS_EACH, 1, |event| scheduler.apply(event));
-    settle(&mut scheduler);
+    for at in 0..nodes * GPUS_EACH {
+        let name = format!("old-{at:05}");
+        scheduler.apply(running_group(&name, 1, &leaf(at)));
+        let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
+        scheduler.apply(pods.running(&format!("{name}-0"), &name, at, node, gpu));
+    }
+    settle(&mut scheduler, &pods);
     let mut made = 0;
     let mut gang = 0;
     while made < nodes * waiting {
@@ -170,14 +175,26 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         made += members;
         gang += 1;
     }
-    settle(&mut scheduler);
+    settle(&mut scheduler, &pods);
     scheduler
 }
 
-/// Plans until there is no more to do.
-fn settle(scheduler: &mut Scheduler) {
+/// Does what plans say until there is no more to do: whoever is evicted is gone with its job, and
+/// whoever is bound runs.
+fn settle(scheduler: &mut Scheduler, pods: &Pods) {
     for _ in 0..1_000 {
         let plan = scheduler.plan(NOW);
+        for eviction in &plan.evictions {
+            let (pod, group) = (&eviction.pod, &eviction.group);
+            scheduler.apply(Event::PodGone(pod.namespace.clone(), pod.name.clone()));
+            let gone = Event::PodGroupGone(group.namespace.clone(), group.name.clone());
+            scheduler.apply(gone);
+        }
+        for bind in &plan.binds {
+            let kind = bind.pod.name.split('-').nth(1);
+            let kind = kind.and_then(|kind| kind.parse().ok()).unwrap_or(0);
+            scheduler.apply(pods.bound(bind, kind));
+        }
         if plan.unchanged || (plan.wake.is_none() && plan.binds.is_empty()) {
             return;
         }
@@ -219,7 +236,7 @@ fn one_ends(nodes: usize) -> Option<Figure> {
     let mut i = 0;
     Some(Figure::Time(median(SHORT_RUNS, || {
         i += 1;
-        let name = format!("gang-{i:05}-0");
+        let name = format!("old-{i:05}-0");
         let (time, plan): (Duration, Plan) = timed(|| {
             scheduler.apply(Event::PodGone("ns".into(), name));
             scheduler.plan(NOW)
@@ -243,13 +260,13 @@ fn reclaim(nodes: usize) -> Option<Figure> {
     let pods = Pods::new();
     for at in 0..victims {
         let name = format!("old-{at:05}");
-        fresh.apply(group(&name, 1, "greedy", None));
+        fresh.apply(running_group(&name, 1, "greedy"));
         let (node, gpu) = (at / GPUS_EACH, at % GPUS_EACH);
         fresh.apply(pods.running(&format!("{name}-0"), &name, 0, node, gpu));
     }
     for node in victims / GPUS_EACH..nodes {
         let name = format!("own-{node:05}");
-        fresh.apply(group(&name, GPUS_EACH, "entitled", None));
+        fresh.apply(running_group(&name, GPUS_EACH, "entitled"));
         for gpu in 0..GPUS_EACH {
             fresh.apply(pods.running(&format!("{name}-{gpu}"), &name, 0, node, gpu));
         }
@@ -286,7 +303,11 @@ fn tell_everything(nodes: usize, mut tell: impl FnMut(Event)) {
             (total - made) / (jobs - job)
         };
         let name = format!("job-{job:05}");
-        tell(group(&name, members, &leaf(job), None));
+        tell(if made < running {
+            running_group(&name, members, &leaf(job))
+        } else {
+            group(&name, members, &leaf(job), None)
+        });
         for i in 0..members {
             let pod = format!("{name}-worker-{i}");
             tell(if made < running {

@@ -8,6 +8,10 @@ mod world;
 
 use std::time::Duration;
 
+/// What the server allocates with, too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What was measured: time, or bytes.
 #[derive(Clone, Copy)]
 pub(crate) enum Figure {

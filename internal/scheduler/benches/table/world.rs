@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use nix::time::{ClockId, clock_gettime};
 use resources::kinds::{PodGroup, Queue};
-use scheduler::Event;
+use scheduler::{Bind, Event};
 use serde_json::{Value, json};
 
 pub(crate) const GPUS_EACH: usize = 8;
@@ -97,13 +97,32 @@ pub(crate) fn leaf(n: usize) -> String {
 }
 
 pub(crate) fn group(name: &str, members: usize, queue: &str, required: Option<&str>) -> Event {
+    group_with(name, members, queue, required, json!({}))
+}
+
+/// A gang whose status says that it runs.
+pub(crate) fn running_group(name: &str, members: usize, queue: &str) -> Event {
+    let message = format!("the gang is whole: {members} members have a node");
+    let placed =
+        json!({"type": "Scheduled", "status": "True", "reason": "GangPlaced", "message": message});
+    let status = json!({"phase": "Running", "running": members, "conditions": [placed]});
+    group_with(name, members, queue, None, status)
+}
+
+fn group_with(
+    name: &str,
+    members: usize,
+    queue: &str,
+    required: Option<&str>,
+    status: Value,
+) -> Event {
     let topology = required.map(|level| json!({"required": level}).to_string());
     Event::PodGroupChanged(Box::new(read::<PodGroup>(json!({
         "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
         "metadata": {"name": name, "namespace": "ns", "uid": name,
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "annotations": topology.map(|topology| json!({"muster.io/topology": topology}))},
-        "spec": {"minMember": members, "queue": queue},
+        "spec": {"minMember": members, "queue": queue}, "status": status,
     }))))
 }
 
@@ -156,6 +175,16 @@ impl Pods {
         Event::PodChanged(Box::new(self.make(name, group, queue, shape)))
     }
 
+    /// One that a plan bound, as it is told of once it runs. `kind` is its shape and its queue's
+    /// number.
+    pub(crate) fn bound(&self, bind: &Bind, kind: usize) -> Event {
+        let group = (!bind.group.lone).then_some(bind.group.name.as_str());
+        let queue = leaf(kind);
+        let queue = group.is_none().then_some(queue.as_str());
+        let pod = self.make(&bind.pod.name, group, queue, kind);
+        runs(pod, &bind.node, &json!(bind.devices))
+    }
+
     /// One that runs on a GPU of a node.
     pub(crate) fn running(
         &self,
@@ -165,18 +194,22 @@ impl Pods {
         node: usize,
         gpu: usize,
     ) -> Event {
-        let mut pod = self.make(name, Some(group), None, shape);
+        let pod = self.make(name, Some(group), None, shape);
         let devices = json!({"main": {"nvidia.com/gpu": [format!("GPU-{node:05}-{gpu}")]}});
-        let notes = pod.metadata.annotations.get_or_insert_default();
-        notes.insert("muster.io/devices".into(), devices.to_string());
-        if let Some(spec) = &mut pod.spec {
-            spec.node_name = Some(format!("node-{node:05}"));
-        }
-        pod.status = Some(read(
-            json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}),
-        ));
-        Event::PodChanged(Box::new(pod))
+        runs(pod, &format!("node-{node:05}"), &devices)
     }
+}
+
+fn runs(mut pod: Pod, node: &str, devices: &Value) -> Event {
+    let notes = pod.metadata.annotations.get_or_insert_default();
+    notes.insert("muster.io/devices".into(), devices.to_string());
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(node.to_owned());
+    }
+    pod.status = Some(read(
+        json!({"phase": "Running", "startTime": "2026-01-01T00:00:00Z"}),
+    ));
+    Event::PodChanged(Box::new(pod))
 }
 
 /// Tells of nodes and queues.

@@ -90,9 +90,8 @@ impl Scheduler {
         }) {
             return;
         }
-        let from = PodKey::new(&namespace, "");
-        let pods = self.pods.range(from..);
-        for (key, pod) in pods.take_while(|(key, _)| key.namespace == namespace) {
+        let pods = self.pods.in_any_order();
+        for (key, pod) in pods.filter(|(key, _)| key.namespace == namespace) {
             if budget.matches(&pod.labels) {
                 budget.pods.insert(key.clone());
                 budget.count(pod.stage, true);

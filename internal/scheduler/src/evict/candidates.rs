@@ -203,7 +203,7 @@ impl Cursor {
                 Some(Spared::New) => {}
                 None => self.ready.extend(state.whole_bite(key, gang)),
             }
-        } else if !state.is_new(gang) {
+        } else if gang.total.have() > gang.minimum(key) && !state.is_new(gang) {
             self.ready = state.surplus(key, gang);
         }
     }
@@ -263,11 +263,7 @@ impl Scheduler {
 
     /// Did the gang get where it is by a plan that nothing from outside has come after?
     fn is_new(&self, gang: &Gang) -> bool {
-        gang.won == Some(self.age)
-            || gang.members.iter().any(|pod| {
-                let pod = self.pods.get(pod);
-                pod.is_some_and(|pod| pod.assumed)
-            })
+        gang.won == Some(self.age) || gang.assumed > 0
     }
 
     /// Is the gang not to be lost now?

@@ -45,25 +45,32 @@ struct Cost {
 impl Cost {
     fn of<'a>(movers: impl Iterator<Item = &'a Mover>) -> Cost {
         let mut cost = Cost::default();
-        let mut gangs: BTreeMap<&GangKey, (usize, i64, &Mover)> = BTreeMap::new();
-        for mover in movers {
-            cost.pods += 1;
-            cost.turns.push(mover.turn);
-            let gang = gangs.entry(&mover.gang).or_insert((0, 0, mover));
-            gang.0 += 1;
-            gang.1 += mover.gpus;
-        }
+        let movers: Vec<&Mover> = movers.collect();
+        cost.pods = movers.len();
+        cost.turns = movers.iter().map(|mover| mover.turn).collect();
         cost.turns.sort_unstable();
-        for (pods, gpus, mover) in gangs.into_values() {
-            // A gang that needs them all stands still until they are back.
-            cost.gpus += if pods <= mover.spare {
-                gpus
-            } else {
-                mover.gang_gpus
-            };
-        }
+        cost.gpus = standing_still(movers.into_iter());
         cost
     }
+}
+
+/// What the work holds that stands still while these move: a gang that needs them all does so
+/// until they are back.
+pub(super) fn standing_still<'a>(movers: impl Iterator<Item = &'a Mover>) -> i64 {
+    let mut gangs: BTreeMap<&GangKey, (usize, i64, &Mover)> = BTreeMap::new();
+    for mover in movers {
+        let gang = gangs.entry(&mover.gang).or_insert((0, 0, mover));
+        gang.0 += 1;
+        gang.1 += mover.gpus;
+    }
+    let each = gangs.into_values().map(|(pods, gpus, mover)| {
+        if pods <= mover.spare {
+            gpus
+        } else {
+            mover.gang_gpus
+        }
+    });
+    each.sum()
 }
 
 /// So many members more fit on a node, once these have left it too.

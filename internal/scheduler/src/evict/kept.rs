@@ -31,11 +31,21 @@ pub(crate) struct Kept {
     uid: String,
     class: ClassIx,
     take: Take,
-    node: NodeIx,
+    pub(super) node: NodeIx,
     devices: Vec<Arc<str>>,
     until: Timestamp,
     /// Against everybody; otherwise only while nobody wants it.
     firm: bool,
+}
+
+impl Kept {
+    pub(super) fn pod_ref(&self) -> PodRef {
+        PodRef {
+            namespace: self.pod.namespace.to_string(),
+            name: self.pod.name.to_string(),
+            uid: self.uid.clone(),
+        }
+    }
 }
 
 impl Scheduler {

@@ -20,6 +20,17 @@
 //! queue or a priority changes). At one age every gang gets in by an eviction at most once, and
 //! each eviction is for one that does: the number of gangs that have not yet strictly falls with
 //! every plan that evicts. There are finitely many, so plans come to rest.
+//!
+//! Moves come under the last rule: whoever is moved for another is as safe at that age as who got
+//! in by it, and the other got in. Defragmentation moves for nobody; there, each move's node was
+//! not whole and is, and none that was whole is not: the number of whole nodes strictly rises with
+//! each, at most to that of all nodes, and in any hour there are only so many. Budgets, minimum
+//! runtimes and places kept only ever leave out evictions, so they close no circle. A place that is
+//! kept while nobody wants it is nobody's right: it is given back before every plan's turns.
+//!
+//! Checked by `tests/evictions_properties.rs`: random queues, priorities, gangs, budgets and moves,
+//! planned and carried out round by round, come to rest in fewer rounds than that allows; whoever
+//! was evicted comes back and waits, as a job's controller would have it.
 
 mod across;
 mod budgets;
@@ -33,6 +44,7 @@ mod nominate;
 mod quota;
 mod search;
 mod stale;
+mod tidy;
 pub(crate) mod txn;
 mod within;
 
@@ -43,11 +55,13 @@ use jiff::Timestamp;
 pub(crate) use budgets::Budgets;
 pub(crate) use candidates::{Bite, VictimKey};
 pub(crate) use kept::Kept;
+pub use tidy::{Move, Proposal, Tidying};
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef};
 use crate::pod::{PodKey, Stage};
+use crate::queue::UserIx;
 use crate::report::Obstacle;
 use crate::state::Scheduler;
 use search::Found;
@@ -57,7 +71,19 @@ use search::Found;
 const SEARCHES_MAX: usize = 64;
 
 /// What makes two gangs the same to a search for evictions.
-pub(crate) type Likeness = (String, i32, bool, Vec<(ClassIx, usize, bool)>);
+pub(crate) type Likeness = (
+    String,
+    i32,
+    Account,
+    Vec<(ClassIx, usize, bool)>,
+    Option<GangKey>,
+);
+
+/// Of whoever is like another: does it wait politely, must it not be evicted, whose is it?
+pub(crate) type Account = (bool, bool, UserIx);
+
+/// How many answers to searches are kept, about.
+const REFUSED_MAX: usize = 4_096;
 
 /// What came of a search.
 #[derive(Clone, Debug)]
@@ -83,6 +109,10 @@ impl Scheduler {
     ) -> bool {
         let mut made = false;
         let mut searches = 0;
+        if self.refused.len() > REFUSED_MAX {
+            let now = self.version;
+            self.refused.retain(|_, (version, _)| *version == now);
+        }
         for key in waiting {
             let Some(obstacle) = obstacles.get(key) else {
                 continue;
@@ -289,11 +319,17 @@ impl Scheduler {
         let Some(gang) = self.gangs.get(key) else {
             return Likeness::default();
         };
+        let payer = gang.payer.map(|payer| (payer.fixed, payer.user));
+        let (fixed, user) = payer.unwrap_or_default();
+        let shape = gang.spec.as_ref().map(|spec| &spec.shape);
+        let plain = shape.is_none_or(|shape| shape.is_plain() && shape.request.is_free());
         (
             gang.queue.clone(),
             self.priority_of(gang),
-            self.waits_politely(gang),
+            (self.waits_politely(gang), fixed, user),
             self.ask(key).classes(),
+            // Nobody else asks just that of the network.
+            (!plain || gang.hinted > 0).then(|| key.clone()),
         )
     }
 

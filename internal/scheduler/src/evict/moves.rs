@@ -18,7 +18,7 @@ use crate::node::NodeIx;
 use crate::place::Placement;
 use crate::plan::EvictionReason;
 use crate::pod::{PodKey, Stage};
-use crate::resource::{GPU, PODS, whole};
+use crate::resource::{GPU, PODS, whole_gpus};
 use crate::state::Scheduler;
 
 /// How many members may be on the move for one gang that wants room.
@@ -114,11 +114,11 @@ impl Scheduler {
                 };
                 turn += 1;
                 movers.entry(at).or_default().push(Mover {
-                    gpus: whole(GPU, self.classes.get(known.class).demand().get(GPU)),
+                    gpus: whole_gpus(self.classes.get(known.class).demand().get(GPU)),
                     pod,
                     gang: name.clone(),
                     turn,
-                    gang_gpus: whole(GPU, gang.allocated.get(GPU)),
+                    gang_gpus: whole_gpus(gang.allocated.get(GPU)),
                     spare: gang.total.have().saturating_sub(gang.minimum(name)),
                 });
             }

@@ -40,6 +40,10 @@ impl Scheduler {
     /// For members just placed, whose room is taken: which are to be bound now, and which must
     /// wait until somebody has left? A gang that is not whole by the former waits whole.
     pub(crate) fn stages(&self, key: &GangKey, placed: &[Placement]) -> Vec<Stage> {
+        let free = |placement: &Placement| self.nodes[placement.node].leavers == 0;
+        if placed.iter().all(free) {
+            return self.staged(key, placed, &vec![true; placed.len()]);
+        }
         let fits = self.fits_now(placed, true);
         self.staged(key, placed, &fits)
     }
@@ -50,8 +54,15 @@ impl Scheduler {
         };
         let mut coming: BTreeMap<Arc<str>, usize> = BTreeMap::new();
         let mut all = 0;
+        let by_task = gang
+            .spec
+            .iter()
+            .any(|spec| !spec.min_task_member.is_empty());
         for (placement, _) in placed.iter().zip(fits).filter(|(_, fits)| **fits) {
             all += 1;
+            if !by_task {
+                continue;
+            }
             if let Some(pod) = self.pods.get(&placement.pod) {
                 *coming.entry(pod.task.clone()).or_default() += 1;
             }

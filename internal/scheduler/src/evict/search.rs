@@ -104,7 +104,11 @@ impl Scheduler {
             .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
             .collect();
         ask.needed = gang.minimum(key).saturating_sub(gang.total.have());
-        for (_, name) in &gang.pending {
+        let alike = short.is_empty();
+        if alike {
+            ask.others = gang.kinds.iter().map(|(kind, n)| (*kind, *n)).collect();
+        }
+        for (_, name) in gang.pending.iter().filter(|_| !alike) {
             let Some(pod) = self.pods.get(name) else {
                 continue;
             };

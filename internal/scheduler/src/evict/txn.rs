@@ -97,7 +97,9 @@ impl Scheduler {
                 Undo::Gang(..) => None,
             })
             .collect();
-        self.stirred.extend(txn.stirred);
+        // Those from before are many, those since few.
+        let since = std::mem::replace(&mut self.stirred, txn.stirred);
+        self.stirred.extend(since);
         for gang in touched {
             self.settle(&gang);
         }

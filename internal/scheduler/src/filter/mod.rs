@@ -122,6 +122,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     if offer.health.spare && !class.replaces() {
         return Some(Refusal::Spare);
     }
+    if class.kind().is_some_and(|kind| kind != offer.models) {
+        return Some(Refusal::GpuModel);
+    }
     class.gpus().refusal(&offer.kind, offer.gpu_memory)
 }
 

@@ -102,6 +102,9 @@ impl Scheduler {
         if let Some(problem) = &shape.problem {
             return Err(wrong(problem));
         }
+        if let Some(class) = gang.only_kind() {
+            return self.stump_of(key, gang, class);
+        }
         let tasks = gang.spec.iter().flat_map(|spec| &spec.min_task_member);
         let mut short: BTreeMap<&str, usize> = tasks
             .map(|(task, min)| (&**task, min.saturating_sub(gang.task(task).have())))
@@ -154,7 +157,7 @@ impl Scheduler {
             wish: resolve(&shape.request)?,
             must: true,
             least: gang.minimum(key).saturating_sub(gang.total.have()),
-            on: gang.nodes.clone(),
+            on: gang.nodes.iter().map(|(at, n)| (*at, *n)).collect(),
             ..Branch::default()
         };
         if by_part {
@@ -212,6 +215,34 @@ impl Scheduler {
         self.hardest_first(&mut root);
         root.number(&mut 0);
         Ok(root)
+    }
+
+    /// The tree of a gang whose waiting members are alike: none of them is looked at.
+    fn stump_of(&self, key: &GangKey, gang: &Gang, class: ClassIx) -> Result<Branch, Obstacle> {
+        let request = gang
+            .spec
+            .as_ref()
+            .map(|spec| spec.shape.request.resolve(&self.topology));
+        let wish = request
+            .transpose()
+            .map_err(|problem| Obstacle::malformed(&problem, gang.total.have()))?;
+        let least = gang.minimum(key).saturating_sub(gang.total.have());
+        let mut pods: Vec<PodKey> = gang.pending.iter().map(|(_, name)| name.clone()).collect();
+        let rest = pods.split_off(least.min(pods.len()));
+        let needed = least - pods.len();
+        let batch = |pods: Vec<PodKey>| (!pods.is_empty()).then_some(Batch { class, pods });
+        Ok(Branch {
+            wish: wish.unwrap_or_default(),
+            must: true,
+            least,
+            on: gang.nodes.iter().map(|(at, n)| (*at, *n)).collect(),
+            own: Wanted {
+                required: batch(pods).into_iter().collect(),
+                others: batch(rest).into_iter().collect(),
+                needed,
+            },
+            ..Branch::default()
+        })
     }
 
     fn sub_group(

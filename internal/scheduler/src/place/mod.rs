@@ -4,6 +4,8 @@
 
 mod balance;
 mod branch;
+mod foresee;
+mod kinds;
 mod pick;
 mod run;
 mod scope;
@@ -108,12 +110,22 @@ impl Scheduler {
         let Some(payer) = gang.payer else {
             return Attempt::Nothing;
         };
+        if let Some(obstacle) = self.foresee_alike(key) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else {
+            return Attempt::Nothing;
+        };
         let root = match self.tree_of(key, gang) {
             Ok(root) => root,
             Err(obstacle) => return Attempt::Blocked(obstacle),
         };
         let mut run = Run::new(gang, payer, key.lone, beyond);
-        match self.place(&root, &mut run) {
+        let placed = match self.by_kind(&root, payer) {
+            Some(roots) => self.place_by_kind(&root, &roots, &mut run),
+            None => self.place(&root, &mut run),
+        };
+        match placed {
             Ok(rest) if run.placed.is_empty() => match rest {
                 Some(obstacle) => Attempt::Blocked(obstacle),
                 None => Attempt::Nothing,

@@ -202,6 +202,7 @@ impl Scheduler {
             };
             let part = pod.part.clone();
             gang.count(&placement.pod, &pod.task, Stage::Pending, false);
+            gang.count_kind(pod.class, false);
             gang.count(&placement.pod, &pod.task, stage, true);
             gang.count_part(part.as_ref(), Stage::Pending, false);
             gang.count_part(part.as_ref(), stage, true);
@@ -226,6 +227,7 @@ impl Scheduler {
             pod.node = Some(placement.node);
             pod.devices = placement.devices.clone();
             pod.assumed = stage == Stage::Bound;
+            gang.assumed += usize::from(pod.assumed);
         }
         self.settle(key);
     }

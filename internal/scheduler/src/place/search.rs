@@ -20,11 +20,14 @@ const TRIES_MAX: usize = 24;
 /// How many domains are tried in one attempt, over all parts.
 const TRIES_IN_ALL: usize = 256;
 
-/// What is said of pods whose annotations ask for GPUs in words that cannot be read.
-const UNREADABLE: &str = "a member asks for GPUs in annotations that cannot be read (muster.io/gpu-fraction is above 0 and at most 1, muster.io/gpu-memory in MiB, one of both; muster.io/gpu-model is a product's name or several, muster.io/gpu-min-memory MiB or a quantity, muster.io/gpu-min-compute and muster.io/gpu-min-driver versions)";
+/// How often in one attempt a part that found a place is moved on for the sake of a later one.
+const MOVES_MAX: usize = 32;
 
 /// What is left to be tried.
-struct Budget(usize);
+pub(super) struct Budget {
+    tries: usize,
+    moves: usize,
+}
 
 impl Scheduler {
     /// Places what the tree wants. An error says why the minimum cannot be had; what was taken by
@@ -35,7 +38,10 @@ impl Scheduler {
         run: &mut Run,
     ) -> Result<Option<Obstacle>, Obstacle> {
         self.foresee(root, run)?;
-        let mut budget = Budget(TRIES_IN_ALL);
+        let mut budget = Budget {
+            tries: TRIES_IN_ALL,
+            moves: MOVES_MAX,
+        };
         if let Err(stop) = self.place_branch(root, Scope::All, run, &mut budget) {
             return Err(self.obstacle(stop, run));
         }
@@ -44,38 +50,15 @@ impl Scheduler {
         Ok(stopped.map(|stop| self.obstacle(stop, run)))
     }
 
-    /// Refuses at once what the room on all nodes together shows to be hopeless, without placing
-    /// anything.
-    fn foresee(&mut self, root: &Branch, run: &Run) -> Result<(), Obstacle> {
-        let (mut needs, mut wants) = (BTreeMap::new(), BTreeMap::new());
-        root.needs(&mut needs);
-        root.wants(&mut wants);
-        if wants.keys().any(|at| self.classes.get(*at).unreadable()) {
-            return Err(Obstacle::malformed(UNREADABLE, run.have));
-        }
-        let mut possible = run.have;
-        let mut worst: Option<(ClassIx, usize)> = None;
-        for (class, need) in &needs {
-            let room = self.room(*class, Scope::All);
-            let room = usize::try_from(room).unwrap_or(usize::MAX);
-            possible += room.min(*need);
-            if room < *need {
-                let short = (*class, need - room);
-                worst = Some(match worst {
-                    Some(other) if self.hardness(other.0) <= self.hardness(short.0) => other,
-                    _ => short,
-                });
-            }
-        }
-        match worst {
-            Some((class, missing)) => Err(self.no_room(class, missing, possible)),
-            None => Ok(()),
-        }
-    }
-
-    fn hardness(&self, class: ClassIx) -> Vec<(u8, i64)> {
-        let demand = self.classes.get(class).demand();
-        demand.0.iter().map(|(ix, n)| (*ix, -n)).rev().collect()
+    /// Places members beyond the minimum where the minimum is placed; why some wait.
+    pub(super) fn place_more(&mut self, root: &Branch, run: &mut Run) -> Option<Obstacle> {
+        let mut stopped = None;
+        let mut budget = Budget {
+            tries: TRIES_IN_ALL,
+            moves: MOVES_MAX,
+        };
+        self.place_rest(root, Scope::All, run, &mut stopped, &mut budget);
+        stopped.map(|stop| self.obstacle(stop, run))
     }
 
     /// Places a part's minimum within a scope, or nothing of it.
@@ -86,10 +69,25 @@ impl Scheduler {
         run: &mut Run,
         budget: &mut Budget,
     ) -> Result<(), Stop> {
+        self.place_another(branch, scope, run, budget, 0)
+    }
+
+    /// The same, in another place than the first so many that would do.
+    fn place_another(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        run: &mut Run,
+        budget: &mut Budget,
+        mut pass_over: usize,
+    ) -> Result<(), Stop> {
         if branch.wish.required.is_none() && branch.wish.preferred.is_none() {
+            if pass_over > 0 {
+                return Err(self.too_few(branch, branch.least, run));
+            }
             return self.place_in(branch, scope, run, budget);
         }
-        if self.place_balanced(branch, scope, run) {
+        if pass_over == 0 && self.place_balanced(branch, scope, run) {
             return Ok(());
         }
         let from = run.placed.len();
@@ -102,12 +100,16 @@ impl Scheduler {
         let mut worst: Option<Stop> = None;
         for level in self.levels_to_try(branch) {
             for candidate in self.candidates(branch, scope, level, &needs, &wants) {
-                let Some(left) = budget.0.checked_sub(1) else {
+                let Some(left) = budget.tries.checked_sub(1) else {
                     break;
                 };
-                budget.0 = left;
+                budget.tries = left;
                 match self.place_in(branch, candidate, run, budget) {
-                    Ok(()) => return Ok(()),
+                    Ok(()) if pass_over == 0 => return Ok(()),
+                    Ok(()) => {
+                        pass_over -= 1;
+                        self.give_room_back(run, from);
+                    }
                     Err(stop) => {
                         self.give_room_back(run, from);
                         if stop.is_final() {
@@ -123,6 +125,9 @@ impl Scheduler {
         }
         let Some(level) = branch.wish.required else {
             // Preferred only: several domains will do.
+            if pass_over > 0 {
+                return Err(worst.unwrap_or_else(|| self.too_few(branch, branch.least, run)));
+            }
             return self.place_in(branch, scope, run, budget);
         };
         Err(self.no_domain(branch, scope, level, &needs, worst, run))
@@ -222,50 +227,6 @@ impl Scheduler {
         weighed.into_iter().map(|(.., place)| place).collect()
     }
 
-    /// Is there room for as many of the part as it must have, of whatever classes?
-    fn holds_in_all(
-        &self,
-        branch: &Branch,
-        place: Scope,
-        wants: &BTreeMap<ClassIx, usize>,
-        least: u64,
-        room_of: &impl Fn(&ClassIx, Scope) -> u64,
-    ) -> bool {
-        if branch.children.is_empty() && branch.own.needed == 0 {
-            return true;
-        }
-        let fit: u64 = wants
-            .iter()
-            .map(|(class, n)| room_of(class, place).min(*n as u64))
-            .sum();
-        fit >= least
-    }
-
-    /// The class that decides which domain is the tightest: the one that takes most.
-    fn main_class(
-        &self,
-        needs: &BTreeMap<ClassIx, usize>,
-        wants: &BTreeMap<ClassIx, usize>,
-    ) -> Option<ClassIx> {
-        let of = if needs.is_empty() { wants } else { needs };
-        let most = of.iter().min_by_key(|(class, n)| {
-            let hard = self.hardness(**class);
-            let times = **n as i64;
-            let total: Vec<(u8, i64)> = hard
-                .iter()
-                .map(|(ix, amount)| (*ix, amount.saturating_mul(times)))
-                .collect();
-            (
-                total
-                    .iter()
-                    .find(|(ix, _)| *ix == crate::resource::GPU)
-                    .map_or(0, |(_, n)| *n),
-                total,
-            )
-        });
-        most.map(|(class, _)| *class)
-    }
-
     /// Places a part's minimum right here, or nothing of it.
     fn place_in(
         &mut self,
@@ -296,10 +257,7 @@ impl Scheduler {
     ) -> Result<(), Stop> {
         let from = run.placed.len();
         let mut worst: Option<Stop> = None;
-        for child in branch.children.iter().filter(|child| child.must) {
-            self.place_branch(child, scope, run, budget)?;
-        }
-        self.place_own(branch, scope, run)?;
+        self.place_all(branch, scope, run, budget)?;
         // More of those that need not start come when everybody has the minimum.
         let mut quorum = branch.quorum;
         for child in branch.children.iter().filter(|child| !child.must) {
@@ -323,6 +281,53 @@ impl Scheduler {
         match short {
             0 => Ok(()),
             _ => Err(worst.unwrap_or_else(|| self.too_few(branch, short, run))),
+        }
+    }
+
+    /// Places the parts that must start, and the pods that the branch itself must have. A part in
+    /// whose place a later one would have to be is moved to the next place that would do.
+    fn place_all(
+        &mut self,
+        branch: &Branch,
+        scope: Scope,
+        run: &mut Run,
+        budget: &mut Budget,
+    ) -> Result<(), Stop> {
+        let must: Vec<&Branch> = branch.children.iter().filter(|child| child.must).collect();
+        let mut worst: Option<Stop> = None;
+        let mut pass_over = vec![0; must.len()];
+        let mut marks: Vec<usize> = Vec::new();
+        loop {
+            let at = marks.len();
+            let from = run.placed.len();
+            let placed = match must.get(at) {
+                Some(child) => self.place_another(child, scope, run, budget, pass_over[at]),
+                None => self.place_own(branch, scope, run),
+            };
+            match placed {
+                Ok(()) if at == must.len() => return Ok(()),
+                Ok(()) => {
+                    marks.push(from);
+                    if let Some(next) = pass_over.get_mut(at + 1) {
+                        *next = 0;
+                    }
+                }
+                Err(stop) => {
+                    let is_final = stop.is_final();
+                    worst = Some(stop.or(worst));
+                    let before = marks.pop().filter(|_| !is_final && budget.moves > 0);
+                    match (before, worst.take()) {
+                        (Some(before), kept) => {
+                            worst = kept;
+                            budget.moves -= 1;
+                            self.give_room_back(run, before);
+                        }
+                        (None, Some(stop)) => return Err(stop),
+                        (None, None) => return Ok(()),
+                    }
+                    pass_over[at - 1] += 1;
+                }
+            }
         }
     }
 

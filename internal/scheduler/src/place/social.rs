@@ -272,7 +272,7 @@ impl Scheduler {
                 continue;
             }
             let mut on = On::new();
-            for (name, pod) in self.pods.iter() {
+            for (name, pod) in self.pods.in_any_order() {
                 let Some(at) = pod.node.filter(|_| pod.stage.occupies()) else {
                     continue;
                 };

@@ -146,15 +146,8 @@ impl Scheduler {
             return;
         }
         let parked = parked.map(|obstacle| {
-            let mut classes: Vec<ClassIx> = Vec::new();
-            if obstacle.is_room() {
-                let pods = gang.pending.iter();
-                for pod in pods.filter_map(|(_, name)| self.pods.get(name)) {
-                    if !classes.contains(&pod.class) {
-                        classes.push(pod.class);
-                    }
-                }
-            }
+            let kinds = gang.kinds.keys().copied();
+            let classes = kinds.filter(|_| obstacle.is_room()).collect();
             Box::new(Parked {
                 obstacle,
                 classes,

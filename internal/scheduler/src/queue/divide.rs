@@ -78,7 +78,7 @@ impl Queues {
                 .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
                 .collect();
             claims.push(own);
-            share_out(pool, unit(ix), &mut claims, memory);
+            share_out(pool, unit(self.gpus, ix), &mut claims, memory);
             let own = claims.pop().map_or(0, |claim| claim.got);
             self.table[at].own_entitled.set(ix, own);
             let children = self.table[at].children.clone();

@@ -23,35 +23,20 @@
 //! its share; one that stays within what it deserves with its next gang; the smaller dominant
 //! share, with its next gang and without; the one entitled to less; the older.
 //!
+//! **By GPU model.** An amount of `nvidia.com/gpu.MODEL` (any words of the product's name, as in
+//! `nvidia.com/gpu.H100`), in any list, is about the GPUs of that model; `nvidia.com/gpu` is about
+//! all of them. Pods go on both accounts. A gang that does not say which model it wants is tried
+//! on each (`place`).
+//!
 //! # In others' words
 //!
-//! (`resources::mapping` reads these objects.)
-//!
-//! | theirs | here |
-//! |---|---|
-//! | Volcano `weight`, `capability`, `parent`, `priority`, `reclaimable` | the same |
-//! | Volcano `guarantee.resource`, `guaranteed` | `guarantee`: kept free for the queue |
-//! | Volcano `deserved` (capacity plugin) | `deserved`; without any (proportion plugin), weights divide everything |
-//! | Volcano state `Closed`, `Closing` | lets nobody in; those let in earlier go on |
-//! | Kueue ClusterQueue, Cohort | a queue, an inner queue |
-//! | Kueue `nominalQuota` | `deserved`; of a cohort: its own and its members' together |
-//! | Kueue `borrowingLimit`, `lendingLimit` | annotations `muster.io/borrowing-limit`, `muster.io/lending-limit` |
-//! | Kueue `fairSharing.weight` | `muster.io/surplus-weight` |
-//! | Kueue flavor | a resource name of its own (`flavor/resource`), or the GPU model's resource |
-//! | Kueue `stopPolicy` Hold, HoldAndDrain | state `Closing`, `Closed` |
-//! | Kueue `StrictFIFO`, `BestEffortFIFO` | `muster.io/policy: fifo` (nobody is blocked behind a head: a reservation protects it) |
-//! | KAI `quota`, `limit`, `overQuotaWeight`, `priority`, `parentQueue` | `deserved`, `capability`, `muster.io/surplus-weight`, `priority`, `parent` |
-//! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
-//! | YuniKorn limits of users, of groups | `muster.io/user-limit`, `muster.io/team-limit` |
-//! | YuniKorn sort policy fifo, fair | `muster.io/policy` fifo, fair |
-//! | Koordinator ElasticQuota `min`, `max` | `deserved`, `capability` |
-//! | Koordinator `shared-weight` | `muster.io/surplus-weight` |
-//! | Koordinator `allow-lent-resource: "false"` | `guarantee` equal to `deserved`, or a lending limit of 0 |
+//! The table, and the reader of their objects, is `resources::mapping`.
 
 mod account;
 #[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod borrow;
 mod divide;
+mod felt;
 mod limits;
 mod pick;
 mod portion;
@@ -72,7 +57,7 @@ use std::sync::Arc;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::line::LineKey;
-use crate::resource::{Ix, Room};
+use crate::resource::{GPU, Ix, Room, Set};
 
 pub(crate) use limits::Bound;
 pub(crate) use pick::Picker;
@@ -183,6 +168,10 @@ pub(crate) struct Queues {
     /// What there is to share.
     pool: Room,
     clock: usage::Clock,
+    /// What could be felt of the entitlements when that was last asked.
+    felt: Vec<i64>,
+    /// The resources that are counted in thousandths.
+    gpus: Set,
 }
 
 impl Default for Queues {
@@ -205,11 +194,19 @@ impl Default for Queues {
             restless: true,
             pool: Room::default(),
             clock: usage::Clock::default(),
+            felt: Vec::new(),
+            gpus: 1 << GPU,
         }
     }
 }
 
 impl Queues {
+    /// Notes which resources are counted in thousandths.
+    pub(crate) fn count_in_thousandths(&mut self, gpus: Set) {
+        self.restless |= self.gpus != gpus;
+        self.gpus = gpus;
+    }
+
     /// Where the queue of this name is, if anything is known of it.
     pub(crate) fn find(&self, name: &str) -> Option<QueueIx> {
         self.index.get(name).copied()

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use resources::amounts::Amounts;
 
 use crate::queue::{QueueIx, Queues, ROOT, Rules};
-use crate::resource::{GPU, Ix, Names, Room, unit, whole};
+use crate::resource::{GPU, Ix, Names, Room};
 use crate::view::QueueView;
 
 impl Queues {
@@ -36,7 +36,7 @@ impl Queues {
         let resources = || (0..self.pool.len().max(queue.sum.requested.len())).map(|ix| ix as Ix);
         let list = |amount: &dyn Fn(Ix) -> Option<i64>| -> Amounts {
             let said = |ix: Ix| {
-                let units = whole(ix, amount(ix)?);
+                let units = names.whole(ix, amount(ix)?);
                 Some((names.name(ix).to_owned(), units))
             };
             resources().filter_map(said).collect()
@@ -70,7 +70,7 @@ impl Queues {
                 queue
                     .usage
                     .iter()
-                    .map(|(ix, n)| (ix, n / unit(ix) * unit(ix))),
+                    .map(|(ix, n)| (ix, n / names.unit(ix) * names.unit(ix))),
             ),
             faults: rules.map(|rules| rules.faults.clone()).unwrap_or_default(),
             line: line.collect(),

@@ -5,25 +5,28 @@
 //! A pod asks by annotation: `muster.io/gpu-fraction`, or `muster.io/gpu-memory` in MiB, which is a
 //! part that depends on the node: rounded up to hundredths of what its GPUs have. Parts are counted
 //! in thousandths. A GPU is shared up to 1000 of them; who asks for whole GPUs gets such as nobody
-//! has a part of. Queues are charged the part. Slices of a GPU that the driver cuts (MIG) are
+//! has a part of. What containers ask for in other device plugins' resources is the same (`foreign`). Queues are charged the part. Slices of a GPU that the driver cuts (MIG) are
 //! resources by name of their own and have nothing to do with this.
 
+pub(crate) mod foreign;
 mod gpus;
 mod memory;
 mod pick;
 
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::amounts::pod_requests;
 use resources::names::{
     GPU_COUNT, GPU_FRACTION, GPU_MEMORY, KAI_GPU_CONTAINER, KAI_GPU_COUNT, KAI_GPU_FRACTION,
-    KAI_GPU_MEMORY,
+    KAI_GPU_MEMORY, NVIDIA_GPU,
 };
 use resources::quantity::Quantity;
 
 use crate::gpu::Needs;
 use crate::node::Node;
-use crate::resource::{Demand, GPU, GPU_UNIT};
+use crate::resource::{Demand, GPU, GPU_UNIT, each};
 
 pub(crate) use gpus::{FreeGpus, Ledger};
 pub use pick::GpuOrder;
@@ -39,24 +42,32 @@ pub(crate) enum Part {
     Milli(i64),
     /// So many MiB of its memory.
     Memory(i64),
+    /// At least so many thousandths and so many MiB.
+    Both(i64, i64),
 }
 
 impl Part {
     /// How many thousandths that is where each GPU has so many MiB. More than there are where it
     /// asks for more than one has; a whole GPU where nobody knows what it has.
     pub(crate) fn of(self, memory: Option<i64>) -> i64 {
+        let of_memory = |mib: i64, memory: i64| {
+            let steps = i128::from(GPU_UNIT / MEMORY_STEP);
+            let memory = i128::from(memory.max(1));
+            let part = (i128::from(mib) * steps + memory - 1) / memory;
+            i64::try_from(part)
+                .unwrap_or(i64::MAX)
+                .saturating_mul(MEMORY_STEP)
+        };
         match (self, memory) {
             (Part::Milli(milli), _) => milli,
-            (Part::Memory(_), None) => GPU_UNIT,
-            (Part::Memory(mib), Some(memory)) => {
-                let steps = i128::from(GPU_UNIT / MEMORY_STEP);
-                let memory = i128::from(memory.max(1));
-                let part = (i128::from(mib) * steps + memory - 1) / memory;
-                i64::try_from(part)
-                    .unwrap_or(i64::MAX)
-                    .saturating_mul(MEMORY_STEP)
-            }
+            (Part::Memory(_) | Part::Both(..), None) => GPU_UNIT,
+            (Part::Memory(mib), Some(memory)) => of_memory(mib, memory),
+            (Part::Both(milli, mib), Some(memory)) => milli.max(of_memory(mib, memory)),
         }
+    }
+
+    fn depends_on_memory(self) -> bool {
+        matches!(self, Part::Memory(_) | Part::Both(..))
     }
 }
 
@@ -80,13 +91,13 @@ impl Share {
     pub(crate) fn on(&self, node: &Node) -> Option<i64> {
         let memory = node.gpu_memory();
         match self.part {
-            Part::Memory(_) if memory.is_none() => None,
+            part if part.depends_on_memory() && memory.is_none() => None,
             part => Some(part.of(memory)).filter(|each| *each <= GPU_UNIT),
         }
     }
 
     pub(crate) fn depends_on_memory(&self) -> bool {
-        matches!(self.part, Part::Memory(_))
+        self.part.depends_on_memory()
     }
 
     /// What a node lacks that has no room for it, in words.
@@ -94,6 +105,7 @@ impl Share {
         let what = match self.part {
             Part::Milli(milli) => format!("{milli} of {GPU_UNIT} free"),
             Part::Memory(mib) => format!("{mib} MiB free"),
+            Part::Both(milli, mib) => format!("{milli} of {GPU_UNIT} and {mib} MiB free"),
         };
         match self.gpus {
             1 => format!("no GPU has {what}"),
@@ -110,6 +122,9 @@ impl Share {
         match self.part {
             Part::Milli(milli) => format!("{} of {of}", Quantity::from_milli(milli)),
             Part::Memory(mib) => format!("{mib} MiB of {of}"),
+            Part::Both(milli, mib) => {
+                format!("{} and {mib} MiB of {of}", Quantity::from_milli(milli))
+            }
         }
     }
 }
@@ -126,23 +141,31 @@ pub(crate) struct Take {
 }
 
 impl Take {
-    /// What a class takes on a node; what it counts as while it has none.
-    pub(crate) fn of(demand: &Demand, share: Option<Share>, node: Option<&Node>) -> Take {
+    /// Of what a class asks for: what it takes on a node, or counts as while it has none.
+    pub(crate) fn of(mut demand: Demand, share: Option<Share>, node: Option<&Node>) -> Take {
+        let asked = demand.get(GPU);
         let Some(share) = share else {
             return Take {
-                gpus: demand.get(GPU) / GPU_UNIT,
-                demand: demand.clone(),
+                gpus: asked / GPU_UNIT,
+                demand,
                 each: GPU_UNIT,
             };
         };
         let gpus = share.gpus;
-        let each = match (share.part, node) {
-            (Part::Memory(_), Some(node)) => share.part.of(node.gpu_memory()).min(GPU_UNIT),
-            _ => demand.get(GPU) / gpus.max(1),
+        let part = match (share.part, node) {
+            (part, Some(node)) if part.depends_on_memory() => {
+                part.of(node.gpu_memory()).min(GPU_UNIT)
+            }
+            _ => asked / gpus.max(1),
         };
-        let mut demand = demand.clone();
-        demand.set(GPU, each * gpus);
-        Take { demand, each, gpus }
+        demand.set(GPU, part * gpus);
+        let models = node.map_or(0, Node::models);
+        each(models).for_each(|ix| demand.set(ix, part * gpus));
+        Take {
+            demand,
+            each: part,
+            gpus,
+        }
     }
 }
 
@@ -160,11 +183,28 @@ pub(crate) struct Wish {
 }
 
 impl Wish {
+    /// Reads what a pod says: its annotations, and what its containers ask for.
+    pub(crate) fn read(meta: &ObjectMeta, spec: &k8s::PodSpec) -> Wish {
+        let requests = pod_requests(spec);
+        let said = Wish::said(meta, requests.get(NVIDIA_GPU));
+        match foreign::asked(spec, &requests) {
+            None => said,
+            Some(Some((share, container))) if said.share.is_none() => Wish {
+                share: Some(share),
+                container: said.container.or(Some(container)),
+                ..said
+            },
+            Some(_) => Wish {
+                unreadable: true,
+                ..said
+            },
+        }
+    }
+
     /// Reads the annotations of a pod whose containers ask for so many GPUs.
-    pub(crate) fn read(meta: &ObjectMeta, asked: i64) -> Wish {
-        let Some(notes) = meta.annotations.as_ref() else {
-            return Wish::default();
-        };
+    fn said(meta: &ObjectMeta, asked: i64) -> Wish {
+        let none = BTreeMap::new();
+        let notes = meta.annotations.as_ref().unwrap_or(&none);
         let unreadable = Wish {
             unreadable: true,
             ..Wish::default()
@@ -228,7 +268,7 @@ mod tests {
             annotations: Some(notes.collect()),
             ..ObjectMeta::default()
         };
-        Wish::read(&meta, asked)
+        Wish::said(&meta, asked)
     }
 
     fn share(part: Part, gpus: i64) -> Option<Share> {

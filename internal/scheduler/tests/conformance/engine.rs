@@ -61,6 +61,7 @@ fn config(settings: &Settings) -> Config {
             reclaim: has(Action::Reclaim),
             preempt: has(Action::Preempt),
             backfill: false,
+            defragment: false,
         };
     }
     if settings.spread_gpus {

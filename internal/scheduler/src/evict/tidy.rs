@@ -1,0 +1,289 @@
+//! Defragmentation: moving work that allows it so that nodes become whole, whoever may come for
+//! them, in plans that have nothing else to move or bind. Opt-in three times over: the configuration, the work's annotation, and a budget of
+//! moves an hour. Says what it gains, and what it costs, before anything moves: [`Scheduler::defragmentation`]
+//! decides nothing, and a plan carries out what it says.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::{SignedDuration, Timestamp};
+
+use super::candidates::Bite;
+use super::clearing::{Mover, standing_still};
+use super::kept::Kept;
+use super::txn::Txn;
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+use crate::plan::{EvictionReason, GroupRef, Plan, PodRef};
+use crate::pod::PodKey;
+use crate::resource::{GPU, GPU_UNIT};
+use crate::state::{Scheduler, Strategy};
+
+/// How many nodes one proposal empties at most.
+const NODES_MAX: usize = 32;
+/// How many nodes are tried for one proposal, those with the least on them first.
+const TRIES_MAX: usize = 128;
+
+/// How much may be moved to make nodes whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tidying {
+    /// Members that may be moved in any hour.
+    pub moves_an_hour: usize,
+    /// A move pays only if the work that it interrupts holds no more GPUs than this for each one
+    /// that becomes part of a whole node.
+    pub gpus_interrupted_each: i64,
+}
+
+impl Default for Tidying {
+    fn default() -> Tidying {
+        Tidying {
+            moves_an_hour: 8,
+            gpus_interrupted_each: 2,
+        }
+    }
+}
+
+/// A member that would be moved.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Move {
+    /// The pod.
+    pub pod: PodRef,
+    /// Its gang.
+    pub group: GroupRef,
+    /// The node that it leaves.
+    pub from: String,
+    /// The node that it has a place on.
+    pub to: String,
+}
+
+/// What defragmentation would do now, and what for.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Proposal {
+    /// Who would be moved, node by node.
+    pub moves: Vec<Move>,
+    /// Nodes that would be whole and are not now.
+    pub nodes: Vec<String>,
+    /// Whole nodes now; a node with GPUs, all of them free.
+    pub whole_before: usize,
+    /// Whole nodes afterwards.
+    pub whole_after: usize,
+    /// GPUs free on whole nodes that were free, or held, on nodes that were not.
+    pub gpus_gained: i64,
+    /// GPU-hours of work done since its last checkpoint, as far as is said, that would be lost.
+    pub gpu_hours_lost: f64,
+}
+
+/// One node's emptying.
+struct Emptying {
+    node: NodeIx,
+    bites: Vec<Bite>,
+    places: Vec<(GangKey, Kept)>,
+}
+
+impl Scheduler {
+    /// What defragmentation would do now if it were on, within what may still be moved this hour.
+    /// Changes nothing.
+    pub fn defragmentation(&mut self, now: Timestamp) -> Proposal {
+        let before = (self.changed, self.wake);
+        let budget = self.moves_left(now);
+        self.rank_nodes();
+        self.reckon_queues();
+        let mut txn = self.begin();
+        let emptied = self.empty_nodes(&mut txn, budget, now);
+        let proposal = self.propose(&emptied, now);
+        self.undo(txn);
+        (self.changed, self.wake) = before;
+        proposal
+    }
+
+    /// Carries out what `defragmentation` says; the last part of a plan that decided nothing else.
+    pub(crate) fn defragment(&mut self, now: Timestamp, plan: &mut Plan) {
+        // Who comes back to where nodes are filled evenly would undo it.
+        if !self.config.actions.defragment || self.config.placement == Strategy::Spread {
+            return;
+        }
+        let busy = !self.nominated.is_empty() || !self.keeping.is_empty();
+        if busy || !plan.evictions.is_empty() || !plan.binds.is_empty() {
+            return;
+        }
+        let budget = self.moves_left(now);
+        let mut txn = self.begin();
+        let emptied = self.empty_nodes(&mut txn, budget, now);
+        if emptied.is_empty() {
+            self.undo(txn);
+            return;
+        }
+        self.keep(txn);
+        for Emptying { bites, places, .. } in emptied {
+            for pod in bites.iter().flat_map(|bite| &bite.pods) {
+                self.moved.push_back(now);
+                let why = EvictionReason::Defragmented;
+                plan.evictions.extend(self.eviction(pod, why, None));
+            }
+            self.keep_places(places);
+        }
+        self.version += 1;
+    }
+
+    /// How many members may still be moved in the hour up to now.
+    fn moves_left(&mut self, now: Timestamp) -> usize {
+        let hour = SignedDuration::from_hours(1);
+        let from = now.checked_sub(hour).unwrap_or(Timestamp::MIN);
+        while self.moved.front().is_some_and(|at| *at <= from) {
+            self.moved.pop_front();
+        }
+        let budget = self.config.tidying.moves_an_hour;
+        budget.saturating_sub(self.moved.len())
+    }
+
+    /// Empties nodes while that pays: takes all off one and finds each of them a place on a node
+    /// that is not whole, or nothing of it. Those on the move are left as leaving.
+    fn empty_nodes(&mut self, txn: &mut Txn, budget: usize, now: Timestamp) -> Vec<Emptying> {
+        let nobody = GangKey::lone(&PodKey::new("", ""));
+        let movers = self.movers(&nobody, now);
+        let mut order: Vec<(i64, usize, u32, NodeIx)> = Vec::new();
+        for (at, on) in &movers {
+            let node = &self.nodes[*at];
+            let gpus = node.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
+            let willing = |mover: &Mover| self.is_tidied(&mover.gang);
+            let whole = on.len() == node.pods && on.iter().all(willing);
+            if gpus > 0 && node.usable() && whole && on.len() <= budget {
+                let interrupted = standing_still(on.iter());
+                if interrupted <= gpus.saturating_mul(self.config.tidying.gpus_interrupted_each) {
+                    order.push((interrupted, on.len(), node.rank, *at));
+                }
+            }
+        }
+        order.sort_unstable();
+        let mut left = budget;
+        let mut emptied: Vec<Emptying> = Vec::new();
+        let mut filled: BTreeSet<NodeIx> = BTreeSet::new();
+        for (.., at) in order.into_iter().take(TRIES_MAX) {
+            if emptied.len() == NODES_MAX || filled.contains(&at) || movers[&at].len() > left {
+                continue;
+            }
+            let mark = txn.len();
+            let Some(done) = self.empty_node(txn, at, &movers[&at], now) else {
+                self.undo_to(txn, mark);
+                continue;
+            };
+            left -= done.bites.len();
+            filled.extend(done.places.iter().map(|(_, place)| place.node));
+            emptied.push(done);
+        }
+        // Places were tried as if taken: they are kept by whoever carries this out.
+        for done in &emptied {
+            for bite in &done.bites {
+                for (pod, standing) in bite.pods.iter().zip(&bite.before) {
+                    txn.restand(self, pod, standing.clone());
+                    txn.evict(self, pod);
+                }
+            }
+        }
+        emptied
+    }
+
+    fn empty_node(
+        &mut self,
+        txn: &mut Txn,
+        at: NodeIx,
+        on: &[Mover],
+        now: Timestamp,
+    ) -> Option<Emptying> {
+        let mut bites = Vec::new();
+        let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
+        for mover in on {
+            let mut bite = Bite {
+                gang: mover.gang.clone(),
+                pods: vec![mover.pod.clone()],
+                shrinks: true,
+                before: Vec::new(),
+                why: EvictionReason::Defragmented,
+            };
+            if self.broken_budget(&bite).is_some() {
+                return None;
+            }
+            self.take(txn, &mut bite);
+            bites.push(bite);
+            gangs
+                .entry(&mover.gang)
+                .or_default()
+                .push(mover.pod.clone());
+        }
+        let mut places = Vec::new();
+        for (gang, pods) in gangs {
+            let found = self.other_places(txn, gang, &pods, true, now)?;
+            if found.len() < pods.len() {
+                return None;
+            }
+            places.extend(found.into_iter().map(|place| (gang.clone(), place)));
+        }
+        // Nothing is gained by what moves to another node that was whole, or stays.
+        let mut coming: BTreeMap<NodeIx, usize> = BTreeMap::new();
+        for (_, place) in &places {
+            *coming.entry(place.node).or_default() += 1;
+        }
+        let only_them = |(node, n): (&NodeIx, &usize)| self.nodes[*node].pods == *n;
+        let good = !coming.contains_key(&at) && !coming.iter().any(only_them);
+        good.then_some(Emptying {
+            node: at,
+            bites,
+            places,
+        })
+    }
+
+    /// Does the gang allow to be moved though nobody waits?
+    fn is_tidied(&self, key: &GangKey) -> bool {
+        let terms = self.gangs.get(key).map(|gang| self.terms_of(gang));
+        terms.is_some_and(|terms| match terms.movable {
+            Some(movable) => movable,
+            None => terms.checkpoint.is_some(),
+        })
+    }
+
+    fn propose(&self, emptied: &[Emptying], now: Timestamp) -> Proposal {
+        let mut proposal = Proposal::default();
+        for node in self.nodes.iter().filter(|node| node.usable()) {
+            let gpus = node.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
+            let empty = gpus > 0 && node.free(GPU) >= gpus;
+            proposal.whole_after += usize::from(empty);
+        }
+        proposal.whole_before = proposal.whole_after.saturating_sub(emptied.len());
+        let mut gangs: BTreeSet<&GangKey> = BTreeSet::new();
+        for Emptying {
+            node,
+            bites,
+            places,
+        } in emptied
+        {
+            let from = &self.nodes[*node];
+            proposal.nodes.push(from.name.to_string());
+            let gpus = from.offer.as_ref().map_or(0, |offer| offer.capacity(GPU));
+            proposal.gpus_gained += gpus / GPU_UNIT;
+            gangs.extend(bites.iter().map(|bite| &bite.gang));
+            for (gang, place) in places {
+                proposal.moves.push(Move {
+                    pod: place.pod_ref(),
+                    group: GroupRef::of(gang),
+                    from: from.name.to_string(),
+                    to: self.nodes[place.node].name.to_string(),
+                });
+            }
+        }
+        for key in gangs {
+            let Some(gang) = self.gangs.get(key) else {
+                continue;
+            };
+            let members = gang.members.iter().filter_map(|pod| self.pods.get(pod));
+            let Some(started) = members.filter_map(|pod| pod.started).min() else {
+                continue;
+            };
+            let ran = now.duration_since(started).as_secs().max(0);
+            // What it saves itself it does not lose.
+            let checkpoint = self.terms_of(gang).checkpoint;
+            let lost = checkpoint.map_or(ran, |every| ran.min(every));
+            let gpus = gang.requested.get(GPU) as f64 / GPU_UNIT as f64;
+            proposal.gpu_hours_lost += gpus * lost as f64 / 3600.0;
+        }
+        proposal
+    }
+}

@@ -1,0 +1,142 @@
+//! Defragmentation, by table: who may be moved, what it must gain, and what is said before.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod support;
+
+use scheduler::{Actions, Config, EvictionReason, Tidying};
+use serde_json::json;
+use support::cluster::*;
+use support::*;
+
+fn tidying(moves_an_hour: usize) -> Cluster {
+    Cluster::with(Config {
+        actions: Actions {
+            defragment: true,
+            ..Actions::default()
+        },
+        tidying: Tidying {
+            moves_an_hour,
+            ..Tidying::default()
+        },
+        ..Config::default()
+    })
+}
+
+/// A gang of one that runs, and what it says of itself.
+fn running(c: &mut Cluster, name: &str, node: &str, gpus: i64, says: Option<(&str, &str)>) {
+    c.gang_with(name, "default", "mid", 1, 1, gpus, |group| {
+        if let Some((key, value)) = says {
+            group["metadata"]["annotations"][key] = json!(value);
+        }
+    });
+    c.change(&format!("{name}-0"), |pod| {
+        pod["spec"]["nodeName"] = json!(node);
+        pod["status"] = json!({"phase": "Running", "startTime": now().to_string()});
+    });
+}
+
+const MOVABLE: Option<(&str, &str)> = Some(("muster.io/movable", "true"));
+
+/// Three nodes of four GPUs: one each on two of them, two on the third.
+fn scattered(c: &mut Cluster, says: Option<(&str, &str)>) {
+    c.nodes(&[("n1", 4), ("n2", 4), ("n3", 4)]);
+    running(c, "a", "n1", 1, says);
+    running(c, "b", "n2", 1, says);
+    running(c, "c", "n3", 2, says);
+}
+
+#[test]
+fn what_would_be_gained_is_said_before_anything_moves() {
+    let mut c = tidying(8);
+    scattered(&mut c, Some(("muster.io/checkpoint", "30m")));
+    let view = c.scheduler.view();
+    let at = now() + jiff::SignedDuration::from_hours(3);
+    let said = c.scheduler.defragmentation(at);
+    assert_eq!(c.scheduler.view(), view, "it is only said");
+    assert_eq!((said.whole_before, said.whole_after), (0, 2), "{said:?}");
+    assert_eq!(said.gpus_gained, 8);
+    assert_eq!(said.moves.len(), 2);
+    // Two GPUs, of whose work half an hour is not saved.
+    assert!((said.gpu_hours_lost - 1.0).abs() < 1e-9, "{said:?}");
+    c.at = at;
+    let plan = c.run();
+    let moved: Vec<String> = said.moves.iter().map(|m| m.pod.name.clone()).collect();
+    assert_eq!(evicted(&plan), moved);
+    assert!(
+        plan.evictions
+            .iter()
+            .all(|e| e.why == EvictionReason::Defragmented)
+    );
+    assert_eq!(nominated(&plan), moved, "each has a place kept");
+}
+
+#[test]
+fn only_what_allows_it_is_moved_and_no_more_than_the_hour_allows() {
+    let table = [
+        (8, None, 0),
+        (8, Some(("muster.io/movable", "false")), 0),
+        (8, MOVABLE, 2),
+        (1, MOVABLE, 1),
+        (0, MOVABLE, 0),
+    ];
+    for (moves, says, want) in table {
+        let mut c = tidying(moves);
+        scattered(&mut c, says);
+        assert_eq!(c.plan().evictions.len(), want, "{moves} {says:?}");
+    }
+    let mut off = Cluster::new();
+    scattered(&mut off, MOVABLE);
+    assert!(off.plan().evictions.is_empty());
+}
+
+#[test]
+fn the_budget_is_an_hours_and_moves_come_to_rest() {
+    let mut c = tidying(1);
+    scattered(&mut c, MOVABLE);
+    let mut moves = Vec::new();
+    for _ in 0..6 {
+        let plan = c.run();
+        moves.push(plan.evictions.len());
+        c.leave(&plan);
+        for eviction in &plan.evictions {
+            let gpus = if eviction.group.name == "c" { 2 } else { 1 };
+            c.tell(pod(&eviction.pod.name, &eviction.group.name, gpus));
+        }
+        c.run();
+        c.at += jiff::SignedDuration::from_mins(31);
+        c.queue("nudge", 0);
+        c.tell(scheduler::Event::QueueGone("nudge".into()));
+    }
+    assert_eq!(moves.iter().sum::<usize>(), 2, "{moves:?}");
+    assert_eq!(c.scheduler.defragmentation(c.at).moves.len(), 0);
+}
+
+#[test]
+fn nothing_is_tidied_while_others_leave_or_come() {
+    let mut c = tidying(8);
+    scattered(&mut c, MOVABLE);
+    c.gang("comes", "default", "low", 1, 1, 1);
+    let plan = c.run();
+    assert_eq!((plan.binds.len(), plan.evictions.len()), (1, 0));
+    // Of the two that could go to the third node one finds room beside it.
+    assert_eq!(c.run().evictions.len(), 1);
+}
+
+#[test]
+fn a_budget_of_disruptions_keeps_a_node_as_it_is() {
+    let mut c = tidying(8);
+    scattered(&mut c, MOVABLE);
+    for name in ["a-0", "b-0"] {
+        c.change(name, |pod| {
+            pod["metadata"]["labels"] = json!({"app": "web"});
+        });
+    }
+    let budget = json!({
+        "metadata": {"name": "b", "namespace": "ns"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "web"}}},
+    });
+    c.tell(scheduler::Event::BudgetChanged(
+        serde_json::from_value(budget).unwrap(),
+    ));
+    assert_eq!(c.plan().evictions.len(), 1);
+}
