@@ -286,10 +286,10 @@ proptest! {
         }
         let fresh = anew.plan(at(last));
         prop_assert!(fresh.binds.is_empty() || promise(plan).is_none(), "{:?}", bound(&fresh));
-        if let (Some(old), Some(new)) = (promise(plan), promise(&fresh)) {
-            if old.0 == new.0 {
-                prop_assert_eq!(old, new);
-            }
+        if let (Some(old), Some(new)) = (promise(plan), promise(&fresh))
+            && old.0 == new.0
+        {
+            prop_assert_eq!(old, new);
         }
     }
 }
