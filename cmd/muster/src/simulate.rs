@@ -63,7 +63,8 @@ pub struct Simulate {
     /// [default: what the files say, or zone, spine, leaf, rack and NVLink domain]
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     topology: Option<Vec<String>>,
-    /// Which nodes are taken first: pack or spread [default: what the files say, or pack]
+    /// Which nodes are taken first: fragmentation, pack or spread [default: what the files say,
+    /// or fragmentation]
     #[arg(long, value_name = "STRATEGY")]
     placement: Option<String>,
     /// How long a gang that lost members below its minimum is left running

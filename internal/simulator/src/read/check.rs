@@ -48,7 +48,7 @@ enum Form {
 const TRUTH: Form = Form::Word(&["true", "false"]);
 
 /// The annotations that are read, and on what kinds; empty: on work of any kind.
-const KNOWN: [(&str, &[&str], Form); 29] = [
+const KNOWN: [(&str, &[&str], Form); 31] = [
     (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
     (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
     (names::USER_LIMIT, &["Queue"], Form::Amounts),
@@ -81,6 +81,8 @@ const KNOWN: [(&str, &[&str], Form); 29] = [
     (names::GPU_MIN_DRIVER, &["Pod"], Form::Text),
     (names::USER, &[], Form::Text),
     (names::TEAM, &[], Form::Text),
+    (names::RESERVE_AFTER, &["Queue"], Form::Span),
+    (names::CHECKPOINT, &[], Form::Text),
     (names::TEAM_LIMIT, &["Queue"], Form::Amounts),
 ];
 /// What controllers and clients write for themselves.
