@@ -113,7 +113,7 @@ impl Scheduler {
         open: impl Fn(&Tree, NodeIx) -> bool,
     ) -> Option<NodeIx> {
         let count = u32::try_from(pods).ok()?;
-        if pods > MAX_GPUS as u64 || !self.look_ahead() {
+        if pods > MAX_GPUS as u64 || !self.expect_more() {
             return None;
         }
         let demand = together(self.demand_of(class)?, count)?;
@@ -130,7 +130,7 @@ impl Scheduler {
         if take.gpus != 1 || self.classes.get(class).share().is_none() {
             return None;
         }
-        if !self.look_ahead() {
+        if !self.expect_more() {
             return None;
         }
         let mut demand = self.demand_of(class)?;
@@ -143,7 +143,7 @@ impl Scheduler {
 
     /// Brings what is expected and what nodes have left up to date. False where nothing is
     /// expected.
-    fn look_ahead(&mut self) -> bool {
+    fn expect_more(&mut self) -> bool {
         if self.config.placement != Placing::Fragmentation {
             return false;
         }
