@@ -48,5 +48,5 @@ mutants: ## plant a bug against each property of the scheduler's plans: each mus
 bench-scheduler: ## what the scheduler's decisions cost: a table (CASES=word,word SIZES=100,1000 choose)
 	@cargo bench --quiet --locked -p scheduler --bench table
 
-bench-openb: ## placement beside FGD on openb's trace: OPENB, ARRIVALS, OUT (folders), SEEDS, V, KNOWS
+bench-openb: ## placement beside FGD on openb's trace: OPENB, ARRIVALS, OUT (folders), SEEDS, V (variants), POLICIES
 	@cargo bench --locked -p simulator --bench openb

@@ -22,7 +22,7 @@ use crate::client::Answer;
 #[command(after_long_help = EXAMPLES)]
 pub struct Simulate {
     /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
-    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, or a List as `kubectl get -o yaml`
+    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, PodDisruptionBudgets, or a List as `kubectl get -o yaml`
     /// prints it; and a SchedulerConfig, see below), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
     /// Standard Workload Format, openb. The annotations muster.io/arrival and
     /// muster.io/duration say when an object's work comes and how long it runs
@@ -63,7 +63,8 @@ pub struct Simulate {
     /// [default: what the files say, or zone, spine, leaf, rack and NVLink domain]
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     topology: Option<Vec<String>>,
-    /// Which nodes are taken first: pack or spread [default: what the files say, or pack]
+    /// Which nodes are taken first: fragmentation, pack or spread [default: what the files say,
+    /// or fragmentation]
     #[arg(long, value_name = "STRATEGY")]
     placement: Option<String>,
     /// How long a gang that lost members below its minimum is left running
@@ -130,7 +131,8 @@ const EXAMPLES: &str = "Manifests:
   Queues are Volcano's (scheduling.volcano.sh/v1beta1): weight, capability, guarantee, deserved,
   parent, priority, reclaimable, status.state. Kueue's ClusterQueue, Cohort, ResourceFlavor and
   Topology, Koordinator's ElasticQuota and the text of YuniKorn's queues.yaml are read as queues
-  too; what has no counterpart is named in the notes.
+  too, and KAI's Queue; what has no counterpart is named in the notes. Volcano's HyperNodes label
+  the nodes in them, and their tiers are the topology.
 
   Annotations (J: the value is JSON):
     Queue     muster.io/borrowing-limit, lending-limit, user-limit, team-limit

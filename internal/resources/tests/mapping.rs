@@ -303,6 +303,48 @@ partitions:
 }
 
 #[test]
+fn kais_quota_is_deserved_and_minus_one_is_no_bound() {
+    let mapped = mapped(
+        r"
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata: {name: team}
+spec:
+  displayName: Team
+  parentQueue: dept
+  preemptMinRuntime: 5m
+  resources:
+    gpu: {quota: 2.5, overQuotaWeight: 3, limit: 8}
+    cpu: {quota: 1500, overQuotaWeight: 0, limit: -1}
+    memory: {quota: 64000, limit: -1}
+---
+apiVersion: scheduling.run.ai/v2
+kind: Queue
+metadata: {name: dept}
+spec: {priority: 7, resources: {gpu: {quota: -1}}}
+",
+    );
+    assert_eq!(
+        said(&mapped, "team"),
+        json!({
+            "weight": 1, "parent": "dept", "priority": 100,
+            "deserved": {"nvidia.com/gpu": "2500m", "cpu": "1500m"},
+            "capability": {"nvidia.com/gpu": "8"},
+            "notes": {"surplus-weight": {"nvidia.com/gpu": "3", "cpu": "0"}},
+        })
+    );
+    let memory = &mapped.queues[1].spec.deserved.as_ref().unwrap()["memory"].0;
+    assert_eq!(memory, "64G");
+    let dept = said(&mapped, "dept");
+    assert_eq!(dept["priority"], 7);
+    assert_eq!(
+        dept["deserved"],
+        json!({"nvidia.com/gpu": "100M", "cpu": "0"})
+    );
+    assert_eq!(warned(&mapped), ["Queue team: spec.preemptMinRuntime"]);
+}
+
+#[test]
 fn koordinators_min_is_deserved_max_is_capability_and_unlent_quota_is_kept() {
     let mapped = mapped(
         r#"

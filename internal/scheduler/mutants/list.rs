@@ -54,9 +54,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         property: "work conservation: nothing waits that fits within its rights",
-        file: "src/place/wake.rs",
-        find: "if view.gained > clock {",
-        replace: "if view.gained > clock + 1_000_000 {",
+        file: "src/fit.rs",
+        find: "None => free(ix).max(0) / amount,",
+        replace: "None => (free(ix) - 1).max(0) / amount,",
         test: ("properties", SOUND),
     },
     Mutant {
@@ -89,12 +89,11 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "the smallest set: nobody can be taken out of those who are evicted",
         file: "src/evict/search.rs",
-        find: "            if candidates.admits(self) && self.might_fit(ask) {
-                let mark = txn.len();
-                if let Some(found) = txn.attempt(self, key, now) {",
-        replace: "            if bites.is_empty() && self.might_fit(ask) {
-                let mark = txn.len();
-                if let Some(found) = txn.attempt(self, key, now) {",
+        find: "        bites[at].shrinks
+            && bites",
+        replace: "        at < bites.len()
+            || bites[at].shrinks
+            && bites",
         test: ("evictions_properties", EVICTIONS),
     },
     Mutant {

@@ -308,6 +308,7 @@ impl Scheduler {
     fn take_pod(&mut self, key: &PodKey) -> Option<(GangKey, Option<NodeIx>)> {
         let pod = self.pods.remove(key)?;
         self.account(key, &pod, false);
+        self.expected.see(key, &pod, false);
         self.enrol(key, None);
         self.by_memory.remove(key);
         self.leave_class(pod.class);
@@ -317,6 +318,7 @@ impl Scheduler {
     fn put_pod(&mut self, key: PodKey, pod: Pod) {
         self.enrol(&key, Some(&pod.labels));
         self.account(&key, &pod, true);
+        self.expected.see(&key, &pod, true);
         let share = self.classes.get(pod.class).share();
         if share.as_ref().is_some_and(Share::depends_on_memory) {
             self.by_memory.insert(key.clone());

@@ -232,6 +232,11 @@ impl View {
         self.holds.iter().copied()
     }
 
+    /// Where the first of the nodes with room stands.
+    pub(crate) fn first(&self) -> Option<Key> {
+        self.holds.first().map(|(key, _)| *key)
+    }
+
     /// The best tier of any node with room.
     pub(crate) fn first_tier(&self) -> i64 {
         self.holds.first().map_or(0, |(key, _)| key.tier)

@@ -11,6 +11,7 @@ mod class;
 mod devices;
 mod event;
 mod evict;
+mod expect;
 mod few;
 mod filter;
 mod fit;

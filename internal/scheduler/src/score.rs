@@ -34,12 +34,19 @@ pub(crate) struct Key {
     idle: i64,
     /// Place by name: the last word.
     rank: u32,
+    /// What of the tier is for a GPU that must be begun.
+    begins: i64,
 }
 
 impl Key {
     /// How empty the node is: the more, the emptier.
     pub(crate) fn emptiness(&self) -> (i64, i64) {
         (self.idle, self.spare_gpus)
+    }
+
+    /// How welcome the class is on the node, whether a GPU must be begun or not.
+    pub(crate) fn welcome(&self) -> i64 {
+        self.tier - self.begins
     }
 
     /// The least key of a tier and count.
@@ -50,6 +57,7 @@ impl Key {
             spare_gpus: i64::MIN,
             idle: i64::MIN,
             rank: 0,
+            begins: 0,
         }
     }
 }
@@ -99,6 +107,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
         spare_gpus,
         idle: idle(node, offer),
         rank: node.rank,
+        begins,
     }
 }
 

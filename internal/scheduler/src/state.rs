@@ -5,11 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use jiff::{SignedDuration, Timestamp};
+use k8s_openapi::api::core::v1 as k8s;
 use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::devices::Ask;
 use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
+use crate::expect::Expected;
 use crate::filter::neighbours::Neighbours;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
@@ -24,8 +26,10 @@ use crate::table::Table;
 use crate::terms::Terms;
 use crate::topology::Tree;
 
-/// How many classes' views are kept between plans. One costs about a hundred bytes a node.
+/// How many classes' views are kept between plans, in a cluster of `VIEWED_NODES`; more where there
+/// are fewer nodes. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
+const VIEWED_NODES: usize = 10_000;
 
 /// What the scheduler is told once.
 #[derive(Clone, Debug)]
@@ -52,6 +56,9 @@ pub struct Config {
     pub placement: Strategy,
     /// How old what is known of a node's load may be; after that it is not known.
     pub load_age: SignedDuration,
+    /// Such pods are to come, so many of each, as far as placement is concerned; their names and
+    /// times do not matter. None: they are expected to be like the pods there are.
+    pub expected: Vec<(k8s::Pod, u64)>,
 }
 
 /// What plans may do. Actions come in this order.
@@ -94,10 +101,14 @@ const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// As few nodes as can be, the fullest first, so that whole nodes stay free.
-    #[default]
     Pack,
     /// The emptiest node for each pod.
     Spread,
+    /// The node that leaves most to the pods to come, where one suffices and several would do; and
+    /// of its GPUs, for a pod that shares one, the one that does. Otherwise, and while nothing is
+    /// known of the pods to come, the same as `Pack`.
+    #[default]
+    Fragmentation,
 }
 
 /// The levels that are read unless others are given, widest first.
@@ -121,8 +132,9 @@ impl Default for Config {
             gpus: GpuOrder::default(),
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
-            placement: Strategy::Pack,
+            placement: Strategy::default(),
             load_age: LOAD_AGE,
+            expected: Vec::new(),
         }
     }
 }
@@ -200,6 +212,7 @@ pub struct Scheduler {
     pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
     pub(crate) neighbours: Neighbours,
+    pub(crate) expected: Expected,
     /// How often something was given back or allowed: what may help whoever waits for no room.
     pub(crate) eased: u64,
     /// Answers given anew in this plan for their wording's sake.
@@ -210,10 +223,12 @@ impl Scheduler {
     /// A scheduler that knows of nothing yet.
     #[must_use]
     pub fn new(config: Config) -> Scheduler {
+        let packs = config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread;
+        let mut names = Names::new();
+        let mut classes = Classes::new(packs);
         Scheduler {
-            classes: Classes::new(
-                config.gpus == GpuOrder::Pack && config.placement != Strategy::Spread,
-            ),
+            expected: Expected::new(&config.expected, &mut classes, &mut names),
+            classes,
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
             on_gpus: BTreeSet::new(),
@@ -224,7 +239,7 @@ impl Scheduler {
             eased: 0,
             reworded: 0,
             config,
-            names: Names::new(),
+            names,
             nodes: Vec::new(),
             node_index: BTreeMap::new(),
             free_nodes: Vec::new(),
@@ -373,6 +388,7 @@ impl Scheduler {
         self.nodes[at].set_offer(offer);
         self.touch(at);
         self.nodes[at].offered = self.clock;
+        self.expected.offers_changed();
         self.world_changed();
         self.weigh(at, 1);
     }
@@ -462,7 +478,8 @@ impl Scheduler {
 
     /// Drops the views that were asked longest ago.
     pub(crate) fn trim_views(&mut self) {
-        if self.views.len() <= VIEWS_MAX {
+        let most = VIEWS_MAX * VIEWED_NODES / self.nodes.len().clamp(1, VIEWED_NODES);
+        if self.views.len() <= most {
             return;
         }
         let mut by_age: Vec<(u64, ClassIx)> = self
@@ -471,7 +488,7 @@ impl Scheduler {
             .map(|(class, view)| (view.asked, *class))
             .collect();
         by_age.sort_unstable();
-        let surplus = self.views.len() - VIEWS_MAX;
+        let surplus = self.views.len() - most;
         for (_, class) in by_age.into_iter().take(surplus) {
             self.views.remove(&class);
         }

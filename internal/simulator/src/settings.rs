@@ -25,7 +25,11 @@ const ACTIONS: [&str; 6] = [
     "defragment",
 ];
 /// The words for which nodes are taken first.
-const PLACEMENTS: [(&str, Strategy); 2] = [("pack", Strategy::Pack), ("spread", Strategy::Spread)];
+const PLACEMENTS: [(&str, Strategy); 3] = [
+    ("fragmentation", Strategy::Fragmentation),
+    ("pack", Strategy::Pack),
+    ("spread", Strategy::Spread),
+];
 /// The words for which GPU of a node a pod gets that shares one.
 const GPUS: [(&str, GpuOrder); 2] = [("pack", GpuOrder::Pack), ("spread", GpuOrder::Spread)];
 /// The fields of a document's `spec`.

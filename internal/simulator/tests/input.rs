@@ -147,6 +147,23 @@ fn one_action_alone_can_be_asked_for() {
 }
 
 #[test]
+fn a_disruption_budget_protects_what_it_is_about() {
+    let file = |least: u32| {
+        with(&[
+            NODE,
+            "{kind: PriorityClass, metadata: {name: high}, value: 9}\n",
+            &pod("kept", 8, "labels: {app: web}", "nodeName: n1,"),
+            &pod("wants", 8, "", "priorityClassName: high, priority: 9,"),
+            &format!(
+                "{{kind: PodDisruptionBudget, metadata: {{name: b}}, spec: {{minAvailable: {least}, selector: {{matchLabels: {{app: web}}}}}}}}\n"
+            ),
+        ])
+    };
+    let evicted = |least: u32| lines(&file(least), 0).contains(&"0 evicted kept n1".to_owned());
+    assert!(evicted(0) && !evicted(1));
+}
+
+#[test]
 fn a_pod_on_a_node_that_is_not_there_stays_there() {
     let text = with(&[
         NODE,
@@ -209,6 +226,41 @@ spec:
 }
 
 #[test]
+fn hypernodes_are_the_topology_and_limits_are_in_their_tiers() {
+    let node = |name: &str| NODE.replace("name: n1", &format!("name: {name}"));
+    let domain = |name: &str, tier: u32, kind: &str, members: [&str; 2]| {
+        let member =
+            |name: &str| format!("{{type: {kind}, selector: {{exactMatch: {{name: {name}}}}}}}");
+        let members = members.map(member).join(", ");
+        format!(
+            "{{apiVersion: topology.volcano.sh/v1alpha1, kind: HyperNode, metadata: {{name: {name}}}, spec: {{tier: {tier}, members: [{members}]}}}}\n"
+        )
+    };
+    let file = |limit: u32| {
+        let group = "annotations: {scheduling.k8s.io/group-name: g}";
+        let pods = ["a", "b", "c"].map(|name| pod(name, 8, group, ""));
+        let mut parts = ["n1", "n2", "n3", "n4"].map(node).to_vec();
+        parts.extend(pods);
+        parts.push(domain("leaf0", 2, "Node", ["n1", "n2"]));
+        parts.push(domain("leaf1", 2, "Node", ["n3", "n4"]));
+        // Tiers need not follow each other.
+        parts.push(domain("spine", 5, "HyperNode", ["leaf0", "leaf1"]));
+        parts.push(format!(
+            "{{kind: PodGroup, metadata: {{name: g}}, spec: {{minMember: 3, networkTopology: {{mode: hard, highestTierAllowed: {limit}}}}}}}\n"
+        ));
+        parts.join("---\n")
+    };
+    let topology = scenario(&file(2)).settings.topology.unwrap();
+    assert_eq!(topology, ["muster.io/tier-5", "muster.io/tier-2"]);
+    assert_eq!(lines(&file(2), 0), ["0 pending g"]);
+    assert_eq!(
+        lines(&file(5), 0).len(),
+        4,
+        "three are bound, the gang starts"
+    );
+}
+
+#[test]
 fn when_a_pod_started_is_kept() {
     let started = |name: &str, at: &str| {
         pod(
@@ -262,8 +314,8 @@ fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be
             &["user-limit", "\"3\"", "quotes"],
         ),
         (
-            format!("{}apiVersion: scheduling.run.ai/v2\n", queue("")),
-            &["document 2", "apiVersion", "scheduling.run.ai/v2", "scheduling.volcano.sh/v1beta1"],
+            format!("{}apiVersion: example.com/v2\n", queue("")),
+            &["document 2", "apiVersion", "example.com/v2", "scheduling.volcano.sh/v1beta1"],
         ),
         (
             format!("{}---\n{}", queue(""), queue("")),

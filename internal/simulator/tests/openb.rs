@@ -7,8 +7,8 @@ mod files;
 use std::path::PathBuf;
 
 use simulator::openb::{
-    Arrivals, Cluster, Expected, Knowledge, Played, Pod, Which, first_difference, lists_of,
-    placements, play, read_pods, typical,
+    Arrivals, Cluster, Expected, Played, Pod, Which, first_difference, lists_of, placements, play,
+    read_pods, typical,
 };
 
 const NODES: &str = "nodes/openb_node_list_gpu_node.csv";
@@ -48,7 +48,7 @@ impl Input {
 
     fn play(&self, which: Which) -> Played {
         let rank = &self.arrivals.rank;
-        let mut policy = which.make(&self.cluster, &self.pods, rank, Knowledge::Popularity);
+        let mut policy = which.make(&self.cluster, &self.pods, rank);
         let mix = typical(&self.pods);
         play(
             &self.cluster,
@@ -83,11 +83,11 @@ fn best_fit_and_fgd_place_every_pod_as_published() {
 }
 
 #[test]
-fn the_schedulers_own_placement_gives_out_more_than_fgd_and_fails_fewer_large_pods() {
+fn the_scheduler_gives_out_more_than_fgd_and_fails_fewer_large_pods() {
     let Some(input) = Input::of("multigpu50", 42) else {
         return;
     };
-    let (fgd, own) = (input.play(Which::Fgd), input.play(Which::Muster));
+    let (fgd, own) = (input.play(Which::Fgd), input.play(Which::MusterTold));
     for level in [100, 130] {
         let (fgd, own) = (fgd.bins.allocation(level), own.bins.allocation(level));
         assert!(own > fgd + 0.3, "{own:.2} and FGD {fgd:.2} at {level}");

@@ -40,6 +40,8 @@ fn table(queues: &[Queue], wide: bool) -> Table {
             "RECLAIMABLE",
             "GUARANTEED",
             "DESERVED",
+            "ENTITLED",
+            "HOLDS",
         ]);
     }
     let mut table = Table::new(headings);
@@ -73,6 +75,8 @@ fn table(queues: &[Queue], wide: bool) -> Table {
             cells.push(spec.reclaimable.unwrap_or(true).to_string());
             cells.push(list(spec.guaranteed_resources()));
             cells.push(list(spec.deserved.as_ref()));
+            cells.push(list(status.entitled.as_ref()));
+            cells.push(holds(status.share.as_deref()));
         }
         table.row(cells);
     }
@@ -98,6 +102,12 @@ fn list(resources: Option<&BTreeMap<String, Quantity>>) -> String {
     } else {
         words.join(",")
     }
+}
+
+/// The largest part of the cluster that a queue holds, in percent.
+fn holds(share: Option<&str>) -> String {
+    let share: Option<f64> = share.and_then(|share| share.parse().ok());
+    share.map_or_else(|| "-".to_string(), |share| format!("{:.1}%", share * 100.0))
 }
 
 fn weight(queue: &Queue) -> i64 {
@@ -150,5 +160,7 @@ mod tests {
         assert_eq!(words(1)[..6], ["a", "Open", "3", "75%", "2 of 8", "0.0"]);
         assert_eq!(words(2)[3..6], ["25%", "0", "1.5"]);
         assert_eq!(words(3)[3], "100%");
+        assert_eq!(holds(Some("0.125")), "12.5%");
+        assert_eq!(holds(None), "-");
     }
 }

@@ -24,6 +24,9 @@ struct Entry {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Status {
     allocated: Amounts,
+    entitled: Amounts,
+    /// The largest part of the cluster that it holds, in words.
+    share: Option<String>,
     phases: [i64; 5],
     state: Option<QueueState>,
 }
@@ -51,6 +54,12 @@ impl Book {
                 .as_ref()
                 .map(Amounts::from_k8s)
                 .unwrap_or_default(),
+            entitled: shown
+                .entitled
+                .as_ref()
+                .map(Amounts::from_k8s)
+                .unwrap_or_default(),
+            share: shown.share,
             phases: counts.map(i64::from),
             state: shown.state,
         };
@@ -76,6 +85,8 @@ impl Book {
             let phases = PHASES.map(|phase| view.phases.get(phase).copied().unwrap_or(0) as i64);
             let status = Status {
                 allocated: view.allocated.clone(),
+                entitled: view.entitled.clone(),
+                share: Some(format!("{:.3}", view.share)),
                 phases,
                 state: Some(state(entry.state, view)),
             };
@@ -98,19 +109,26 @@ fn state(shown: Option<QueueState>, view: &QueueView) -> QueueState {
 }
 
 fn patch(old: &Status, new: &Status) -> Value {
-    let mut allocated = Map::new();
-    for (name, _) in old.allocated.iter() {
-        // A merge leaves alone what it does not name.
-        allocated.insert(name.to_owned(), Value::Null);
-    }
-    for (name, quantity) in new.allocated.to_k8s() {
-        allocated.insert(name, Value::String(quantity.0));
-    }
-    let mut status = json!({"allocated": allocated, "state": new.state});
+    let mut status = json!({
+        "allocated": amounts(&old.allocated, &new.allocated),
+        "entitled": amounts(&old.entitled, &new.entitled),
+        "share": new.share,
+        "state": new.state,
+    });
     for (field, count) in FIELDS.iter().zip(new.phases) {
         status[*field] = json!(count);
     }
     json!({ "status": status })
+}
+
+fn amounts(old: &Amounts, new: &Amounts) -> Map<String, Value> {
+    // A merge leaves alone what it does not name.
+    let gone = old.iter().map(|(name, _)| (name.to_owned(), Value::Null));
+    let mut list: Map<String, Value> = gone.collect();
+    for (name, quantity) in new.to_k8s() {
+        list.insert(name, Value::String(quantity.0));
+    }
+    list
 }
 
 /// Writes a queue's status.
@@ -167,11 +185,30 @@ mod tests {
     }
 
     #[test]
+    fn a_queues_share_and_what_it_is_entitled_to_are_shown() {
+        let mut book = Book::default();
+        book.see(&queue(json!({})));
+        let mut views = view(2, 1);
+        let own = views.get_mut("q").unwrap();
+        own.share = 1.0 / 3.0;
+        own.entitled.set("nvidia.com/gpu", 4);
+        let status = book.news(&views)[0].1["status"].clone();
+        assert_eq!(status["share"], "0.333");
+        assert_eq!(status["entitled"], json!({"nvidia.com/gpu": "4"}));
+        assert!(book.news(&views).is_empty());
+        // A restarted server reads it back and has nothing to say.
+        let mut again = Book::default();
+        again.see(&queue(status));
+        assert!(again.news(&views).is_empty());
+    }
+
+    #[test]
     fn a_closing_queue_is_closed_once_it_is_empty() {
         let mut book = Book::default();
-        book.see(&queue(
-            json!({"state": "Closing", "running": 1, "allocated": {"nvidia.com/gpu": "1"}}),
-        ));
+        book.see(&queue(json!({
+            "state": "Closing", "running": 1, "allocated": {"nvidia.com/gpu": "1"},
+            "share": "0.000",
+        })));
         assert!(book.news(&view(1, 1)).is_empty());
         assert_eq!(book.news(&view(0, 0))[0].1["status"]["state"], "Closed");
     }

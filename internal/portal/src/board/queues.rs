@@ -20,6 +20,10 @@ pub struct QueueRow {
     pub running: i64,
     /// What its running pods were given, resource by resource.
     pub allocated: Vec<(String, String)>,
+    /// The largest part of the cluster that it holds, in percent; empty until that is known.
+    pub share: String,
+    /// What it is entitled to now, resource by resource.
+    pub entitled: Vec<(String, String)>,
     /// What it may have at most, resource by resource.
     pub capability: Vec<(String, String)>,
 }
@@ -38,6 +42,12 @@ fn amounts(value: &Value) -> Vec<(String, String)> {
         .collect()
 }
 
+/// A part as written, `0.25`, in percent.
+fn percent(part: &Value) -> String {
+    let part: Option<f64> = part.as_str().and_then(|text| text.parse().ok());
+    part.map_or_else(String::new, |part| format!("{:.1}%", part * 100.0))
+}
+
 impl Board {
     /// Every queue, by name.
     pub fn queues(&self) -> Vec<QueueRow> {
@@ -54,6 +64,8 @@ impl Board {
                 pending: count("pending") + count("inqueue"),
                 running: count("running"),
                 allocated: amounts(&status["allocated"]),
+                share: percent(&status["share"]),
+                entitled: amounts(&status["entitled"]),
                 capability: amounts(&spec["capability"]),
             }
         };

@@ -174,6 +174,13 @@ pub struct QueueStatus {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(schema_with = "schemas::resource_list")]
     pub allocated: Option<ResourceList>,
+    /// What it is entitled to now, given what all queues ask for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::resource_list")]
+    pub entitled: Option<ResourceList>,
+    /// Its share: the largest part of the cluster that it holds of any resource, from `0.000`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<String>,
     /// What is reserved for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<Reservation>,

@@ -13,6 +13,8 @@
 //! | Kueue `preemption`; `fairSharing` of its Configuration | `muster.io/preemption`: `withinQueue`, `reclaim`, `borrow`; `fair` |
 //! | Kueue `stopPolicy` Hold, HoldAndDrain | state Closing, Closed |
 //! | Kueue flavors of one resource | added up, and said so |
+//! | KAI `quota`, `limit`, `overQuotaWeight` | `deserved`, `capability`, `muster.io/surplus-weight`; -1 is no bound |
+//! | KAI `parentQueue`, `priority` (100 unless given) | `parent`, `priority` |
 //! | YuniKorn queue | a Queue named by its path, as `root.a.b` |
 //! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
 //! | YuniKorn limits for user `*`, group `*` | `muster.io/user-limit`, `muster.io/team-limit` |
@@ -25,6 +27,7 @@
 //! Resources that none of them speaks of are deserved in plenty, as their owners count none there.
 
 mod fields;
+mod kai;
 mod koordinator;
 mod kueue;
 mod volcano;
@@ -101,6 +104,7 @@ pub fn takes(object: &Value) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sort {
     Volcano,
+    Kai,
     ClusterQueue,
     Cohort,
     Flavor,
@@ -117,6 +121,7 @@ impl Sort {
         let group = word("apiVersion").split('/').next().unwrap_or_default();
         Some(match (group, word("kind")) {
             ("scheduling.volcano.sh", "Queue") => Sort::Volcano,
+            ("scheduling.run.ai", "Queue") => Sort::Kai,
             ("kueue.x-k8s.io", "ClusterQueue") => Sort::ClusterQueue,
             ("kueue.x-k8s.io", "Cohort") => Sort::Cohort,
             ("kueue.x-k8s.io", "ResourceFlavor") => Sort::Flavor,
@@ -142,6 +147,7 @@ pub fn queues(objects: &[Value]) -> Result<Mapped, MappingError> {
         match Sort::of(object) {
             None => {}
             Some(Sort::Volcano) => volcano::read(object, &mut mapped)?,
+            Some(Sort::Kai) => kai::read(object, &mut foreign, &mut mapped.warnings)?,
             Some(Sort::YuniKorn) => yunikorn::read(object, &mut foreign, &mut mapped.warnings)?,
             Some(Sort::YuniKornMap) => mapped.warnings.push(Warning {
                 object: name_of(object),

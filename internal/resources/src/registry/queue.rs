@@ -47,6 +47,12 @@ const COLUMNS: &[Column] = &[
         count(queue, "running")
     }),
     wide(
+        "Share",
+        "string",
+        "The largest part of the cluster that it holds of any resource.",
+        |queue, _| Value::from(json::text(queue, &["status", "share"])),
+    ),
+    wide(
         "Parent",
         "string",
         "The queue it is part of.",

@@ -12,6 +12,15 @@ pub(super) fn selects(selector: &k8s::NodeSelector, node: &Node, offer: &Offer) 
         .any(|term| term_matches(term, node, offer))
 }
 
+/// Does any term match as far as one label is concerned, whatever it says of others?
+pub(super) fn may_select(selector: &k8s::NodeSelector, key: &str, value: Option<&str>) -> bool {
+    selector.node_selector_terms.iter().any(|term| {
+        let said = term.match_expressions.iter().flatten();
+        let mut of_it = said.filter(|requirement| requirement.key == key);
+        of_it.all(|requirement| requirement_holds(requirement, value))
+    })
+}
+
 /// The summed weights of the preferred terms that match.
 pub(crate) fn preference(affinity: Option<&k8s::NodeAffinity>, node: &Node, offer: &Offer) -> i64 {
     let preferred = affinity.and_then(|affinity| {

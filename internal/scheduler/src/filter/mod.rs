@@ -168,6 +168,18 @@ impl Snub {
     }
 }
 
+/// May the class be on a node whose label has that value, as far as that label is concerned?
+pub(crate) fn may_be_on(class: &Class, key: &str, value: Option<&str>) -> bool {
+    let selected = class.selector().get(key);
+    let required = class.affinity.as_ref().and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    selected.is_none_or(|wanted| value == Some(wanted.as_str()))
+        && required.is_none_or(|selector| affinity::may_select(selector, key, value))
+}
+
 fn required(class: &Class, node: &Node, offer: &Offer) -> bool {
     let Some(affinity) = &class.affinity else {
         return true;

@@ -1,190 +1,278 @@
-//! Picks the node and the GPUs for a pod by the fall of the potential. Keeps every score it has
-//! worked out and only works out again what the change of a node has made stale. What a node is
-//! worth is `potential`'s to say.
+//! Picks, among nodes that the caller allows, the one where a pod leaves most that pods to come
+//! can use, and the GPU of it. Keeps every score it has worked out and only works out again what
+//! the change of a node has made stale. What is kept only saves time: every answer follows from
+//! the rooms, the mix and the call alone. What a node is worth is `potential`'s to say.
 
 use std::collections::BTreeMap;
 
-use super::learn::Learner;
 use super::memo::Memo;
 use super::mix::Mix;
-use super::node::{Demand, Room, Shape};
+use super::node::{Demand, Room, Shape, WHOLE};
 use super::potential::{Potential, Tuning};
-use super::reserve::Prices;
+use super::reserve::Reserve;
 
-/// Scales of best fit, for when nothing is known of the pods to come: CPU (1/1000 core) and GPU
-/// (1/1000 GPU) of a large node.
-const LARGE: (f64, f64) = (128_000.0, 8_000.0);
-
-/// Classes of pods whose scores are kept; one costs 16 bytes a node. With one more all are
+/// Scores that are kept: one for each class of pods and node, 24 bytes each. With more all are
 /// forgotten.
-const CLASSES_MAX: usize = 1024;
+const CELLS_MAX: usize = 1 << 21;
 
-/// Where a pod goes.
+/// A node as the chooser is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// Index of the node.
-    pub node: usize,
-    /// Bit i is set if the pod takes GPU i.
-    pub mask: u16,
+pub(crate) struct Site {
+    /// What it has in all.
+    pub(crate) shape: Shape,
+    /// What it has left, GPUs in falling order.
+    pub(crate) room: Room,
+    /// Its place by name: among equals the lowest is taken.
+    pub(crate) rank: u32,
 }
 
-/// Score of a class of pods on a node, good while the node's version is this.
+/// What placing a pod in one way does.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    /// Fall of the potential in quanta, the price of large places not yet taken off; `i32::MIN`
+    /// where there is no such way.
+    score: i32,
+    /// The large places that go with it, for `Reserve`.
+    lost: u32,
+}
+
+const NO_WAY: Way = Way {
+    score: i32::MIN,
+    lost: 0,
+};
+
+/// The scores of a class of pods on a node, good while the node's version is this: on a started
+/// GPU (or whatever a pod takes that shares none), and on a free one.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
     version: u32,
-    /// Fall of the potential in 1/1000 GPU, the price of large places not yet taken off.
-    gain: f32,
-    gpu: u8,
-    /// Number of the large places that would go, for `Prices`.
-    lost: u8,
-    fits: bool,
+    ways: [Way; 2],
 }
 
-/// A cell that was never worked out: nodes' versions begin at 1.
+/// The version of a node that is not there. Those of others begin at 1.
+const GONE: u32 = 0;
+
+/// A cell that was never worked out.
 const BLANK: Cell = Cell {
-    version: 0,
-    gain: 0.0,
-    gpu: 0,
-    lost: 0,
-    fits: false,
+    version: GONE,
+    ways: [NO_WAY; 2],
 };
 
-/// The best so far: score, rank, node, GPU.
-type Best = Option<(i32, u32, usize, u8)>;
+/// What is kept of one node.
+#[derive(Clone, Debug)]
+struct Kept {
+    site: Site,
+    kind: u16,
+    /// Potential as it is, and the least that it can fall to; none until somebody asks.
+    worth: Option<(f64, f64)>,
+}
 
 /// The nodes of a cluster and where the next pod is best put.
 ///
 /// Choosing costs a look at the kept score of each node, and the potential of the nodes that
-/// changed since the last pod of the class. Prices of the last large places are looked at again
-/// every few placements, not at each; so which GPU of a node a kept score stands for may come from
-/// prices a few placements old.
+/// changed since the class was last asked for and could win.
 #[derive(Clone, Debug)]
-pub struct Chooser {
+pub(crate) struct Chooser {
+    tuning: Tuning,
+    mix: Mix,
     potential: Potential,
     counts: BTreeMap<Shape, u32>,
-    shapes: Vec<Shape>,
-    kind: Vec<u16>,
-    rank: Vec<u32>,
-    rooms: Vec<Room>,
+    /// The mix is another, or shapes have come or gone, since the potential was made.
+    remixed: bool,
+    reshaped: bool,
+    nodes: Vec<Option<Kept>>,
     version: Vec<u32>,
-    value: Vec<f64>,
-    floor: Vec<f64>,
+    clock: u32,
     classes: BTreeMap<Demand, usize>,
     cells: Vec<Vec<Cell>>,
     stale: Vec<usize>,
     memo: Memo,
-    prices: Prices,
-    learner: Option<Learner>,
+    reserve: Reserve,
 }
 
 impl Chooser {
-    /// For empty nodes of these shapes; among equals the node with the lowest rank wins. An empty
-    /// mix means best fit. A node without a rank comes last.
-    #[must_use]
-    pub fn new(mix: &Mix, shapes: &[Shape], rank: &[u32], tuning: Tuning) -> Chooser {
-        let mut counts = BTreeMap::new();
-        for shape in shapes {
-            *counts.entry(*shape).or_insert(0) += 1;
-        }
-        let mut rank = rank.to_vec();
-        rank.resize(shapes.len(), u32::MAX);
-        let mut chooser = Chooser {
-            potential: Potential::new(mix, &counts, tuning),
+    /// Of no node and no pods to come.
+    pub(crate) fn new(tuning: Tuning) -> Chooser {
+        let mix = Mix::default();
+        let counts = BTreeMap::new();
+        Chooser {
+            potential: Potential::new(&mix, &counts, tuning),
+            reserve: Reserve::new(&mix, &tuning),
+            tuning,
+            mix,
             counts,
-            shapes: shapes.to_vec(),
-            kind: Vec::new(),
-            rank,
-            rooms: shapes.iter().map(Room::empty).collect(),
-            version: vec![1; shapes.len()],
-            value: vec![0.0; shapes.len()],
-            floor: vec![0.0; shapes.len()],
+            remixed: false,
+            reshaped: false,
+            nodes: Vec::new(),
+            version: Vec::new(),
+            clock: 0,
             classes: BTreeMap::new(),
             cells: Vec::new(),
             stale: Vec::new(),
             memo: Memo::default(),
-            prices: Prices::default(),
-            learner: None,
-        };
-        chooser.refresh();
-        chooser
-    }
-
-    /// Learns the mix from the pods told to [`Chooser::arrived`] instead of knowing it.
-    #[must_use]
-    pub fn learning(mut self) -> Chooser {
-        self.learner = Some(Learner::default());
-        self
-    }
-
-    /// Uses another mix from now on. Costs the potential of every node.
-    pub fn relearn(&mut self, mix: &Mix) {
-        self.potential = Potential::new(mix, &self.counts, *self.potential.tuning());
-        self.refresh();
-    }
-
-    /// Tells of an arrival, placed or not; matters only when learning.
-    pub fn arrived(&mut self, demand: &Demand) {
-        if let Some(mix) = self.learner.as_mut().and_then(|l| l.arrived(demand)) {
-            self.relearn(&mix);
         }
     }
 
-    /// Tells what a node has left after a change of any sort. A node that isn't there is ignored.
-    pub fn set_room(&mut self, node: usize, room: &Room) {
-        let Some(old) = self.rooms.get_mut(node) else {
+    /// How many nodes there are of each shape.
+    pub(crate) fn shapes(&self) -> &BTreeMap<Shape, u32> {
+        &self.counts
+    }
+
+    /// Takes in a node as it is now; none: it is gone, or has no GPUs to be careful with.
+    pub(crate) fn set(&mut self, at: usize, site: Option<Site>) {
+        if self.nodes.len() <= at {
+            self.nodes.resize(at + 1, None);
+            self.version.resize(at + 1, GONE);
+        }
+        let old = self.nodes[at].as_ref().map(|kept| kept.site);
+        if old == site {
             return;
-        };
-        let old = std::mem::replace(old, *room);
-        self.prices.uncount(&old);
-        self.prices.count(room);
-        self.renew(node);
-        self.prices.moved();
+        }
+        if let (Some(old), Some(new)) = (&old, &site)
+            && old.room == new.room
+            && old.shape == new.shape
+        {
+            if let Some(kept) = &mut self.nodes[at] {
+                kept.site = *new;
+            }
+            return;
+        }
+        if let Some(old) = &old {
+            self.reserve.count(&old.room, -1);
+        }
+        if let Some(new) = &site {
+            self.reserve.count(&new.room, 1);
+        }
+        if old.map(|site| site.shape) != site.map(|site| site.shape) {
+            self.recount(old.map(|s| s.shape), site.map(|s| s.shape));
+        }
+        self.nodes[at] = site.map(|site| Kept {
+            kind: self.potential.kind(&site.shape),
+            site,
+            worth: None,
+        });
+        self.outdate(at);
     }
 
-    /// What a node has left, as last told; none if it isn't there.
-    #[must_use]
-    pub fn room(&self, node: usize) -> Option<&Room> {
-        self.rooms.get(node)
-    }
-
-    /// The place for a pod, or none if it fits nowhere. The nodes stay as they are until
-    /// [`Chooser::set_room`].
-    #[must_use]
-    pub fn choose(&mut self, demand: &Demand) -> Option<Placement> {
-        let class = self.class(demand);
-        let mut cells = std::mem::take(&mut self.cells[class]);
-        let mut stale = std::mem::take(&mut self.stale);
-        stale.clear();
-        let per = (1.0 / self.potential.tuning().quantum) as f32;
-        let mut best: Best = None;
-        for (node, cell) in cells.iter().enumerate() {
-            if cell.version == self.version[node] {
-                self.better(&mut best, node, cell, per);
-            } else {
-                stale.push(node);
+    fn recount(&mut self, old: Option<Shape>, new: Option<Shape>) {
+        self.reshaped = true;
+        if let Some(old) = old
+            && let Some(count) = self.counts.get_mut(&old)
+        {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&old);
             }
         }
-        for &node in &stale {
-            if let Some((score, rank, _, _)) = best
-                && !self.potential.is_blind()
-            {
+        if let Some(new) = new {
+            *self.counts.entry(new).or_insert(0) += 1;
+        }
+    }
+
+    /// Makes what is kept of a node's scores stale.
+    fn outdate(&mut self, at: usize) {
+        self.clock = self.clock.wrapping_add(1).max(1);
+        self.version[at] = if self.nodes[at].is_some() {
+            self.clock
+        } else {
+            GONE
+        };
+    }
+
+    /// Expects pods of this mix from now on.
+    pub(crate) fn expect(&mut self, mix: Mix) {
+        if self.mix != mix {
+            self.mix = mix;
+            self.remixed = true;
+        }
+    }
+
+    /// Works out what follows from the mix and the nodes told so far: before anything is chosen.
+    pub(crate) fn settle(&mut self) {
+        let (remixed, reshaped) = (self.remixed, self.reshaped);
+        (self.remixed, self.reshaped) = (false, false);
+        if remixed {
+            self.potential = Potential::new(&self.mix, &self.counts, self.tuning);
+            self.reserve = Reserve::new(&self.mix, &self.tuning);
+        } else if !reshaped || !self.potential.reshape(&self.counts) {
+            return;
+        }
+        self.memo.clear();
+        for at in 0..self.nodes.len() {
+            if let Some(kept) = &mut self.nodes[at] {
+                kept.kind = self.potential.kind(&kept.site.shape);
+                kept.worth = None;
+                if remixed {
+                    self.reserve.count(&kept.site.room, 1);
+                }
+            }
+            self.outdate(at);
+        }
+    }
+
+    /// The node for a pod among those that are open to it, or none if it fits none of them.
+    pub(crate) fn choose(
+        &mut self,
+        demand: &Demand,
+        open: impl Fn(usize) -> bool,
+    ) -> Option<usize> {
+        self.reserve.reprice();
+        let class = self.class(demand);
+        let mut cells = std::mem::take(&mut self.cells[class]);
+        cells.resize(self.nodes.len(), BLANK);
+        let mut stale = std::mem::take(&mut self.stale);
+        stale.clear();
+        let mut best = Best::default();
+        for (at, cell) in cells.iter().enumerate() {
+            if cell.version != self.version[at] {
+                stale.push(at);
+            } else if cell.version != GONE {
+                self.better(&mut best, at, cell, &open);
+            }
+        }
+        for &at in &stale {
+            let Some(kept) = &self.nodes[at] else {
+                continue;
+            };
+            if !kept.site.room.fits(demand) {
+                cells[at] = Cell {
+                    version: self.version[at],
+                    ..BLANK
+                };
+                continue;
+            }
+            if best.found.is_some() {
                 // No pod can lower a potential by more than it is above its floor: skip nodes
                 // that can't win.
-                let top = ((self.value[node] - self.floor[node]) as f32 * per).floor() as i32;
-                if top < score || (top == score && self.rank[node] > rank) {
+                let rank = kept.site.rank;
+                let (worth, least) = self.worth(at);
+                if !best.is_beaten_by(self.quanta(worth - least), rank) {
                     continue;
                 }
             }
-            let cell = self.score(node, demand);
-            cells[node] = cell;
-            self.better(&mut best, node, &cell, per);
+            if !open(at) {
+                continue;
+            }
+            cells[at] = self.score(at, demand);
+            self.better(&mut best, at, &cells[at], &open);
         }
         self.cells[class] = cells;
         self.stale = stale;
-        best.map(|(_, _, node, gpu)| Placement {
-            node,
-            mask: self.rooms[node].mask(demand, gpu),
-        })
+        best.found.map(|(_, _, at)| at)
+    }
+
+    /// What is free, in 1/1000, of the GPU of a node that a pod takes a part of best; none if it
+    /// fits on none.
+    pub(crate) fn piece(&mut self, at: usize, demand: &Demand) -> Option<u16> {
+        self.reserve.reprice();
+        let mut best: Option<(f64, u16)> = None;
+        for (piece, value, lost) in self.outcomes(at, demand) {
+            let total = value + self.reserve.price(lost);
+            if best.is_none_or(|(least, _)| total <= least) {
+                best = Some((total, piece));
+            }
+        }
+        best.map(|(_, piece)| piece)
     }
 
     /// The number of a class of pods, with a row of cells for it.
@@ -192,104 +280,122 @@ impl Chooser {
         if let Some(class) = self.classes.get(demand) {
             return *class;
         }
-        if self.classes.len() >= CLASSES_MAX {
+        if self.classes.len() * self.nodes.len() >= CELLS_MAX {
             self.classes.clear();
             self.cells.clear();
         }
         let class = self.cells.len();
         self.classes.insert(*demand, class);
-        self.cells.push(vec![BLANK; self.rooms.len()]);
+        self.cells.push(Vec::new());
         class
     }
 
-    /// Works all out anew that depends on the potential.
-    fn refresh(&mut self) {
-        self.memo.clear();
-        self.kind = self.shapes.iter().map(|s| self.potential.kind(s)).collect();
-        self.prices = Prices::new(self.potential.mix(), self.potential.tuning());
-        for node in 0..self.rooms.len() {
-            self.prices.count(&self.rooms[node]);
-            self.renew(node);
-        }
-        self.prices.reprice();
+    fn quanta(&self, milli: f64) -> i32 {
+        (milli / self.tuning.quantum).floor() as i32
     }
 
-    fn renew(&mut self, node: usize) {
-        let room = self.rooms[node];
-        self.version[node] = self.version[node].wrapping_add(1);
-        self.value[node] = self.potential_of(node, &room);
-        self.floor[node] = self.potential.least(self.kind[node], &room);
-    }
-
-    fn potential_of(&mut self, node: usize, room: &Room) -> f64 {
-        if self.potential.is_blind() {
-            return 0.0;
-        }
-        let (kind, potential) = (self.kind[node], &self.potential);
-        self.memo
-            .get(kind, &room.canonical(), |room| potential.of(kind, room))
-    }
-
-    /// Works a cell out: of the GPUs of the node the one that leaves it with the lowest potential,
-    /// prices of large places included.
-    fn score(&mut self, node: usize, demand: &Demand) -> Cell {
-        let (room, version) = (self.rooms[node], self.version[node]);
-        let blank = Cell { version, ..BLANK };
-        if !room.fits(demand) {
-            return blank;
-        }
-        if self.potential.is_blind() {
-            return Cell {
-                gain: best_fit(&room, demand),
-                gpu: room.tightest(demand.milli).unwrap_or(0),
-                fits: true,
-                ..blank
-            };
-        }
-        let mut least = f64::INFINITY;
-        let mut best = Cell {
-            fits: true,
-            ..blank
+    /// The potential of a node as it is, and the least that it can fall to.
+    fn worth(&mut self, at: usize) -> (f64, f64) {
+        let Some(kept) = &self.nodes[at] else {
+            return (0.0, 0.0);
         };
-        for (gpu, &free) in room.gpu_slice().iter().enumerate() {
-            if demand.is_share() && (free < demand.milli || room.free[..gpu].contains(&free)) {
+        if let Some(worth) = kept.worth {
+            return worth;
+        }
+        let (kind, room) = (kept.kind, kept.site.room);
+        let worth = (
+            self.potential_of(kind, &room),
+            self.potential.least(kind, &room),
+        );
+        if let Some(kept) = &mut self.nodes[at] {
+            kept.worth = Some(worth);
+        }
+        worth
+    }
+
+    fn potential_of(&mut self, kind: u16, room: &Room) -> f64 {
+        let potential = &self.potential;
+        self.memo.get(kind, room, |room| potential.of(kind, room))
+    }
+
+    /// What a node's potential would be for each different GPU that a pod could take, by what is
+    /// free of it, and the large places that would go: the largest piece first.
+    fn outcomes(&mut self, at: usize, demand: &Demand) -> Vec<(u16, f64, u32)> {
+        let Some(kept) = &self.nodes[at] else {
+            return Vec::new();
+        };
+        let (kind, room) = (kept.kind, kept.site.room);
+        if !room.fits(demand) {
+            return Vec::new();
+        }
+        let mut out = Vec::new();
+        let mut last = None;
+        // Whoever shares none has but one way, also where there are no GPUs.
+        let seats = if demand.is_share() {
+            room.gpu_slice()
+        } else {
+            &room.free[..1]
+        };
+        for (gpu, &free) in seats.iter().enumerate() {
+            if demand.is_share() && (free < demand.milli || last == Some(free)) {
                 continue;
             }
+            last = Some(free);
             let after = room.after(demand, room.mask(demand, gpu as u8));
-            let value = self.potential_of(node, &after);
-            let lost = self.prices.lost(&room, &after);
-            let total = value + f64::from(self.prices.of(lost));
-            if total < least {
-                least = total;
-                best = Cell {
-                    gain: (self.value[node] - value) as f32,
-                    gpu: gpu as u8,
-                    lost,
-                    ..best
-                };
-            }
-            if !demand.is_share() {
-                break;
-            }
+            let lost = self.reserve.lost(&room, &after);
+            out.push((free, self.potential_of(kind, &after.canonical()), lost));
         }
-        best
+        out
     }
 
-    fn better(&self, best: &mut Best, node: usize, cell: &Cell, per: f32) {
-        if !cell.fits {
-            return;
+    /// Works a cell out.
+    fn score(&mut self, at: usize, demand: &Demand) -> Cell {
+        let (now, _) = self.worth(at);
+        let mut cell = Cell {
+            version: self.version[at],
+            ..BLANK
+        };
+        for (piece, value, lost) in self.outcomes(at, demand) {
+            let free = demand.is_share() && piece == WHOLE;
+            let way = &mut cell.ways[usize::from(free)];
+            let score = self.quanta(now - value);
+            if score > way.score {
+                *way = Way { score, lost };
+            }
         }
-        let score = ((cell.gain - self.prices.of(cell.lost)) * per).floor() as i32;
-        let rank = self.rank[node];
-        if best.is_none_or(|(s, r, _, _)| score > s || (score == s && rank < r)) {
-            *best = Some((score, rank, node, cell.gpu));
+        cell
+    }
+
+    fn better(&self, best: &mut Best, at: usize, cell: &Cell, open: &impl Fn(usize) -> bool) {
+        let Some(kept) = &self.nodes[at] else { return };
+        let price = |way: &Way| {
+            if way.lost == 0 {
+                way.score
+            } else {
+                let price = self.reserve.price(way.lost);
+                way.score.saturating_sub(self.quanta(price))
+            }
+        };
+        let ways = cell.ways.iter().filter(|way| way.score > i32::MIN);
+        let Some(score) = ways.map(price).max() else {
+            return;
+        };
+        let rank = kept.site.rank;
+        if best.is_beaten_by(score, rank) && open(at) {
+            best.found = Some((score, rank, at));
         }
     }
 }
 
-/// How tightly a pod that fits fills a node, by CPU and GPU.
-fn best_fit(room: &Room, demand: &Demand) -> f32 {
-    let cpu = f64::from(room.cpu - demand.cpu) / LARGE.0;
-    let gpu = (f64::from(room.idle()) - f64::from(demand.gpu_total())) / LARGE.1;
-    (-1000.0 * (cpu + gpu)) as f32
+/// The best so far: score, rank, node.
+#[derive(Clone, Copy, Default)]
+struct Best {
+    found: Option<(i32, u32, usize)>,
+}
+
+impl Best {
+    fn is_beaten_by(&self, score: i32, rank: u32) -> bool {
+        self.found
+            .is_none_or(|(s, r, _)| score > s || (score == s && rank < r))
+    }
 }

@@ -3,8 +3,8 @@
 //! input or output, one fixed seed; the same calls give the same places. What the scheduler's
 //! state looks like is not known here.
 //!
-//! [`Chooser`] is the way in: it holds the nodes and keeps the scores. The pods to come are a
-//! [`Mix`], known in advance, learnt as pods arrive ([`Learner`]), or unknown (then best fit).
+//! `Chooser` is the way in: it holds the nodes and keeps the scores. The pods to come are a
+//! [`Mix`], known in advance or such as the pods that are known (`Window`).
 //!
 //! The problem and the measure of fragmentation are those of Weng et al., "Beware of
 //! Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX
@@ -17,7 +17,6 @@
 
 mod chooser;
 mod fgd;
-mod learn;
 mod memo;
 mod mix;
 mod node;
@@ -29,10 +28,11 @@ mod scarcity;
 #[cfg(test)]
 mod tests;
 mod walk;
+mod window;
 
-pub use chooser::{Chooser, Placement};
+pub(crate) use chooser::{Chooser, Site};
 pub use fgd::fragmentation;
-pub use learn::Learner;
 pub use mix::Mix;
 pub use node::{ANY_MODEL, Demand, MAX_GPUS, Room, Shape, WHOLE};
-pub use potential::{Potential, Tuning};
+pub(crate) use potential::Tuning;
+pub(crate) use window::Window;

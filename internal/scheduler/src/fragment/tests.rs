@@ -4,24 +4,23 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::node::MAX_GPUS;
 use super::piece::PieceWorth;
-use super::reserve::Prices;
+use super::potential::Potential;
+use super::reserve::Reserve;
 use super::rollout::Rollout;
 use super::scarcity::scarcity;
 use super::*;
 
-/// Prices of large places are history (they are looked at again every few placements), so what
-/// compares histories leaves them out.
-const NO_RESERVE: Tuning = Tuning {
+/// Less to work out than by default.
+const QUICK: Tuning = Tuning {
     sequences: 16,
     shortest: 2,
     longest: 12,
     piece: 1.0,
     scarce: 1.0,
-    reserve: 0.0,
-    reserve_late: 0.0,
-    reserve_from: 8,
+    reserve: 1000.0,
+    reserve_late: 8000.0,
+    reserve_from: 4,
     quantum: 10.0,
 };
 
@@ -48,44 +47,79 @@ fn mix_of(pods: &[(Demand, u64)]) -> Mix {
     Mix::from_counts(&pods.iter().copied().collect())
 }
 
-fn in_order(shapes: &[Shape]) -> Vec<u32> {
-    (0..shapes.len() as u32).collect()
+/// Nodes and a chooser that is told of them.
+struct Nodes {
+    chooser: Chooser,
+    sites: Vec<Site>,
 }
 
-/// Places pods one after another, as far as they fit.
-fn fill(chooser: &mut Chooser, pods: &[Demand]) -> Vec<Option<Placement>> {
-    let mut out = Vec::new();
-    for demand in pods {
-        let place = chooser.choose(demand);
-        if let Some(place) = place {
-            let room = *chooser.room(place.node).expect("a node that was chosen");
-            chooser.set_room(place.node, &room.after(demand, place.mask));
-        }
-        out.push(place);
+impl Nodes {
+    /// Empty nodes, their ranks in their order.
+    fn new(mix: &Mix, shapes: &[Shape], tuning: Tuning) -> Nodes {
+        let site = |(rank, shape): (usize, &Shape)| Site {
+            shape: *shape,
+            room: Room::empty(shape),
+            rank: rank as u32,
+        };
+        Nodes::at(mix, shapes.iter().enumerate().map(site).collect(), tuning)
     }
-    out
+
+    fn at(mix: &Mix, sites: Vec<Site>, tuning: Tuning) -> Nodes {
+        let mut chooser = Chooser::new(tuning);
+        for (at, site) in sites.iter().enumerate() {
+            chooser.set(at, Some(*site));
+        }
+        chooser.expect(mix.clone());
+        chooser.settle();
+        Nodes { chooser, sites }
+    }
+
+    fn choose(&mut self, demand: &Demand) -> Option<usize> {
+        let sites = &self.sites;
+        self.chooser
+            .choose(demand, |at| sites[at].room.fits(demand))
+    }
+
+    fn take(&mut self, at: usize, demand: &Demand) {
+        let room = self.sites[at].room;
+        let gpu = if demand.is_share() {
+            let piece = self.chooser.piece(at, demand).expect("a GPU that has room");
+            let seat = room.free.iter().position(|free| *free == piece);
+            seat.expect("a GPU of the node") as u8
+        } else {
+            0
+        };
+        self.sites[at].room = room.after(demand, room.mask(demand, gpu)).canonical();
+        self.chooser.set(at, Some(self.sites[at]));
+    }
+
+    /// Places pods one after another, as far as they fit.
+    fn fill(&mut self, pods: &[Demand]) -> Vec<Option<usize>> {
+        let mut out = Vec::new();
+        for demand in pods {
+            let at = self.choose(demand);
+            if let Some(at) = at {
+                self.take(at, demand);
+            }
+            out.push(at);
+        }
+        out
+    }
 }
 
 #[test]
 fn a_share_goes_beside_the_share_that_it_completes() {
     let mix = mix_of(&[(pod(1000, 1, 600), 1), (pod(1000, 1, 400), 1)]);
-    let shapes = [node(2)];
-    let mut chooser = Chooser::new(&mix, &shapes, &[0], Tuning::default());
-    let pods = [pod(1000, 1, 600), pod(1000, 1, 400)];
-    let masks: Vec<u16> = fill(&mut chooser, &pods)
-        .iter()
-        .map(|p| p.expect("room").mask)
-        .collect();
-    assert_eq!(masks[0], masks[1]);
+    let mut nodes = Nodes::new(&mix, &[node(2)], Tuning::default());
+    nodes.fill(&[pod(1000, 1, 600), pod(1000, 1, 400)]);
+    assert_eq!(nodes.sites[0].room.gpu_slice(), [1000, 0]);
 }
 
 #[test]
 fn a_small_pod_leaves_the_node_of_eight_to_large_ones() {
     let mix = mix_of(&[(pod(8000, 8, WHOLE), 3), (pod(1000, 1, WHOLE), 7)]);
-    let shapes = [node(8), node(2)];
-    let mut chooser = Chooser::new(&mix, &shapes, &[0, 1], Tuning::default());
-    let place = chooser.choose(&pod(1000, 1, WHOLE)).expect("room");
-    assert_eq!(place.node, 1);
+    let mut nodes = Nodes::new(&mix, &[node(8), node(2)], Tuning::default());
+    assert_eq!(nodes.choose(&pod(1000, 1, WHOLE)), Some(1));
 }
 
 #[test]
@@ -100,18 +134,42 @@ fn a_pod_that_may_use_any_model_leaves_the_scarce_one() {
         ..node(4)
     };
     let shapes = [scarce, node(4), node(4), node(4)];
-    let mut chooser = Chooser::new(&mix, &shapes, &in_order(&shapes), Tuning::default());
-    let place = chooser.choose(&pod(1000, 1, WHOLE)).expect("room");
-    assert_ne!(place.node, 0);
-    assert_eq!(chooser.choose(&bound).expect("room").node, 0);
+    let mut nodes = Nodes::new(&mix, &shapes, Tuning::default());
+    assert_ne!(nodes.choose(&pod(1000, 1, WHOLE)), Some(0));
+    assert_eq!(nodes.choose(&bound), Some(0));
 }
 
 #[test]
-fn a_pod_that_fits_nowhere_has_no_place() {
-    let shapes = [node(2), node(4)];
-    let mut chooser = Chooser::new(&Mix::default(), &shapes, &[0, 1], Tuning::default());
-    assert_eq!(chooser.choose(&pod(1000, 8, WHOLE)), None);
-    assert_eq!(chooser.choose(&pod(97_000, 1, WHOLE)), None);
+fn only_nodes_that_are_open_to_a_pod_are_chosen() {
+    let small = pod(1000, 1, WHOLE);
+    let mut nodes = Nodes::new(
+        &mix_of(&[(small, 1)]),
+        &[node(2), node(4)],
+        Tuning::default(),
+    );
+    assert_eq!(nodes.choose(&pod(1000, 8, WHOLE)), None);
+    assert_eq!(nodes.choose(&pod(97_000, 1, WHOLE)), None);
+    assert_eq!(nodes.chooser.choose(&small, |at| at == 1), Some(1));
+    assert_eq!(nodes.chooser.choose(&small, |_| false), None);
+    // What was told of one pod's nodes says nothing of another's.
+    assert_eq!(nodes.choose(&small), Some(0));
+}
+
+#[test]
+fn a_node_that_is_gone_is_not_chosen_until_it_is_back() {
+    let small = pod(1000, 1, WHOLE);
+    let mut nodes = Nodes::new(
+        &mix_of(&[(small, 1)]),
+        &[node(2), node(4)],
+        Tuning::default(),
+    );
+    let first = nodes.choose(&small).expect("room");
+    nodes.chooser.set(first, None);
+    nodes.chooser.settle();
+    assert_eq!(nodes.choose(&small), Some(1 - first));
+    nodes.chooser.set(first, Some(nodes.sites[first]));
+    nodes.chooser.settle();
+    assert_eq!(nodes.choose(&small), Some(first));
 }
 
 #[test]
@@ -159,15 +217,14 @@ fn the_last_large_places_cost_more_than_the_first() {
     let tuning = Tuning::default();
     let mix = mix_of(&[(pod(8000, 8, WHOLE), 1), (pod(1000, 1, WHOLE), 300)]);
     let price = |nodes: usize| {
-        let mut prices = Prices::new(&mix, &tuning);
+        let mut reserve = Reserve::new(&mix, &tuning);
         let room = Room::empty(&node(8));
-        (0..nodes).for_each(|_| prices.count(&room));
+        (0..nodes).for_each(|_| reserve.count(&room, 1));
         // The rest of the cluster has GPUs, but no place for 8.
-        (0..40).for_each(|_| prices.count(&Room::empty(&node(4))));
-        prices.reprice();
+        (0..40).for_each(|_| reserve.count(&Room::empty(&node(4)), 1));
+        reserve.reprice();
         let after = room.after(&pod(1000, 1, WHOLE), 1);
-        let lost = prices.lost(&room, &after);
-        prices.of(lost)
+        reserve.price(reserve.lost(&room, &after))
     };
     assert!(price(1) > price(2), "{} {}", price(1), price(2));
     assert!(price(2) > price(30));
@@ -178,7 +235,7 @@ fn the_last_large_places_cost_more_than_the_first() {
 fn the_bound_allows_for_a_piece_that_is_worth_more_than_its_size() {
     let mix = mix_of(&[(pod(1000, 1, 600), 2), (pod(1000, 1, 400), 1)]);
     let shape = node(1);
-    let potential = Potential::new(&mix, &BTreeMap::from([(shape, 1)]), NO_RESERVE);
+    let potential = Potential::new(&mix, &BTreeMap::from([(shape, 1)]), QUICK);
     let (empty, mut room) = (Room::empty(&shape), Room::empty(&shape));
     room.free[0] = 600;
     assert!(potential.of(0, &room) < 0.0);
@@ -195,15 +252,6 @@ fn fragmentation_is_what_a_class_cannot_use() {
     assert_eq!(fragmentation(&none, &room), 1300.0);
     let large = mix_of(&[(pod(1000, 4, WHOLE), 1)]);
     assert_eq!(fragmentation(&large, &room), 1300.0);
-}
-
-#[test]
-fn a_mix_is_learnt_after_fifty_pods_and_at_each_doubling() {
-    let mut learner = Learner::default();
-    let due: Vec<u64> = (1..=400)
-        .filter(|_| learner.arrived(&pod(1000, 1, 500)).is_some())
-        .collect();
-    assert_eq!(due, [50, 100, 200, 400]);
 }
 
 fn shapes() -> impl Strategy<Value = Vec<Shape>> {
@@ -258,54 +306,19 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 96, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_placement_always_fits_and_a_pod_that_fits_always_has_one(
-        shapes in shapes(), pods in demands(60), known in any::<bool>(),
+    fn a_pod_that_fits_somewhere_always_has_a_place(
+        shapes in shapes(), pods in demands(60),
     ) {
-        let mix = if known { mix_from(&pods) } else { Mix::default() };
-        let mut chooser = Chooser::new(&mix, &shapes, &in_order(&shapes), Tuning::default());
+        let mut nodes = Nodes::new(&mix_from(&pods), &shapes, QUICK);
         for demand in &pods {
-            let rooms: Vec<Room> =
-                (0..shapes.len()).map(|n| *chooser.room(n).expect("a node")).collect();
-            let Some(place) = chooser.choose(demand) else {
-                prop_assert!(!rooms.iter().any(|room| room.fits(demand)));
+            let Some(at) = nodes.choose(demand) else {
+                prop_assert!(!nodes.sites.iter().any(|site| site.room.fits(demand)));
                 continue;
             };
-            let room = rooms[place.node];
+            let room = nodes.sites[at].room;
             prop_assert!(room.fits(demand));
-            prop_assert_eq!(place.mask.count_ones(), u32::from(demand.gpus));
-            for (gpu, free) in room.free.iter().enumerate().take(MAX_GPUS) {
-                prop_assert!(place.mask >> gpu & 1 == 0 || *free >= demand.milli);
-            }
-            let after = room.after(demand, place.mask);
-            prop_assert_eq!(room.idle() - after.idle(), demand.gpu_total());
-            chooser.set_room(place.node, &after);
-        }
-    }
-
-    #[test]
-    fn nothing_known_is_best_fit(shapes in shapes(), pods in demands(60)) {
-        let rank = in_order(&shapes);
-        let mut chooser = Chooser::new(&Mix::default(), &shapes, &rank, Tuning::default());
-        for demand in &pods {
-            let left = |n: usize| {
-                let room = chooser.room(n).expect("a node");
-                let cpu = f64::from(room.cpu - demand.cpu) / 128_000.0;
-                let gpu = f64::from(room.idle() - demand.gpu_total()) / 8000.0;
-                // Cut to steps of a hundredth of a large node, as the scores are.
-                ((-1000.0 * (cpu + gpu)) as f32 * 0.1).floor() as i64
-            };
-            let fits = |n: &usize| chooser.room(*n).is_some_and(|room| room.fits(demand));
-            let best = (0..shapes.len()).filter(fits).max_by_key(|n| (left(*n), usize::MAX - n));
-            let place = chooser.choose(demand);
-            prop_assert_eq!(place.map(|p| p.node), best);
-            if let Some(place) = place {
-                let room = *chooser.room(place.node).expect("a node");
-                if demand.is_share() {
-                    let gpu = place.mask.trailing_zeros() as u8;
-                    prop_assert_eq!(room.tightest(demand.milli), Some(gpu));
-                }
-                chooser.set_room(place.node, &room.after(demand, place.mask));
-            }
+            nodes.take(at, demand);
+            prop_assert_eq!(room.idle() - nodes.sites[at].room.idle(), demand.gpu_total());
         }
     }
 
@@ -314,40 +327,43 @@ proptest! {
         shapes in shapes(), pods in demands(60), turn in 0usize..12,
     ) {
         let mix = mix_from(&pods);
-        let rank = in_order(&shapes);
-        let mut one = Chooser::new(&mix, &shapes, &rank, Tuning::default());
+        let mut one = Nodes::new(&mix, &shapes, QUICK);
         // The same nodes with the same ranks, visited backwards from somewhere in the middle.
         let mut order: Vec<usize> = (0..shapes.len()).rev().collect();
         let turn = turn % order.len();
         order.rotate_left(turn);
-        let turned: Vec<Shape> = order.iter().map(|n| shapes[*n]).collect();
-        let ranks: Vec<u32> = order.iter().map(|n| rank[*n]).collect();
-        let mut other = Chooser::new(&mix, &turned, &ranks, Tuning::default());
-        let named = |places: Vec<Option<Placement>>, order: &[usize]| {
-            let name = |p: Placement| (order[p.node], p.mask);
-            places.into_iter().map(|p| p.map(name)).collect::<Vec<_>>()
-        };
-        let straight: Vec<usize> = (0..shapes.len()).collect();
-        prop_assert_eq!(
-            named(fill(&mut one, &pods), &straight),
-            named(fill(&mut other, &pods), &order)
-        );
+        let turned = order.iter().map(|at| one.sites[*at]).collect();
+        let mut other = Nodes::at(&mix, turned, QUICK);
+        let found = other.fill(&pods).into_iter().map(|at| at.map(|at| order[at]));
+        prop_assert_eq!(one.fill(&pods), found.collect::<Vec<_>>());
     }
 
     #[test]
-    fn kept_scores_equal_those_worked_out_anew(
-        shapes in shapes(), pods in demands(40), then in demands(12),
+    fn what_is_kept_never_matters(
+        shapes in shapes(), pods in demands(40), then in demands(12), before in demands(12),
     ) {
         let mix = mix_from(&pods);
-        let rank = in_order(&shapes);
-        let mut kept = Chooser::new(&mix, &shapes, &rank, NO_RESERVE);
-        fill(&mut kept, &pods);
+        let mut kept = Nodes::new(&mix_from(&before), &shapes, QUICK);
+        // Another mix, and nodes of other shapes, were there once.
+        kept.fill(&before);
+        kept.chooser.set(0, None);
+        kept.chooser.settle();
+        for (at, shape) in shapes.iter().enumerate() {
+            kept.sites[at].room = Room::empty(shape);
+            kept.chooser.set(at, Some(kept.sites[at]));
+        }
+        kept.chooser.expect(mix.clone());
+        kept.chooser.settle();
+        kept.fill(&pods);
         for demand in pods.iter().chain(&then) {
-            let mut anew = Chooser::new(&mix, &shapes, &rank, NO_RESERVE);
-            for node in 0..shapes.len() {
-                anew.set_room(node, kept.room(node).expect("a node"));
-            }
+            let mut anew = Nodes::at(&mix, kept.sites.clone(), QUICK);
             prop_assert_eq!(kept.choose(demand), anew.choose(demand));
+            if demand.is_share() {
+                for at in 0..shapes.len() {
+                    let piece = kept.chooser.piece(at, demand);
+                    prop_assert_eq!(piece, anew.chooser.piece(at, demand));
+                }
+            }
         }
     }
 

@@ -6,6 +6,7 @@ mod balance;
 mod branch;
 mod foresee;
 mod kinds;
+mod leave;
 mod pick;
 mod run;
 mod scope;

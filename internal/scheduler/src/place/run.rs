@@ -79,6 +79,8 @@ pub(super) struct Run {
     pub(super) scopes: BTreeMap<usize, Scope>,
     /// A pod by itself has no neighbours to be close to.
     pub(super) lone: bool,
+    /// How many members wait in all.
+    pub(super) waiting: usize,
     /// How many members beyond the minimum are wanted still, at most.
     pub(super) beyond: usize,
 }
@@ -92,6 +94,7 @@ impl Run {
             have: gang.total.have(),
             scopes: BTreeMap::new(),
             lone,
+            waiting: gang.total.pending,
             beyond,
         }
     }

@@ -512,7 +512,10 @@ impl Scheduler {
         } else {
             let room = usize::try_from(self.room(class, scope)).unwrap_or(usize::MAX);
             let mut count = pods.len().min(allowed).min(room);
-            let picks = self.picks(class, &mut count, more, scope, branch, run);
+            let picks = match self.one_node(class, count, more, scope, branch, run) {
+                Some(at) => vec![(at, count as u64)],
+                None => self.picks(class, &mut count, more, scope, branch, run),
+            };
             self.take_room(class, &pods[..count], &picks, run);
             count
         };

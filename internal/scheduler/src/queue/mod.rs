@@ -30,28 +30,7 @@
 //!
 //! # In others' words
 //!
-//! (`resources::mapping` reads these objects.)
-//!
-//! | theirs | here |
-//! |---|---|
-//! | Volcano `weight`, `capability`, `parent`, `priority`, `reclaimable` | the same |
-//! | Volcano `guarantee.resource`, `guaranteed` | `guarantee`: kept free for the queue |
-//! | Volcano `deserved` (capacity plugin) | `deserved`; without any (proportion plugin), weights divide everything |
-//! | Volcano state `Closed`, `Closing` | lets nobody in; those let in earlier go on |
-//! | Kueue ClusterQueue, Cohort | a queue, an inner queue |
-//! | Kueue `nominalQuota` | `deserved`; of a cohort: its own and its members' together |
-//! | Kueue `borrowingLimit`, `lendingLimit` | annotations `muster.io/borrowing-limit`, `muster.io/lending-limit` |
-//! | Kueue `fairSharing.weight` | `muster.io/surplus-weight` |
-//! | Kueue flavor | a resource name of its own (`flavor/resource`), or the GPU model's resource |
-//! | Kueue `stopPolicy` Hold, HoldAndDrain | state `Closing`, `Closed` |
-//! | Kueue `StrictFIFO`, `BestEffortFIFO` | `muster.io/policy: fifo` (nobody is blocked behind a head: a reservation protects it) |
-//! | KAI `quota`, `limit`, `overQuotaWeight`, `priority`, `parentQueue` | `deserved`, `capability`, `muster.io/surplus-weight`, `priority`, `parent` |
-//! | YuniKorn `guaranteed`, `max` | `deserved` (won back by preemption, not kept free), `capability` |
-//! | YuniKorn limits of users, of groups | `muster.io/user-limit`, `muster.io/team-limit` |
-//! | YuniKorn sort policy fifo, fair | `muster.io/policy` fifo, fair |
-//! | Koordinator ElasticQuota `min`, `max` | `deserved`, `capability` |
-//! | Koordinator `shared-weight` | `muster.io/surplus-weight` |
-//! | Koordinator `allow-lent-resource: "false"` | `guarantee` equal to `deserved`, or a lending limit of 0 |
+//! The table, and the reader of their objects, is `resources::mapping`.
 
 mod account;
 #[allow(dead_code, reason = "asked by preemption and reclaim")]

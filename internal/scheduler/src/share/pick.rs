@@ -35,12 +35,13 @@ struct Seat {
 impl Scheduler {
     /// The GPUs on a node for one pod that takes so much. None are named where they are only counted
     /// and wanted whole.
-    pub(crate) fn pick_gpus(&self, class: ClassIx, at: NodeIx, take: &Take) -> Vec<Arc<str>> {
+    pub(crate) fn pick_gpus(&mut self, class: ClassIx, at: NodeIx, take: &Take) -> Vec<Arc<str>> {
+        let best = self.best_piece(class, at, take);
         let node = &self.nodes[at];
         let count = usize::try_from(take.gpus).unwrap_or(0);
         match self.classes.get(class).share() {
             _ if count == 0 => Vec::new(),
-            Some(_) => shared(node, take, count, self.config.gpus),
+            Some(_) => shared(node, take, count, self.config.gpus, best),
             None => whole(node, count),
         }
     }
@@ -86,13 +87,21 @@ fn whole(node: &Node, count: usize) -> Vec<Arc<str>> {
     devices.choose(|id| node.held.of(id) == 0, count)
 }
 
-/// GPUs to share.
-fn shared(node: &Node, take: &Take, count: usize, order: GpuOrder) -> Vec<Arc<str>> {
+/// GPUs to share; where it is known of how much there is most use, of such a one.
+fn shared(
+    node: &Node,
+    take: &Take,
+    count: usize,
+    order: GpuOrder,
+    best: Option<i64>,
+) -> Vec<Arc<str>> {
     let mut seats = seats(node, take.each);
     let begun = |seat: &Seat| seat.free < GPU_UNIT;
     if count > 1 {
         // From those that have room for most: so as many such pods fit as were counted.
         seats.sort_by_key(|seat| (Reverse(seat.free / take.each), !seat.now, seat.index));
+    } else if let (Some(best), GpuOrder::Pack) = (best, order) {
+        seats.sort_by_key(|seat| (!seat.now, seat.free != best, seat.free, seat.index));
     } else if order == GpuOrder::Pack {
         seats.sort_by_key(|seat| (!begun(seat), !seat.now, seat.free, seat.index));
     } else {

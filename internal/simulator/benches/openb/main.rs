@@ -3,8 +3,9 @@
 //! - `OPENB`: folder of the data (default: `shared/openb` beside the workspace or above it)
 //! - `ARRIVALS`: folder of other lists of arrivals and ranks, in the same form
 //! - `SEEDS`: first-last (default 42-51); `V`: variants, separated by commas (default all)
-//! - `KNOWS`: what Muster knows of the pods to come: `mix` (as FGD does), `learns`, `nothing`
-//! - `OUT`: folder to which every placement of Muster's runs is written
+//! - `POLICIES`: policies, separated by commas (default all)
+//! - `OUT`: folder to which every placement of the scheduler's runs is written (default:
+//!   `target/openb` of the workspace)
 //!
 //! Runs of the baselines are compared with the published results where there are any.
 
@@ -15,8 +16,8 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use simulator::openb::{
-    Arrivals, Cluster, Compared, Expected, Knowledge, Report, VARIANTS, Which, first_difference,
-    lists_of, placements, play, read_pods, typical,
+    Arrivals, Cluster, Compared, Expected, Report, VARIANTS, Which, first_difference, lists_of,
+    placements, play, read_pods, typical,
 };
 
 /// What to run.
@@ -25,8 +26,8 @@ struct Plan {
     arrivals: PathBuf,
     seeds: Vec<u64>,
     variants: Vec<&'static str>,
-    knows: Knowledge,
-    out: Option<PathBuf>,
+    policies: Vec<Which>,
+    out: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -63,17 +64,29 @@ fn plan() -> Result<Plan, String> {
         data,
         seeds: (number(first)?..=number(last)?).collect(),
         variants: VARIANTS.into_iter().filter(chosen).collect(),
-        knows: match word("KNOWS").as_deref() {
-            None | Some("mix") => Knowledge::Popularity,
-            Some("learns") => Knowledge::Learnt,
-            Some("nothing") => Knowledge::None,
-            Some(other) => {
-                return Err(format!(
-                    "KNOWS: {other:?} is not right: write mix, learns or nothing"
-                ));
-            }
-        },
-        out: word("OUT").map(PathBuf::from),
+        policies: policies(&word("POLICIES").unwrap_or_default())?,
+        out: word("OUT").map_or_else(files::target, PathBuf::from),
+    })
+}
+
+/// The policies that are named, or all.
+fn policies(named: &str) -> Result<Vec<Which>, String> {
+    let known = |name: &str| Which::ALL.into_iter().find(|w| w.to_string() == name);
+    let named = named.split(',').filter(|name| !name.is_empty());
+    let found: Result<Vec<Which>, String> = named
+        .map(|name| {
+            known(name).ok_or_else(|| {
+                let all = Which::ALL.map(|which| which.to_string()).join(", ");
+                format!("POLICIES: {name:?} is not right: the policies are {all}")
+            })
+        })
+        .collect();
+    found.map(|found| {
+        if found.is_empty() {
+            Which::ALL.to_vec()
+        } else {
+            found
+        }
     })
 }
 
@@ -98,20 +111,24 @@ fn run(plan: &Plan) -> Result<bool, String> {
         let pods = read_pods(&name, &files::text(&plan.data, &name)?, &cluster).map_err(say)?;
         let mix = typical(&pods);
         let (file, list) = files::first(&plan.arrivals, &lists_of(variant))?;
-        for which in Which::ALL {
+        for which in plan.policies.iter().copied() {
             for seed in &plan.seeds {
                 let ranks = ("node_rank.csv", ranks.as_str());
                 let arrivals =
                     Arrivals::read((&file, &list), ranks, variant, *seed).map_err(say)?;
                 let began = thread_cpu();
-                let mut policy = which.make(&cluster, &pods, &arrivals.rank, plan.knows);
+                let mut policy = which.make(&cluster, &pods, &arrivals.rank);
                 let played =
                     play(&cluster, &pods, &arrivals, &mix, policy.as_mut()).map_err(say)?;
                 let cpu = thread_cpu().saturating_sub(began);
                 report.add(variant, which, &played, cpu);
                 let text = || placements(&cluster, &pods, &arrivals, &played);
-                if let (Some(dir), Which::Muster) = (&plan.out, which) {
-                    save(dir, &format!("Muster_{variant}_s{seed}.csv"), &text())?;
+                if matches!(which, Which::Muster | Which::MusterTold) {
+                    save(
+                        &plan.out,
+                        &format!("{which}_{variant}_s{seed}.csv"),
+                        &text(),
+                    )?;
                 }
                 let policy = which.to_string();
                 let key = (*variant, policy.as_str(), *seed);
@@ -138,6 +155,7 @@ fn run(plan: &Plan) -> Result<bool, String> {
         compared.cells - compared.differences.len(),
         compared.cells
     );
+    println!("placements are in {}", plan.out.display());
     for difference in compared.differences.iter().take(20) {
         println!("  {difference}");
     }

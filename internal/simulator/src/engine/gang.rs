@@ -9,7 +9,10 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use resources::amounts::{CPU, MEMORY, pod_requests};
 use resources::devices::ChosenDevices;
 use resources::kinds::PodGroup;
-use resources::names::{GPU_FRACTION, NVIDIA_GPU, TASK_SPEC};
+use resources::names::{
+    GPU_COUNT, GPU_FRACTION, GPU_MEMORY, KAI_GPU_COUNT, KAI_GPU_FRACTION, KAI_GPU_MEMORY,
+    NVIDIA_GPU, NVIDIA_GPU_MEMORY, TASK_SPEC,
+};
 
 use crate::scenario::Seconds;
 use crate::shape::GPU_PRODUCT;
@@ -33,19 +36,32 @@ pub(crate) struct Ask {
 }
 
 impl Ask {
-    pub(crate) fn of(pod: &Pod) -> Ask {
+    /// `gpu_memory` is what one of the cluster's GPUs has, in MiB, where that is known.
+    pub(crate) fn of(pod: &Pod, gpu_memory: Option<i64>) -> Ask {
         let Some(spec) = &pod.spec else {
             return Ask::default();
         };
         let requests = pod_requests(spec);
         let annotations = pod.metadata.annotations.as_ref();
-        let part = [GPU_FRACTION, "gpu-fraction"]
-            .into_iter()
-            .find_map(|name| annotations?.get(name)?.parse::<f64>().ok())
-            .filter(|part| (0.0..=1.0).contains(part));
+        let number = |names: [&str; 2]| {
+            let texts = names.into_iter().filter_map(|name| annotations?.get(name));
+            texts.filter_map(|text| text.parse::<f64>().ok()).next()
+        };
+        let memory = number([GPU_MEMORY, KAI_GPU_MEMORY]);
+        let of_memory = || {
+            let each = gpu_memory.filter(|each| *each > 0)? as f64;
+            Some((memory? / each).min(1.0))
+        };
+        let part = number([GPU_FRACTION, KAI_GPU_FRACTION]).or_else(of_memory);
+        let part = part.filter(|part| (0.0..=1.0).contains(part));
         let gpus = requests.get(NVIDIA_GPU);
         let (gpus, gpu_milli) = match part {
-            Some(part) => (gpus.max(1), (part * 1000.0).round() as i64),
+            Some(part) => {
+                let count = number([GPU_COUNT, KAI_GPU_COUNT]).unwrap_or(1.0);
+                let gpus = gpus.max(count as i64).max(1);
+                (gpus, (part * 1000.0).round() as i64 * gpus)
+            }
+            None if memory.is_some() => (gpus.max(1), gpus.max(1) * 1000),
             None => (gpus, gpus * 1000),
         };
         Ask {
@@ -94,6 +110,8 @@ pub(crate) struct Host {
     pub(crate) model: String,
     /// Device ids, where they are known.
     pub(crate) devices: Vec<String>,
+    /// What each of its GPUs has, in MiB, where that is known.
+    pub(crate) gpu_memory: Option<i64>,
     /// Does it take pods?
     pub(crate) open: bool,
 }
@@ -114,6 +132,10 @@ impl Host {
             .map(resources::amounts::Amounts::from_k8s)
             .unwrap_or_default();
         let inventory = resources::devices::inventory(node.metadata.annotations.as_ref());
+        let described = inventory
+            .as_ref()
+            .and_then(|inventory| inventory.gpus.first());
+        let described = described.and_then(|gpu| i64::try_from(gpu.memory_mib).ok());
         let healthy = inventory.into_iter().flat_map(|inventory| inventory.gpus);
         let devices: Vec<String> = healthy
             .filter(|gpu| gpu.healthy)
@@ -144,6 +166,10 @@ impl Host {
                 .cloned()
                 .unwrap_or_default(),
             devices,
+            gpu_memory: described.filter(|mib| *mib > 0).or_else(|| {
+                let labels = labels?;
+                labels.get(NVIDIA_GPU_MEMORY)?.parse().ok()
+            }),
             open: ready && !cordoned,
         }
     }
@@ -181,11 +207,11 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(pod: Pod) -> Member {
+    pub(crate) fn new(pod: Pod, gpu_memory: Option<i64>) -> Member {
         let finalizers = pod.metadata.finalizers.as_ref();
         let stays = finalizers.is_some_and(|all| !all.is_empty());
         Member {
-            ask: Ask::of(&pod),
+            ask: Ask::of(&pod, gpu_memory),
             pod,
             stage: Stage::Waiting,
             devices: ChosenDevices::new(),

@@ -7,6 +7,9 @@ use k8s_openapi::api::core::v1::{Pod, ResourceQuota};
 use resources::admission::quota::{Usage, matches_scopes, usage_of};
 use resources::quantity::Quantity;
 use resources::registry;
+use resources::report::{PlacementReport, Verdict};
+
+use crate::engine::make::Made;
 
 /// One quota and what counts against it.
 struct Held {
@@ -110,4 +113,24 @@ impl Quotas {
 
 fn get(usage: &Usage, name: &str) -> Quantity {
     usage.get(name).copied().unwrap_or_default()
+}
+
+/// The report on a gang that a quota keeps out.
+pub(crate) fn over(
+    namespace: &str,
+    name: &str,
+    queue: &str,
+    made: &Made,
+    why: String,
+) -> PlacementReport {
+    PlacementReport {
+        namespace: namespace.to_owned(),
+        group: name.to_owned(),
+        queue: queue.to_owned(),
+        members_wanted: made.pods.len(),
+        verdict: Verdict::QuotaExceeded,
+        binding: why,
+        would_fit: "work of the namespace that ends, or a larger quota".to_owned(),
+        ..PlacementReport::default()
+    }
 }

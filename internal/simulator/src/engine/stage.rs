@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use jiff::{SignedDuration, Timestamp};
 use resources::devices::chosen;
-use resources::report::{PlacementReport, Verdict};
 
 use crate::decision::{Decision, What};
 use crate::engine::account::Account;
@@ -13,7 +12,7 @@ use crate::engine::gang::{Gang, GangIx, Host, Member, NodeIx, Stage as Standing}
 use crate::engine::make::{Made, Maker, own_duration, queue_of};
 use crate::engine::owners::Owner;
 use crate::engine::planner::{Decided, Planner};
-use crate::engine::quotas::Quotas;
+use crate::engine::quotas::{self, Quotas};
 use crate::engine::{Agenda, Happening, Options};
 use crate::outcome::{GangOutcome, Outcome};
 use crate::scenario::{Job, Scenario, Seconds, Work};
@@ -36,6 +35,8 @@ pub(crate) struct Stage<'a> {
     maker: Maker,
     pub(crate) agenda: Agenda,
     pub(super) hosts: Vec<Host>,
+    /// What the smallest GPU of the cluster has, in MiB, where that is known.
+    gpu_memory: Option<i64>,
     nodes: BTreeMap<String, NodeIx>,
     queues: BTreeMap<String, usize>,
     pub(super) account: Account,
@@ -100,6 +101,7 @@ impl<'a> Stage<'a> {
                 .enumerate()
                 .map(|(at, name)| (name, at))
                 .collect(),
+            gpu_memory: hosts.iter().filter_map(|host| host.gpu_memory).min(),
             hosts,
             account,
             quotas: Quotas::new(&scenario.quotas),
@@ -218,7 +220,7 @@ impl<'a> Stage<'a> {
             && let Err(why) = self.quotas.take(&namespace, &made.pods)
         {
             if known.is_none() {
-                let report = over_quota(&namespace, &name, &queue_name, &made, why);
+                let report = quotas::over(&namespace, &name, &queue_name, &made, why);
                 self.outcome.gangs[result].verdict = Some(report.verdict);
                 self.say(
                     &namespace,
@@ -262,7 +264,11 @@ impl<'a> Stage<'a> {
             group: made.group,
             queue,
             priority: self.priority(class.as_deref(), priority),
-            members: made.pods.into_iter().map(Member::new).collect(),
+            members: {
+                let memory = self.gpu_memory;
+                let members = made.pods.into_iter();
+                members.map(|pod| Member::new(pod, memory)).collect()
+            },
             arrived: self.now,
             duration,
             estimate: written.walltime.or(duration),
@@ -572,24 +578,5 @@ impl<'a> Stage<'a> {
         self.outcome.width = width;
         self.outcome.fairness = fairness;
         self.outcome
-    }
-}
-
-fn over_quota(
-    namespace: &str,
-    name: &str,
-    queue: &str,
-    made: &Made,
-    why: String,
-) -> PlacementReport {
-    PlacementReport {
-        namespace: namespace.to_owned(),
-        group: name.to_owned(),
-        queue: queue.to_owned(),
-        members_wanted: made.pods.len(),
-        verdict: Verdict::QuotaExceeded,
-        binding: why,
-        would_fit: "work of the namespace that ends, or a larger quota".to_owned(),
-        ..PlacementReport::default()
     }
 }

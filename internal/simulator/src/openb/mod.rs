@@ -1,8 +1,9 @@
 //! The openb benchmark: how much of a cluster's GPUs a placement policy can give out while pods of
 //! a production trace arrive one at a time, none is refused that fits, and none leaves or moves.
 //! The protocol is that of Weng et al., "Beware of Fragmentation" (USENIX ATC 2023); its policies
-//! FGD and BestFit are here as baselines. Pure: texts come in, tables go out; whoever calls has
-//! the files and the clock, and the data is not part of this program.
+//! FGD and BestFit are here as baselines; beside them the scheduler as it ships. Pure: texts come
+//! in, tables go out; whoever calls has the files and the clock, and the data is not part of this
+//! program.
 
 mod baseline;
 mod check;
@@ -10,6 +11,7 @@ mod data;
 mod metrics;
 mod play;
 mod policy;
+mod production;
 mod report;
 
 pub use baseline::{BestFit, Fgd};
@@ -17,5 +19,5 @@ pub use check::{Compared, Expected, first_difference};
 pub use data::{Arrivals, Cluster, Pod, VARIANTS, counts, lists_of, read_pods, typical};
 pub use metrics::{Bins, mean_and_deviation};
 pub use play::{Played, play};
-pub use policy::{Choice, Knowledge, Policy, Which};
+pub use policy::{Choice, Policy, Which};
 pub use report::{Report, placements};

@@ -109,7 +109,6 @@ pub fn play(
                 out.failed[if demand.is_share() { SHARES } else { whole }] += 1;
             }
         }
-        policy.arrived(&demand);
         out.bins.add(
             percent,
             100.0 * used as f64 / capacity,

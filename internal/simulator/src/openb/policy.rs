@@ -1,12 +1,12 @@
-//! What a policy is to the benchmark, and which there are. The scheduler's own is called as it
-//! ships.
+//! What a policy is to the benchmark, and which there are.
 
 use std::fmt;
 
-use scheduler::fragment::{Chooser, Demand, Mix, Room, Tuning};
+use scheduler::fragment::{Demand, Room};
 
 use super::baseline::{BestFit, Fgd};
-use super::data::{Cluster, Pod, counts, typical};
+use super::data::{Cluster, Pod, typical};
+use super::production::Production;
 
 /// Where a pod goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,20 +23,6 @@ pub trait Policy {
     fn choose(&mut self, nodes: &[Room], rank: &[u32], demand: &Demand) -> Option<Choice>;
     /// Told after each placement what the node has left.
     fn placed(&mut self, _node: usize, _room: &Room) {}
-    /// Told of each arrival once it is decided.
-    fn arrived(&mut self, _demand: &Demand) {}
-}
-
-/// What the scheduler's own policy knows of the pods to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Knowledge {
-    /// The popularity of the classes in the variant's list, as FGD does.
-    #[default]
-    Popularity,
-    /// Nothing at the start; it learns from the arrivals.
-    Learnt,
-    /// Nothing at all.
-    None,
 }
 
 /// The policies that are compared.
@@ -46,38 +32,24 @@ pub enum Which {
     Fgd,
     /// The paper's best fit.
     BestFit,
-    /// The scheduler's own.
+    /// The scheduler as it ships; of the pods to come it knows those that came.
     Muster,
+    /// The same, told which pods to expect as FGD is: `Config::expected` is the variant's list.
+    MusterTold,
 }
 
 impl Which {
     /// All, in the order of the tables.
-    pub const ALL: [Which; 3] = [Which::Fgd, Which::BestFit, Which::Muster];
+    pub const ALL: [Which; 4] = [Which::Fgd, Which::BestFit, Which::Muster, Which::MusterTold];
 
     /// The policy at the start of a run.
     #[must_use]
-    pub fn make(
-        self,
-        cluster: &Cluster,
-        pods: &[Pod],
-        rank: &[u32],
-        knows: Knowledge,
-    ) -> Box<dyn Policy> {
+    pub fn make(self, cluster: &Cluster, pods: &[Pod], rank: &[u32]) -> Box<dyn Policy> {
         match self {
             Which::Fgd => Box::new(Fgd::new(typical(pods), &cluster.shapes)),
             Which::BestFit => Box::new(BestFit),
-            Which::Muster => {
-                let mix = match knows {
-                    Knowledge::Popularity => Mix::from_counts(&counts(pods)),
-                    Knowledge::Learnt | Knowledge::None => Mix::default(),
-                };
-                let chooser = Chooser::new(&mix, &cluster.shapes, rank, Tuning::default());
-                Box::new(if knows == Knowledge::Learnt {
-                    chooser.learning()
-                } else {
-                    chooser
-                })
-            }
+            Which::Muster => Box::new(Production::new(cluster, rank, &[])),
+            Which::MusterTold => Box::new(Production::new(cluster, rank, pods)),
         }
     }
 }
@@ -88,24 +60,7 @@ impl fmt::Display for Which {
             Which::Fgd => "FGD",
             Which::BestFit => "BestFit",
             Which::Muster => "Muster",
+            Which::MusterTold => "Muster-told",
         })
-    }
-}
-
-impl Policy for Chooser {
-    fn choose(&mut self, _nodes: &[Room], _rank: &[u32], demand: &Demand) -> Option<Choice> {
-        let place = Chooser::choose(self, demand)?;
-        Some(Choice {
-            node: place.node,
-            mask: place.mask,
-        })
-    }
-
-    fn placed(&mut self, node: usize, room: &Room) {
-        self.set_room(node, room);
-    }
-
-    fn arrived(&mut self, demand: &Demand) {
-        Chooser::arrived(self, demand);
     }
 }

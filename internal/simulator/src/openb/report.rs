@@ -1,4 +1,4 @@
-//! The tables: a line for each variant and policy, FGD beside Muster at the end; and every
+//! The tables: a line for each variant and policy, FGD beside the scheduler at the end; and every
 //! placement of a run in the columns of the published ones.
 
 use std::collections::BTreeMap;
@@ -12,6 +12,9 @@ use super::policy::Which;
 
 /// How much has arrived where the tables look, in % of the cluster's GPUs.
 const LEVELS: [usize; 4] = [80, 90, 100, 130];
+
+/// What stands side by side at the end.
+const BESIDE: [Which; 3] = [Which::Fgd, Which::Muster, Which::MusterTold];
 
 /// One run, without its placements.
 #[derive(Clone, Debug)]
@@ -75,35 +78,33 @@ impl Report {
          |---|---|---|---|---|---|---|---|"
     }
 
-    /// FGD beside Muster for each variant, their means, and fragmentation with failures by size.
+    /// FGD beside the scheduler for each variant, their means, and fragmentation with failures by
+    /// size.
     #[must_use]
     pub fn tables(&self) -> String {
-        let mut out = String::from("FGD / Muster\n\n| variant |");
+        let names = BESIDE.map(|which| which.to_string()).join(" / ");
+        let mut out = format!("{names}\n\n| variant |");
         for level in LEVELS {
             let _ = write!(out, " @{level} |");
         }
         out.push_str(" failed 8 | us |\n|---|---|---|---|---|---|---|\n");
+        let beside = |of: &dyn Fn(Which) -> String| BESIDE.map(of).join(" / ");
         for (at, name) in self.variants.iter().enumerate() {
             let _ = write!(out, "| {name} |");
             for level in LEVELS {
-                let of = |which| self.level(at, which, level);
-                let _ = write!(out, " {} / {} |", of(Which::Fgd), of(Which::Muster));
+                let _ = write!(out, " {} |", beside(&|which| self.level(at, which, level)));
             }
-            let failed = |which| self.failed(at, which, 4);
-            let us = |which| self.micros(at, which);
             let _ = writeln!(
                 out,
-                " {:.1} / {:.1} | {:.0} / {:.0} |",
-                failed(Which::Fgd),
-                failed(Which::Muster),
-                us(Which::Fgd),
-                us(Which::Muster)
+                " {} | {} |",
+                beside(&|which| format!("{:.1}", self.failed(at, which, 4))),
+                beside(&|which| format!("{:.0}", self.micros(at, which)))
             );
         }
         out.push_str("| mean |");
         for level in LEVELS {
-            let of = |which| self.mean(which, level);
-            let _ = write!(out, " {:.2} / {:.2} |", of(Which::Fgd), of(Which::Muster));
+            let of = |which| format!("{:.2}", self.mean(which, level));
+            let _ = write!(out, " {} |", beside(&of));
         }
         out.push_str(" | |\n\n");
         self.fragmentation(&mut out);

@@ -48,7 +48,7 @@ enum Form {
 const TRUTH: Form = Form::Word(&["true", "false"]);
 
 /// The annotations that are read, and on what kinds; empty: on work of any kind.
-const KNOWN: [(&str, &[&str], Form); 25] = [
+const KNOWN: [(&str, &[&str], Form); 29] = [
     (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
     (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
     (names::USER_LIMIT, &["Queue"], Form::Amounts),
@@ -75,6 +75,10 @@ const KNOWN: [(&str, &[&str], Form); 25] = [
     (names::GPU_COUNT, &["Pod"], Form::Count),
     (names::DEVICES, &["Pod"], Form::Devices),
     (names::SUB_GROUP, &["Pod"], Form::Text),
+    (names::GPU_MODEL, &["Pod"], Form::Text),
+    (names::GPU_MIN_MEMORY, &["Pod"], Form::Text),
+    (names::GPU_MIN_COMPUTE, &["Pod"], Form::Text),
+    (names::GPU_MIN_DRIVER, &["Pod"], Form::Text),
     (names::USER, &[], Form::Text),
     (names::TEAM, &[], Form::Text),
     (names::TEAM_LIMIT, &["Queue"], Form::Amounts),

@@ -3,6 +3,7 @@
 
 mod check;
 pub mod duration;
+mod hypernodes;
 mod objects;
 mod openb;
 mod slurm;

@@ -16,7 +16,7 @@ use resources::quantity::Quantity;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
 
-use super::{Source, check, work};
+use super::{Source, check, hypernodes, work};
 use crate::error::{Place, SimulatorError};
 use crate::scenario::Scenario;
 use crate::settings;
@@ -24,11 +24,12 @@ use crate::settings;
 /// What Muster's Queues are of.
 const QUEUE_VERSION: &str = "scheduling.volcano.sh/v1beta1";
 /// The kinds that say something to a scheduler, and what they are of.
-const KINDS: [(&str, &str); 8] = [
+const KINDS: [(&str, &str); 9] = [
     ("Node", "v1"),
     ("Queue", QUEUE_VERSION),
     ("PriorityClass", "scheduling.k8s.io/v1"),
     ("ResourceQuota", "v1"),
+    ("PodDisruptionBudget", "policy/v1"),
     ("PodGroup", "scheduling.volcano.sh/v1beta1"),
     ("Pod", "v1"),
     ("PyTorchJob", "kubeflow.org/v1"),
@@ -48,6 +49,8 @@ pub(super) struct Found {
     ignored: BTreeMap<String, usize>,
     /// What makes gangs wait for ever.
     hopeless: Vec<String>,
+    /// Volcano's network domains.
+    hypernodes: Vec<(Value, Place)>,
     /// Others' queues.
     foreign: Vec<(Value, Place)>,
     /// Every object by kind, namespace and name, with where it stands.
@@ -81,6 +84,8 @@ pub(super) fn read(
     }
     add_foreign(&mut found, scenario)?;
     scenario.notes.append(&mut found.hopeless);
+    let groups = found.groups.values_mut().map(|(group, _)| group);
+    hypernodes::apply(&found.hypernodes, groups, scenario)?;
     for (name, whose) in &found.unknown {
         scenario.notes.push(format!(
             "annotation {name} of {whose} means nothing here: is it misspelt?"
@@ -122,8 +127,8 @@ fn take(
     if value.is_null() {
         return Ok(());
     }
-    let queue = value["kind"] == "Queue";
-    if mapping::takes(&value) && !queue {
+    let own = value["kind"] == "Queue" && value["apiVersion"] == QUEUE_VERSION;
+    if mapping::takes(&value) && !own {
         let namespace = value["metadata"]["namespace"].as_str().unwrap_or_default();
         let named = value["metadata"]["name"].as_str().unwrap_or_default();
         let id = (
@@ -157,6 +162,10 @@ fn take(
             };
             take(item, &place, scenario, found)?;
         }
+        return Ok(());
+    }
+    if kind == hypernodes::KIND {
+        found.hypernodes.push((value, place.clone()));
         return Ok(());
     }
     if kind == settings::KIND {
@@ -195,7 +204,7 @@ fn take(
             .push(typed::<PriorityClass>(value, place)?),
         "PodDisruptionBudget" => scenario
             .budgets
-            .push(typed::<PodDisruptionBudget>(value, place)?),
+            .push(typed::<PodDisruptionBudget>(namespaced(value), place)?),
         "ResourceQuota" => scenario.quotas.push(typed::<ResourceQuota>(value, place)?),
         "PodGroup" => {
             let group = typed::<PodGroup>(with_spec(value), place)?;
@@ -273,6 +282,14 @@ fn once(
             wanted: format!("there is one {kind} of a name, and {first} has this one already"),
         }),
     }
+}
+
+/// With the namespace that the API would have given it.
+fn namespaced(mut value: Value) -> Value {
+    if value["metadata"]["namespace"].is_null() {
+        value["metadata"]["namespace"] = Value::from("default");
+    }
+    value
 }
 
 fn with_spec(mut value: Value) -> Value {

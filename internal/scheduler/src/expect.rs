@@ -1,0 +1,331 @@
+//! What pods are to come, and which node leaves most that they can use: `fragment`'s questions,
+//! asked of the state. What is expected is what the configuration says, or else what the pods that
+//! are known look like (`Window`). Knows nodes and classes; where gangs go is `place`'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1 as k8s;
+
+use crate::class::{ClassIx, Classes};
+use crate::filter;
+use crate::fragment::{
+    ANY_MODEL, Chooser, Demand, MAX_GPUS, Mix, Room, Shape, Site, Tuning, WHOLE, Window,
+};
+use crate::node::{NodeIx, Offer};
+use crate::pod::{Pod, PodKey};
+use crate::resource::{CPU, GPU, GPU_UNIT, MEMORY, Names};
+use crate::share::{Take, Wish};
+use crate::state::{Scheduler, Strategy as Placing};
+use crate::topology::Tree;
+
+/// Node label: the model of its GPUs, as NVIDIA's feature discovery writes it.
+const MODEL: &str = "nvidia.com/gpu.product";
+/// GPU models that are told apart. Those beyond share the last number.
+const MODELS_MAX: usize = 64;
+/// What one pod that is known counts in the mix.
+const PER_POD: u64 = 1000;
+/// For each `PER_POD` that are known so many are expected that take a large node whole, whether
+/// any such was seen or not: nodes are bought for them, and where nobody thinks of them before they
+/// come they find no room. Tuned on lists of openb's pods that it is not measured by.
+const WHOLE_NODES: u64 = 5;
+/// GPUs from which a node is a large one.
+const LARGE: u8 = 8;
+/// One MiB.
+const MIB: i64 = 1 << 20;
+
+/// What is kept to answer with. All of it follows from the state.
+#[derive(Clone, Debug)]
+pub(crate) struct Expected {
+    /// Pods to place, the oldest first.
+    known: Window<(Timestamp, PodKey)>,
+    /// Pods that the configuration says are to come, and how many.
+    declared: BTreeMap<ClassIx, u64>,
+    chooser: Chooser,
+    /// GPU models on nodes; a model's number is its place.
+    models: Vec<String>,
+    /// The last change of a node that was taken in.
+    seen: u64,
+    /// Some node offers something else since.
+    offers: bool,
+}
+
+impl Expected {
+    /// Nothing is known yet but what is declared.
+    pub(crate) fn new(
+        pods: &[(k8s::Pod, u64)],
+        classes: &mut Classes,
+        names: &mut Names,
+    ) -> Expected {
+        let mut declared = BTreeMap::new();
+        for (pod, count) in pods {
+            let Some(spec) = &pod.spec else { continue };
+            let wish = Wish::read(&pod.metadata, spec);
+            let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+            let labels = pod.metadata.labels.as_ref();
+            let class = classes.join(spec, &wish, namespace, labels, names);
+            *declared.entry(class).or_insert(0) += count;
+        }
+        Expected {
+            known: Window::default(),
+            declared,
+            chooser: Chooser::new(Tuning::default()),
+            models: Vec::new(),
+            seen: 0,
+            offers: true,
+        }
+    }
+
+    /// A pod comes or goes.
+    pub(crate) fn see(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        if !pod.ours || !self.declared.is_empty() {
+            return;
+        }
+        // Those without a time are thought to come now: they change nothing for a while.
+        let key = (pod.created.unwrap_or(Timestamp::MAX), key.clone());
+        if up {
+            self.known.add(key, pod.class);
+        } else {
+            self.known.remove(&key);
+        }
+    }
+
+    /// Is nothing known of the pods to come?
+    fn is_blind(&self) -> bool {
+        self.declared.is_empty() && self.known.counts().is_empty()
+    }
+
+    /// Some node offers something else.
+    pub(crate) fn offers_changed(&mut self) {
+        self.offers = true;
+    }
+}
+
+impl Scheduler {
+    /// The node that leaves most to the pods to come once so many pods of a class are there, of
+    /// those that hold as many, are no less `welcome`, and are `open`. None where that is no
+    /// question: nothing is expected, or those nodes have no GPUs.
+    pub(crate) fn least_missed(
+        &mut self,
+        class: ClassIx,
+        pods: u64,
+        welcome: i64,
+        open: impl Fn(&Tree, NodeIx) -> bool,
+    ) -> Option<NodeIx> {
+        let count = u32::try_from(pods).ok()?;
+        if pods > MAX_GPUS as u64 || !self.look_ahead() {
+            return None;
+        }
+        let demand = together(self.demand_of(class)?, count)?;
+        let (view, tree) = (self.views.get(&class)?, &self.topology);
+        self.expected.chooser.choose(&demand, |at| {
+            view.key(at)
+                .is_some_and(|key| key.count >= count && key.welcome() <= welcome)
+                && open(tree, at)
+        })
+    }
+
+    /// How much is free of the GPU of a node that a pod with a part of one should get.
+    pub(crate) fn best_piece(&mut self, class: ClassIx, at: NodeIx, take: &Take) -> Option<i64> {
+        if take.gpus != 1 || self.classes.get(class).share().is_none() {
+            return None;
+        }
+        if !self.look_ahead() {
+            return None;
+        }
+        let mut demand = self.demand_of(class)?;
+        demand.milli = u16::try_from(take.each).ok()?;
+        // Others of its gang may have come since the node was last noted as changed.
+        let site = self.site(at);
+        self.expected.chooser.set(at, site);
+        self.expected.chooser.piece(at, &demand).map(i64::from)
+    }
+
+    /// Brings what is expected and what nodes have left up to date. False where nothing is
+    /// expected.
+    fn look_ahead(&mut self) -> bool {
+        if self.config.placement != Placing::Fragmentation {
+            return false;
+        }
+        let offers = std::mem::take(&mut self.expected.offers);
+        if offers {
+            self.list_models();
+        }
+        let news = self.expected.known.news() || offers;
+        if self.expected.is_blind() {
+            return false;
+        }
+        let from = self.expected.seen + 1;
+        if from <= self.clock {
+            let changed: Vec<NodeIx> = self.touched.range(from..).map(|(_, at)| *at).collect();
+            for at in changed {
+                let site = self.site(at);
+                self.expected.chooser.set(at, site);
+            }
+            self.expected.seen = self.clock;
+        }
+        if news {
+            let mix = self.mix();
+            self.expected.chooser.expect(mix);
+        }
+        self.expected.chooser.settle();
+        true
+    }
+
+    /// Numbers the models of GPUs. Where the numbers are others than before all nodes are noted
+    /// anew.
+    fn list_models(&mut self) {
+        let offers = self.nodes.iter().filter_map(|node| node.offer.as_ref());
+        let models: BTreeSet<&str> = offers.map(model).collect();
+        if !models
+            .iter()
+            .copied()
+            .eq(self.expected.models.iter().map(String::as_str))
+        {
+            self.expected.models = models.into_iter().map(str::to_owned).collect();
+            self.expected.seen = 0;
+        }
+    }
+
+    /// The pods to come: those that are declared, or else such as those that are known, and a few
+    /// that take a large node whole.
+    fn mix(&self) -> Mix {
+        let declared = !self.expected.declared.is_empty();
+        let counts = if declared {
+            &self.expected.declared
+        } else {
+            self.expected.known.counts()
+        };
+        let mut demands = BTreeMap::new();
+        for (class, count) in counts {
+            if let Some(demand) = self.demand_of(*class) {
+                *demands.entry(demand).or_insert(0) += count * PER_POD;
+            }
+        }
+        if !declared {
+            let known: u64 = demands.values().sum();
+            let shapes = self.expected.chooser.shapes().iter();
+            let large: Vec<_> = shapes.filter(|(shape, _)| shape.gpus >= LARGE).collect();
+            let nodes: u64 = large.iter().map(|(_, nodes)| u64::from(**nodes)).sum();
+            for (shape, count) in large {
+                let part = known * WHOLE_NODES / PER_POD * u64::from(*count) / nodes;
+                *demands.entry(most_of(shape)).or_insert(0) += part;
+            }
+        }
+        Mix::from_counts(&demands)
+    }
+
+    /// What a pod of a class asks for, as far as it is weighed here; none for one that takes
+    /// parts of several GPUs.
+    fn demand_of(&self, class: ClassIx) -> Option<Demand> {
+        let facts = self.classes.get(class);
+        let asked = facts.demand();
+        let (gpus, milli) = match facts.share() {
+            Some(share) if share.gpus == 1 => (1, asked.get(GPU)),
+            Some(_) => return None,
+            None => (asked.get(GPU) / GPU_UNIT, GPU_UNIT),
+        };
+        let admitted = |at: usize| {
+            let model = self.expected.models.get(at)?;
+            let label = Some(model.as_str()).filter(|model| !model.is_empty());
+            Some(filter::may_be_on(facts, MODEL, label))
+        };
+        let number = |at: usize| at.min(MODELS_MAX - 1);
+        let all = 0..self.expected.models.len();
+        let out = all
+            .clone()
+            .filter(|at| admitted(*at) == Some(false))
+            .count();
+        let models = if gpus == 0 || out == 0 {
+            ANY_MODEL
+        } else {
+            let inside = all.filter(|at| admitted(*at) == Some(true));
+            inside.fold(0, |bits, at| bits | 1 << number(at))
+        };
+        Some(Demand {
+            cpu: capped(asked.get(CPU)),
+            mem: capped((asked.get(MEMORY) + MIB - 1) / MIB),
+            gpus: u8::try_from(gpus).unwrap_or(u8::MAX),
+            milli: if gpus == 0 {
+                0
+            } else {
+                u16::try_from(milli).ok().filter(|milli| *milli <= WHOLE)?
+            },
+            models,
+        })
+    }
+
+    /// What there is to know of a node; none of one that takes nobody or has no GPUs, or more
+    /// than can be weighed.
+    fn site(&self, at: NodeIx) -> Option<Site> {
+        let node = self.nodes.get(at).filter(|node| node.usable())?;
+        let offer = node.offer.as_ref()?;
+        let gpus = usize::try_from(offer.capacity(GPU) / GPU_UNIT).ok()?;
+        if gpus == 0 || gpus > MAX_GPUS {
+            return None;
+        }
+        let models = &self.expected.models;
+        let model = models.binary_search_by(|m| m.as_str().cmp(model(offer)));
+        let shape = Shape {
+            cpu: capped(offer.allocatable.get(CPU)),
+            mem: capped(offer.allocatable.get(MEMORY) / MIB),
+            gpus: gpus as u8,
+            model: model.unwrap_or_default().min(MODELS_MAX - 1) as u8,
+        };
+        let mut free = [0; MAX_GPUS];
+        let whole = usize::try_from(node.gpus.whole).unwrap_or(0);
+        let begun = node.gpus.begun.iter().map(|milli| capped(*milli) as u16);
+        let all = std::iter::repeat_n(WHOLE, whole).chain(begun);
+        for (place, milli) in free.iter_mut().take(gpus).zip(all) {
+            *place = milli;
+        }
+        let room = Room {
+            cpu: capped(node.free(CPU)),
+            mem: capped(node.free(MEMORY) / MIB),
+            gpus: shape.gpus,
+            model: shape.model,
+            free,
+        };
+        Some(Site {
+            shape,
+            room: room.canonical(),
+            rank: node.rank,
+        })
+    }
+}
+
+/// What several pods ask for on one node; none if they share GPUs.
+fn together(demand: Demand, pods: u32) -> Option<Demand> {
+    if pods == 1 {
+        return Some(demand);
+    }
+    let gpus = u32::from(demand.gpus).checked_mul(pods)?;
+    if demand.is_share() || gpus > MAX_GPUS as u32 {
+        return None;
+    }
+    Some(Demand {
+        cpu: demand.cpu.checked_mul(pods)?,
+        mem: demand.mem.checked_mul(pods)?,
+        gpus: gpus as u8,
+        ..demand
+    })
+}
+
+/// A pod that takes all GPUs of a node, and most of the rest.
+fn most_of(shape: &Shape) -> Demand {
+    Demand {
+        cpu: shape.cpu / 4 * 3,
+        mem: shape.mem / 4 * 3,
+        gpus: shape.gpus,
+        milli: WHOLE,
+        models: 1 << shape.model,
+    }
+}
+
+fn model(offer: &Offer) -> &str {
+    offer.labels.get(MODEL).map_or("", String::as_str)
+}
+
+fn capped(amount: i64) -> u32 {
+    u32::try_from(amount.max(0)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,157 @@
+//! Volcano's HyperNodes: network domains that name their members become labels of the nodes in
+//! them, tiers become levels of the topology, and limits in tiers are counted as Muster does.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::Node;
+use resources::kinds::{NetworkTopologySpec, PodGroup};
+use serde_json::Value;
+
+use crate::error::{Place, SimulatorError};
+use crate::scenario::Scenario;
+
+/// The kind.
+pub(super) const KIND: &str = "HyperNode";
+/// What the label of a tier without a name begins with; its number follows.
+const TIER: &str = "muster.io/tier-";
+
+/// One domain.
+struct Domain {
+    tier: i64,
+    key: String,
+    members: Vec<Member>,
+}
+
+/// Who is in a domain: nodes, or all that is in another domain.
+enum Member {
+    Node(String),
+    Labelled(BTreeMap<String, String>),
+    Domain(String),
+}
+
+/// Labels the scenario's nodes and sets its topology, unless that is said otherwise; limits of
+/// the PodGroups are counted anew.
+pub(super) fn apply<'a>(
+    objects: &[(Value, Place)],
+    groups: impl Iterator<Item = &'a mut PodGroup>,
+    scenario: &mut Scenario,
+) -> Result<(), SimulatorError> {
+    if objects.is_empty() {
+        return Ok(());
+    }
+    let mut domains: BTreeMap<String, Domain> = BTreeMap::new();
+    for (object, place) in objects {
+        let name = object["metadata"]["name"].as_str().unwrap_or_default();
+        let domain = read(name, &object["spec"], place, &mut scenario.notes)?;
+        domains.insert(name.to_owned(), domain);
+    }
+    // Widest first.
+    let mut levels: BTreeMap<i64, String> = BTreeMap::new();
+    for domain in domains.values() {
+        levels
+            .entry(-domain.tier)
+            .or_insert_with(|| domain.key.clone());
+    }
+    for (name, domain) in &domains {
+        let key = &levels[&-domain.tier];
+        for node in &mut scenario.nodes {
+            if holds(domain, node, &domains, 0) {
+                let labels = node.metadata.labels.get_or_insert_default();
+                labels.entry(key.clone()).or_insert_with(|| name.clone());
+            }
+        }
+    }
+    let tiers: BTreeSet<i64> = levels.keys().map(|tier| -tier).collect();
+    for group in groups {
+        if let Some(limits) = &mut group.spec.network_topology {
+            count(limits, &tiers);
+        }
+        for policy in group.spec.sub_group_policy.iter_mut().flatten() {
+            let limit = policy.pointer_mut("/networkTopology/highestTierAllowed");
+            if let Some(limit) = limit
+                && let Some(highest) = limit.as_i64()
+            {
+                *limit = Value::from(tiers.range(..=highest).count());
+            }
+        }
+    }
+    let levels: Vec<String> = levels.into_values().collect();
+    scenario.settings.topology.get_or_insert(levels);
+    Ok(())
+}
+
+/// Muster counts the tiers that there are, from 1.
+fn count(limits: &mut NetworkTopologySpec, tiers: &BTreeSet<i64>) {
+    if let Some(highest) = limits.highest_tier_allowed {
+        let count = tiers.range(..=i64::from(highest)).count();
+        limits.highest_tier_allowed = i32::try_from(count).ok();
+    }
+}
+
+fn read(
+    name: &str,
+    spec: &Value,
+    place: &Place,
+    notes: &mut Vec<String>,
+) -> Result<Domain, SimulatorError> {
+    let wrong = |field: &str, value: &Value, wanted: &str| SimulatorError::Value {
+        place: place.clone(),
+        field: format!("{KIND} {name}, {field}"),
+        value: value
+            .as_str()
+            .map_or_else(|| value.to_string(), str::to_owned),
+        wanted: wanted.to_owned(),
+    };
+    let Some(tier) = spec["tier"].as_i64() else {
+        return Err(wrong(
+            "spec.tier",
+            &spec["tier"],
+            "a whole number, 1 for the closest",
+        ));
+    };
+    let key = match spec["tierName"].as_str() {
+        Some(name) if !name.is_empty() => name.to_owned(),
+        _ => format!("{TIER}{tier}"),
+    };
+    let mut members = Vec::new();
+    for (at, member) in spec["members"].as_array().into_iter().flatten().enumerate() {
+        let selector = &member["selector"];
+        let field = format!("spec.members[{at}]");
+        let exact = selector["exactMatch"]["name"].as_str();
+        match (member["type"].as_str(), exact) {
+            (Some("Node"), Some(name)) => members.push(Member::Node(name.to_owned())),
+            (Some(KIND), Some(name)) => members.push(Member::Domain(name.to_owned())),
+            (Some("Node"), None) if selector["labelMatch"]["matchLabels"].is_object() => {
+                let labels = selector["labelMatch"]["matchLabels"].clone();
+                let labels = serde_json::from_value(labels);
+                members.push(Member::Labelled(labels.map_err(|_| {
+                    wrong(&field, selector, "labels are words")
+                })?));
+            }
+            (Some("Node" | KIND), None) if selector.is_object() => notes.push(format!(
+                "{KIND} {name}: {field}.selector is left out: only exactMatch and labelMatch.matchLabels are read"
+            )),
+            _ => {
+                let wanted = "{type: Node or HyperNode, selector: {exactMatch: {name: NAME}}}";
+                return Err(wrong(&field, member, wanted));
+            }
+        }
+    }
+    Ok(Domain { tier, key, members })
+}
+
+/// Is the node in the domain, or in one within it?
+fn holds(domain: &Domain, node: &Node, all: &BTreeMap<String, Domain>, depth: usize) -> bool {
+    let meta = &node.metadata;
+    domain.members.iter().any(|member| match member {
+        Member::Node(name) => meta.name.as_ref() == Some(name),
+        Member::Labelled(wanted) => wanted.iter().all(|(key, value)| {
+            let labels = meta.labels.as_ref();
+            labels.and_then(|labels| labels.get(key)) == Some(value)
+        }),
+        // A circle is at most as long as there are domains.
+        Member::Domain(name) => all
+            .get(name)
+            .is_some_and(|inner| depth < all.len() && holds(inner, node, all, depth + 1)),
+    })
+}
