@@ -176,6 +176,18 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         gang += 1;
     }
     settle(&mut scheduler, &pods);
+    // Whoever was evicted may have left more than the others needed.
+    for i in 0..nodes * GPUS_EACH {
+        let name = format!("fill-{i:05}");
+        scheduler.apply(pods.event(&name, None, Some(&leaf(i)), i));
+        let plan = scheduler.plan(NOW);
+        if plan.binds.is_empty() && plan.evictions.is_empty() {
+            scheduler.apply(Event::PodGone("ns".into(), name));
+            break;
+        }
+        carry_out(&mut scheduler, &pods, &plan);
+    }
+    settle(&mut scheduler, &pods);
     scheduler
 }
 
@@ -184,20 +196,24 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
 fn settle(scheduler: &mut Scheduler, pods: &Pods) {
     for _ in 0..1_000 {
         let plan = scheduler.plan(NOW);
-        for eviction in &plan.evictions {
-            let (pod, group) = (&eviction.pod, &eviction.group);
-            scheduler.apply(Event::PodGone(pod.namespace.clone(), pod.name.clone()));
-            let gone = Event::PodGroupGone(group.namespace.clone(), group.name.clone());
-            scheduler.apply(gone);
-        }
-        for bind in &plan.binds {
-            let kind = bind.pod.name.split('-').nth(1);
-            let kind = kind.and_then(|kind| kind.parse().ok()).unwrap_or(0);
-            scheduler.apply(pods.bound(bind, kind));
-        }
+        carry_out(scheduler, pods, &plan);
         if plan.unchanged || (plan.wake.is_none() && plan.binds.is_empty()) {
             return;
         }
+    }
+}
+
+fn carry_out(scheduler: &mut Scheduler, pods: &Pods, plan: &Plan) {
+    for eviction in &plan.evictions {
+        let (pod, group) = (&eviction.pod, &eviction.group);
+        scheduler.apply(Event::PodGone(pod.namespace.clone(), pod.name.clone()));
+        let gone = Event::PodGroupGone(group.namespace.clone(), group.name.clone());
+        scheduler.apply(gone);
+    }
+    for bind in &plan.binds {
+        let kind = bind.pod.name.split('-').nth(1);
+        let kind = kind.and_then(|kind| kind.parse().ok()).unwrap_or(0);
+        scheduler.apply(pods.bound(bind, kind));
     }
 }
 

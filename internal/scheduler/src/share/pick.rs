@@ -52,7 +52,12 @@ impl Scheduler {
             return false;
         };
         let gpus = self.take_on(class, at).gpus;
-        let shares = self.classes.get(class).share().is_some();
+        let share = self.classes.get(class).share();
+        // What its GPUs have of memory may be another by now, or not known any more.
+        if share.is_some_and(|share| share.on(&self.nodes[at]).is_none()) {
+            return false;
+        }
+        let shares = share.is_some();
         match &offer.devices {
             Some(devices) => {
                 ids.len() as i64 == gpus && ids.iter().all(|id| devices.is_healthy(id))
