@@ -292,9 +292,10 @@ fn kueue_5243_a_gang_that_fragments_cannot_hold_keeps_no_quota_and_blocks_nobody
             pod["status"] = json!({"phase": "Running"});
         });
     }
-    // Eight are free, four and four.
+    // Eight are free, four and four. It waits for hours: had it waited for longer than
+    // `Config::reserve_after`, room would be kept for it.
     c.gang_with("whole", "q", "mid", 1, 1, 8, |group| {
-        group["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
+        group["metadata"]["creationTimestamp"] = json!("2025-12-31T20:00:00Z");
     });
     c.gang("small", "q", "mid", 2, 2, 4);
     let plan = c.round();
