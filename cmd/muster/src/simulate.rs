@@ -122,7 +122,7 @@ const EXAMPLES: &str = "Manifests:
     spec:                             # all of it may be left out
       actions: [allocate, reclaim]    # also consolidate, preempt, backfill, defragment
       topology: [example.com/block, example.com/rack]
-      placement: pack                 # or spread
+      placement: fragmentation        # or pack, or spread
       gpus: pack                      # or spread: of a node's GPUs for pods that share one
       staleAfter: 60s
       schedulerNames: [muster, volcano]

@@ -25,12 +25,12 @@ fn live() -> String {
             },
         })
     };
-    let group = |name: &str, min: u32| {
+    let group = |name: &str, min: u32, created: &str| {
         json!({
             "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
             "metadata": {
                 "name": name, "namespace": "team", "uid": name,
-                "creationTimestamp": "2026-01-01T00:00:00Z",
+                "creationTimestamp": created,
                 "annotations": {"muster.io/duration": "1h"},
             },
             "spec": {"minMember": min, "queue": "research"},
@@ -67,7 +67,7 @@ fn live() -> String {
                 "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
                 "metadata": {"name": "research"}, "spec": {"weight": 1}, "status": {"state": "Open"},
             },
-            group("runs", 1), group("waits", 2),
+            group("runs", 1, "2026-01-01T00:00:00Z"), group("waits", 2, "2026-01-01T01:00:00Z"),
             pod("runs-0", "runs", Some("n1")),
             pod("waits-0", "waits", None), pod("waits-1", "waits", None),
         ],
@@ -108,8 +108,8 @@ fn a_live_clusters_list_is_simulated_with_decisions_summary_and_page() {
         });
         all.next().map(|line| line["second"].clone())
     };
-    // It has run for half an hour of its hour; with a third node nobody waits for it.
-    assert_eq!(started("muster"), Some(json!(1800)));
+    // What runs is taken to begin its hour now; with a third node nobody waits for it.
+    assert_eq!(started("muster"), Some(json!(3600)));
     assert_eq!(started("muster if add-nodes=1xn2"), Some(json!(0)));
     let pending = decisions(&lines)
         .into_iter()

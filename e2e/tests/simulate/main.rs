@@ -92,6 +92,9 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
     lines.collect()
 }
 
+/// A suite's name, and what runs one of its cases.
+type Suite = (&'static str, fn(&Value) -> Outcome);
+
 #[test]
 fn a_handful_of_every_suites_cases_ends_as_listed() {
     let directory = std::env::var_os("MUSTER_CONFORMANCE").map_or_else(
@@ -106,7 +109,7 @@ fn a_handful_of_every_suites_cases_ends_as_listed() {
             text.lines().map(str::to_owned).collect::<Vec<_>>()
         })
         .collect();
-    let suites: [(&str, fn(&Value) -> Outcome); 4] = [
+    let suites: [Suite; 4] = [
         ("kai", kai::run),
         ("kueue-tas", tas::run),
         ("kueue-preemption", preemption::run),
