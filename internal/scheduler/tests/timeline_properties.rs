@@ -285,7 +285,8 @@ proptest! {
             }
         }
         let fresh = anew.plan(at(last));
-        prop_assert!(fresh.binds.is_empty() || promise(plan).is_none(), "{:?}", bound(&fresh));
+        // Who was first stays first while it waits, which nobody remembers who starts anew: another
+        // may be first then, and others start.
         if let (Some(old), Some(new)) = (promise(plan), promise(&fresh))
             && old.0 == new.0
         {
