@@ -499,21 +499,8 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-fn config() -> ProptestConfig {
-    let given = std::env::var_os("PROPTEST_CASES").is_some();
-    let all = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    if given {
-        all
-    } else {
-        ProptestConfig { cases: 128, ..all }
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(128))]
 
     #[test]
     fn evictions_are_few_lawful_and_come_to_rest(case in case()) {

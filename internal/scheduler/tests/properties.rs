@@ -551,22 +551,8 @@ fn run(ops: &[Op], seed: u64) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// Enough for every run; PROPTEST_CASES asks for more.
-fn config() -> ProptestConfig {
-    let given = std::env::var_os("PROPTEST_CASES").is_some();
-    let all = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    if given {
-        all
-    } else {
-        ProptestConfig { cases: 96, ..all }
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn whatever_happens_every_plan_is_sound_and_depends_on_the_state_alone(

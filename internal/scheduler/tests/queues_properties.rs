@@ -276,21 +276,8 @@ fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {
     events
 }
 
-fn config() -> ProptestConfig {
-    let given = std::env::var_os("PROPTEST_CASES").is_some();
-    let all = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    if given {
-        all
-    } else {
-        ProptestConfig { cases: 96, ..all }
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(96))]
 
     #[test]
     fn nobody_is_entitled_to_more_than_there_is_and_guarantees_are_honoured(world in world()) {

@@ -172,21 +172,8 @@ fn play(jobs: &[Job], out: &BTreeSet<usize>) -> Story {
     story
 }
 
-fn config() -> ProptestConfig {
-    let given = std::env::var_os("PROPTEST_CASES").is_some();
-    let all = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
-    if given {
-        all
-    } else {
-        ProptestConfig { cases: 192, ..all }
-    }
-}
-
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(cases(192))]
 
     #[test]
     fn whoever_goes_ahead_of_the_head_does_not_delay_it(jobs in proptest::collection::vec(job(), 1..14)) {

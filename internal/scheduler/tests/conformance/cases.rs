@@ -78,3 +78,41 @@ fn words(panic: &(dyn std::any::Any + Send)) -> String {
         .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     text.unwrap_or_else(|| "without words".to_owned())
 }
+
+/// Runs every case, or those whose id contains `MUSTER_CONFORMANCE_ONLY`, and fails with the
+/// `complaint` about those that do not end as listed.
+pub fn settle_all(complaint: &str) {
+    let (directory, given) = directory();
+    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
+    let quiet = only.is_none();
+    if quiet {
+        std::panic::set_hook(Box::new(|_| {}));
+    }
+    let mut all = Vec::new();
+    for (name, run) in SUITES {
+        for (id, case) in suite(&directory, name) {
+            if only.as_ref().is_some_and(|only| !id.contains(only)) {
+                continue;
+            }
+            let outcome = outcome(run, &case);
+            all.push(Done {
+                suite: name,
+                id,
+                outcome,
+            });
+        }
+    }
+    if all.is_empty() {
+        return;
+    }
+    if quiet {
+        let _ = std::panic::take_hook();
+    }
+    let wrong = book::settle(&all, quiet && !given);
+    assert!(
+        wrong.is_empty(),
+        "{} cases {complaint}:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+}

@@ -44,38 +44,5 @@ fn a_case_whose_expectation_is_turned_round_fails() {
 
 #[test]
 fn every_case_ends_as_its_suite_asks_or_is_listed_with_a_reason() {
-    let (directory, given) = directory();
-    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
-    let quiet = only.is_none();
-    if quiet {
-        std::panic::set_hook(Box::new(|_| {}));
-    }
-    let mut all = Vec::new();
-    for (name, run) in SUITES {
-        for (id, case) in suite(&directory, name) {
-            if only.as_ref().is_some_and(|only| !id.contains(only)) {
-                continue;
-            }
-            let outcome = outcome(run, &case);
-            all.push(Done {
-                suite: name,
-                id,
-                outcome,
-            });
-        }
-    }
-    if all.is_empty() {
-        return;
-    }
-    if quiet {
-        let _ = std::panic::take_hook();
-    }
-    let whole = only.is_none() && !given;
-    let wrong = book::settle(&all, whole);
-    assert!(
-        wrong.is_empty(),
-        "{} cases are not as listed:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    cases::settle_all("are not as listed");
 }

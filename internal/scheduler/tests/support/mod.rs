@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Node, Pod};
+use proptest::test_runner::Config as ProptestConfig;
 use resources::kinds::{PodGroup, Queue};
 use resources::report::PlacementReport;
 use scheduler::{Config, Event, Plan, Scheduler};
@@ -14,6 +15,23 @@ use serde_json::{Value, json};
 
 pub fn scheduler() -> Scheduler {
     Scheduler::new(Config::default())
+}
+
+/// So many cases, enough for every run; PROPTEST_CASES asks for more. Shrunk failures are kept as
+/// tests by name, not in files.
+pub fn cases(enough: u32) -> ProptestConfig {
+    let all = ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    if std::env::var_os("PROPTEST_CASES").is_some() {
+        all
+    } else {
+        ProptestConfig {
+            cases: enough,
+            ..all
+        }
+    }
 }
 
 pub fn now() -> Timestamp {

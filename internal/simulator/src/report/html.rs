@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use crate::outcome::Outcome;
 use crate::report::chart::{self, Axes, Series, escape, round_up};
-use crate::report::text::{figures, row};
+use crate::report::text::{by_queue, by_size, figures};
 use crate::report::{percent, span};
 use crate::summary::Summary;
 
@@ -282,55 +282,13 @@ fn waiting(out: &mut String, results: &[(Summary, Outcome)]) {
 
 fn details(out: &mut String, summary: &Summary, outcome: &Outcome) {
     let _ = write!(out, "<h2>{}: by size</h2>", escape(&summary.policy));
-    let mut header = [
-        "size",
-        "gangs",
-        "wait mean",
-        "p50",
-        "p95",
-        "p99",
-        "completion mean",
-        "p95",
-        "slowdown mean",
-        "p95",
-    ]
-    .map(str::to_owned)
-    .to_vec();
-    let rows: Vec<Vec<String>> = summary
-        .by_size
-        .iter()
-        .map(|own| {
-            row(
-                &own.size,
-                own.gangs,
-                &own.wait_seconds,
-                &own.completion_seconds,
-                &own.bounded_slowdown,
-            )
-        })
-        .collect();
+    let (header, rows) = by_size(summary);
     table(out, &header, &rows);
     if summary.by_queue.len() < 2 {
         return;
     }
     let _ = write!(out, "<h2>{}: by queue</h2>", escape(&summary.policy));
-    header[0] = "queue".to_owned();
-    header.push("GPU-hours".to_owned());
-    let rows: Vec<Vec<String>> = summary
-        .by_queue
-        .iter()
-        .map(|own| {
-            let mut cells = row(
-                &own.queue,
-                own.gangs,
-                &own.wait_seconds,
-                &own.completion_seconds,
-                &own.bounded_slowdown,
-            );
-            cells.push(format!("{:.0}", own.gpu_hours));
-            cells
-        })
-        .collect();
+    let (header, rows) = by_queue(summary);
     table(out, &header, &rows);
     queues(out, outcome);
 }

@@ -143,53 +143,11 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     }
     for summary in summaries {
         let _ = writeln!(out, "\n{}: by size", summary.policy);
-        let header = [
-            "size",
-            "gangs",
-            "wait mean",
-            "p50",
-            "p95",
-            "p99",
-            "completion mean",
-            "p95",
-            "slowdown mean",
-            "p95",
-        ]
-        .map(str::to_owned);
-        let rows: Vec<Vec<String>> = summary
-            .by_size
-            .iter()
-            .map(|own| {
-                row(
-                    &own.size,
-                    own.gangs,
-                    &own.wait_seconds,
-                    &own.completion_seconds,
-                    &own.bounded_slowdown,
-                )
-            })
-            .collect();
+        let (header, rows) = by_size(summary);
         out.push_str(&table(&header, &rows));
         if summary.by_queue.len() > 1 {
             let _ = writeln!(out, "\n{}: by queue", summary.policy);
-            let mut header = header.to_vec();
-            header[0] = "queue".to_owned();
-            header.push("GPU-hours".to_owned());
-            let rows: Vec<Vec<String>> = summary
-                .by_queue
-                .iter()
-                .map(|own| {
-                    let mut cells = row(
-                        &own.queue,
-                        own.gangs,
-                        &own.wait_seconds,
-                        &own.completion_seconds,
-                        &own.bounded_slowdown,
-                    );
-                    cells.push(format!("{:.0}", own.gpu_hours));
-                    cells
-                })
-                .collect();
+            let (header, rows) = by_queue(summary);
             out.push_str(&table(&header, &rows));
         }
     }
@@ -252,7 +210,57 @@ pub fn frontier(summaries: &[Summary]) -> String {
     table(&header, &rows)
 }
 
-pub(super) fn row(
+/// What the tables by size and by queue show of gangs, after what they are told apart by.
+const OF_GANGS: [&str; 9] = [
+    "gangs",
+    "wait mean",
+    "p50",
+    "p95",
+    "p99",
+    "completion mean",
+    "p95",
+    "slowdown mean",
+    "p95",
+];
+
+fn header(first: &str) -> Vec<String> {
+    let all = std::iter::once(first).chain(OF_GANGS);
+    all.map(str::to_owned).collect()
+}
+
+/// The table by size: its header and its rows.
+pub(super) fn by_size(summary: &Summary) -> (Vec<String>, Vec<Vec<String>>) {
+    let rows = summary.by_size.iter().map(|own| {
+        row(
+            &own.size,
+            own.gangs,
+            &own.wait_seconds,
+            &own.completion_seconds,
+            &own.bounded_slowdown,
+        )
+    });
+    (header("size"), rows.collect())
+}
+
+/// The same by queue.
+pub(super) fn by_queue(summary: &Summary) -> (Vec<String>, Vec<Vec<String>>) {
+    let rows = summary.by_queue.iter().map(|own| {
+        let mut cells = row(
+            &own.queue,
+            own.gangs,
+            &own.wait_seconds,
+            &own.completion_seconds,
+            &own.bounded_slowdown,
+        );
+        cells.push(format!("{:.0}", own.gpu_hours));
+        cells
+    });
+    let mut header = header("queue");
+    header.push("GPU-hours".to_owned());
+    (header, rows.collect())
+}
+
+fn row(
     name: &str,
     gangs: usize,
     wait: &Distribution,

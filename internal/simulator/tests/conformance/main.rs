@@ -26,7 +26,7 @@ mod tas;
 #[path = "../../../scheduler/tests/conformance/volcano.rs"]
 mod volcano;
 
-use cases::{Done, Outcome, SUITES, directory, outcome, suite};
+use cases::{Done, Outcome, SUITES};
 use serde_json::Value;
 use simulator::read::{ReadOptions, Source, read};
 use simulator::{Options, run};
@@ -54,37 +54,5 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
 
 #[test]
 fn every_case_said_in_a_file_ends_as_it_does_without_one() {
-    let (directory, given) = directory();
-    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
-    let quiet = only.is_none();
-    if quiet {
-        std::panic::set_hook(Box::new(|_| {}));
-    }
-    let mut all = Vec::new();
-    for (name, run) in SUITES {
-        for (id, case) in suite(&directory, name) {
-            if only.as_ref().is_some_and(|only| !id.contains(only)) {
-                continue;
-            }
-            let outcome = outcome(run, &case);
-            all.push(Done {
-                suite: name,
-                id,
-                outcome,
-            });
-        }
-    }
-    if all.is_empty() {
-        return;
-    }
-    if quiet {
-        let _ = std::panic::take_hook();
-    }
-    let wrong = book::settle(&all, only.is_none() && !given);
-    assert!(
-        wrong.is_empty(),
-        "{} cases do not end as listed:\n{}",
-        wrong.len(),
-        wrong.join("\n")
-    );
+    cases::settle_all("do not end as listed");
 }
