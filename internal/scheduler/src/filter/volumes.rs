@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use resources::quantity::Quantity;
 
 use super::{Refusal, affinity};
@@ -290,9 +291,7 @@ fn claims_of(key: &PodKey, spec: &k8s::PodSpec) -> BTreeSet<String> {
     claims.collect()
 }
 
-fn bytes<'a>(
-    list: Option<&'a BTreeMap<String, k8s_openapi::apimachinery::pkg::api::resource::Quantity>>,
-) -> i64 {
+fn bytes(list: Option<&BTreeMap<String, K8sQuantity>>) -> i64 {
     let amount = list.and_then(|list| list.get("storage"));
     let amount = amount.and_then(|amount| amount.0.parse::<Quantity>().ok());
     amount.map_or(0, |amount| amount.value())
