@@ -1,5 +1,7 @@
 //! Pods go where their volumes can be reached or made, and say so where they can't.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
 mod support;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
