@@ -1,8 +1,6 @@
 //! Writes bindings: POST, with the devices chosen, until the API has said yes or no. An
 //! answer that got lost is asked after, so that no pod is thought unbound that is bound.
 
-use std::time::Duration;
-
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
@@ -10,10 +8,7 @@ use resources::devices::DEVICES_ANNOTATION;
 use scheduler::Bind;
 use serde_json::{Value, json};
 
-/// How often a binding is tried whose answer does not come.
-const TRIES_MAX: u32 = 5;
-/// The wait after the first try; it doubles.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
+use super::asking::{Answer, until_answered};
 
 /// How a binding ended.
 pub(super) struct Outcome {
@@ -26,50 +21,32 @@ pub(super) struct Outcome {
 pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
     let binding = binding(&bind);
-    let mut wait = FIRST_WAIT;
-    let mut said = String::new();
-    for tried in 0..TRIES_MAX {
-        if tried > 0 {
-            tokio::time::sleep(wait).await;
-            wait *= 2;
-        }
-        let params = PostParams::default();
+    let (params, meant) = (PostParams::default(), &bind);
+    let (api, binding, params) = (&api, &binding, &params);
+    let refused = until_answered(|| async move {
         let answer: Result<Value, kube::Error> = api
-            .create_subresource("binding", &bind.pod.name, &params, &binding)
+            .create_subresource("binding", &meant.pod.name, params, binding)
             .await;
-        let error = match answer {
-            Ok(_) => {
-                return Outcome {
-                    bind,
-                    refused: None,
-                };
-            }
-            Err(error) => error,
+        let Err(error) = answer else {
+            return Answer::Yes;
         };
-        said = error.to_string();
+        let said = error.to_string();
         match error {
             // Bound already: by us, if an earlier answer got lost.
             kube::Error::Api(status) if status.code == 409 => {
-                if let Ok(pod) = api.get(&bind.pod.name).await
-                    && is_bound_so(&pod, &bind)
-                {
-                    return Outcome {
-                        bind,
-                        refused: None,
-                    };
+                match api.get(&meant.pod.name).await {
+                    Ok(pod) if is_bound_so(&pod, meant) => Answer::Yes,
+                    _ => Answer::No(said),
                 }
-                break;
             }
             kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
-                break;
+                Answer::No(said)
             }
-            _ => {}
+            _ => Answer::Lost(said),
         }
-    }
-    Outcome {
-        bind,
-        refused: Some(said),
-    }
+    })
+    .await;
+    Outcome { bind, refused }
 }
 
 fn is_bound_so(pod: &Pod, bind: &Bind) -> bool {

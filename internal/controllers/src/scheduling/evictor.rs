@@ -2,8 +2,6 @@
 //! pod that was meant, until the API has said yes or no. What protects a pod there (a disruption
 //! budget) is heeded: a no is an answer. Then the pod is told who it made room for.
 
-use std::time::Duration;
-
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
@@ -11,12 +9,8 @@ use kube::{Api, Client};
 use scheduler::Eviction;
 use serde_json::{Value, json};
 
+use super::asking::{Answer, until_answered};
 use super::statuses::seconds;
-
-/// How often an eviction is tried whose answer does not come.
-const TRIES_MAX: u32 = 5;
-/// The wait after the first try; it doubles.
-const FIRST_WAIT: Duration = Duration::from_millis(100);
 
 /// How an eviction ended.
 pub(super) struct Evicted {
@@ -38,39 +32,22 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
         }),
         ..EvictParams::default()
     };
-    let mut wait = FIRST_WAIT;
-    let mut said = String::new();
-    for tried in 0..TRIES_MAX {
-        if tried > 0 {
-            tokio::time::sleep(wait).await;
-            wait *= 2;
-        }
-        match api.evict(&eviction.pod.name, &params).await {
+    let (api, params, meant) = (&api, &params, &eviction);
+    let refused = until_answered(|| async move {
+        match api.evict(&meant.pod.name, params).await {
             Ok(_) => {
-                tell(&api, &eviction).await;
-                return done(eviction);
+                tell(api, meant).await;
+                Answer::Yes
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                return done(eviction);
-            }
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Answer::Yes,
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-                said = status.message.clone();
-                break;
+                Answer::No(status.message)
             }
-            Err(error) => said = error.to_string(),
+            Err(error) => Answer::Lost(error.to_string()),
         }
-    }
-    Evicted {
-        eviction,
-        refused: Some(said),
-    }
-}
-
-fn done(eviction: Eviction) -> Evicted {
-    Evicted {
-        eviction,
-        refused: None,
-    }
+    })
+    .await;
+    Evicted { eviction, refused }
 }
 
 /// Says on the pod why it goes. It may be gone already: then nobody is left to know.

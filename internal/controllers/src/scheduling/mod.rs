@@ -2,6 +2,7 @@
 //! invariants and written down: evictions, bindings, statuses, conditions, events. Owns the writing
 //! and its order; whom to place where is decided in `scheduler`.
 
+mod asking;
 mod binder;
 mod board;
 mod brain;
