@@ -219,6 +219,17 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
     let pods = ground.until_bound("fits", 6);
     let on_second = pods.iter().filter(|pod| node_of(pod) == Some("n2")).count();
     assert_eq!(on_second, 2, "six of the six that are left");
+    assert_eq!(
+        ground
+            .items(&["services", "-l", "training.kubeflow.org/job-name=fits"])
+            .len(),
+        6
+    );
+    let created = || {
+        let job = ground.cluster.get(&["pytorchjob", "fits"]);
+        (job["status"]["conditions"][0]["type"] == "Created").then_some(())
+    };
+    eventually("the job's status says that it was created", SOON, created);
     // The Binding's annotation has become the pod's.
     let first: BTreeSet<String> = (pods.iter())
         .filter(|pod| node_of(pod) == Some("n1"))
@@ -270,6 +281,51 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
     );
     assert_eq!(server.stop(), Some(0));
     assert_eq!(ground.holder(), "", "the lease is released");
+}
+
+#[test]
+fn a_pod_of_higher_priority_gets_its_room_by_eviction() {
+    let ground = Ground::start();
+    ground.node("n1", 2);
+    let class = |name: &str, value: u32| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": name}, "value": value})
+    };
+    ground.cluster.apply(&class("urgent", 1000).to_string());
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    let pod = |name: &str, class: Option<&str>| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"schedulerName": "muster", "priorityClassName": class, "containers": [{
+                "name": "c", "image": "example.com/c:1", "resources": {"limits": {"nvidia.com/gpu": 2}},
+            }]},
+        })
+    };
+    let is_bound = |name: &str| node_of(&ground.cluster.get(&["pod", name])).map(|_| ());
+    ground.cluster.apply(&pod("victim", None).to_string());
+    eventually("the first pod is bound", SOON, || is_bound("victim"));
+    ground
+        .cluster
+        .apply(&pod("urgent", Some("urgent")).to_string());
+    let told = || {
+        let victim = ground.cluster.get(&["pod", "victim"]);
+        let conditions = victim["status"]["conditions"].as_array().cloned()?;
+        let target = conditions.iter().any(|c| c["type"] == "DisruptionTarget");
+        (target && victim["metadata"]["deletionTimestamp"].is_string()).then_some(())
+    };
+    eventually("the victim is evicted and told why", SOON, told);
+    // No kubelet ends it: its room is not free before it is gone.
+    assert_eq!(is_bound("urgent"), None);
+    ground
+        .cluster
+        .kubectl(&["delete", "pod", "victim", "--force", "--grace-period=0"])
+        .ok();
+    eventually("the urgent pod is bound", SOON, || is_bound("urgent"));
+    assert!(
+        !server.logged().contains("forbidden"),
+        "the rights are enough"
+    );
 }
 
 #[test]
