@@ -73,8 +73,8 @@ impl Scheduler {
         let Some(mut rest) = self.rest.take() else {
             return false;
         };
-        let ripe = rest.ripe.is_some_and(|ripe| ripe <= now);
-        if ripe || !plan.binds.is_empty() || self.stands() != rest.stands {
+        let mut times = [rest.ripe, rest.wake].into_iter().flatten();
+        if times.any(|time| time <= now) || !plan.binds.is_empty() || self.stands() != rest.stands {
             return false;
         }
         if self.look_ahead(now, plan) || self.stands() != rest.stands {

@@ -35,8 +35,8 @@ impl Said {
 }
 
 fn renew(old: &mut Line, new: Vec<Arc<PlacementReport>>) {
-    let pairs = old.iter().zip(&new);
-    if old.len() != new.len() || !pairs.map(|(a, b)| Arc::ptr_eq(a, b)).all(|same| same) {
+    let mut pairs = old.iter().zip(&new);
+    if old.len() != new.len() || !pairs.all(|(a, b)| Arc::ptr_eq(a, b)) {
         *old = Arc::new(new);
     }
 }

@@ -7,8 +7,8 @@ use scheduler::{Config, Event, Plan, Scheduler};
 use serde_json::json;
 
 use crate::world::{
-    GPUS_EACH, Pods, SPINE, ZONE, group, leaf, median, queue_named, resident, running_group,
-    tell_cluster, tell_gangs, timed,
+    GPUS_EACH, Pods, QUEUES, SPINE, ZONE, group, leaf, median, queue_named, resident,
+    running_group, tell_cluster, tell_gangs, timed,
 };
 use crate::{Case, Figure};
 
@@ -180,15 +180,22 @@ fn full(nodes: usize, waiting: usize, largest: usize) -> Scheduler {
         gang += 1;
     }
     settle(&mut scheduler, &pods);
-    // Whoever was evicted may have left more than the others needed.
+    // Whoever was evicted may have left more than the others needed, and a queue whose gangs are
+    // too large for what it is owed is owed it still: nobody by himself is to get in.
+    let mut refused = 0;
     for i in 0..nodes * GPUS_EACH {
         let name = format!("fill-{i:05}");
         scheduler.apply(pods.event(&name, None, Some(&leaf(i)), i));
         let plan = scheduler.plan(NOW);
         if plan.binds.is_empty() && plan.evictions.is_empty() {
             scheduler.apply(Event::PodGone("ns".into(), name));
-            break;
+            refused += 1;
+            if refused == QUEUES {
+                break;
+            }
+            continue;
         }
+        refused = 0;
         carry_out(&mut scheduler, &pods, &plan);
     }
     settle(&mut scheduler, &pods);
@@ -238,7 +245,7 @@ fn arrival(mut scheduler: Scheduler) -> Duration {
             scheduler.apply(event);
             scheduler.plan(NOW)
         });
-        assert!(plan.binds.is_empty() && !plan.unchanged);
+        assert!(plan.binds.is_empty() && plan.evictions.is_empty() && !plan.unchanged);
         time
     })
 }
