@@ -2,7 +2,6 @@
 //! latest reports; decides nothing.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -13,12 +12,13 @@ use scheduler::{Reports, Trial};
 use tokio::sync::watch;
 
 use super::brain::Brain;
+use super::tally::{Counts, Tally};
 
 /// The latest report on each waiting gang, and a way to ask what-ifs.
 pub struct ReportBoard {
     reports: RwLock<Reports>,
     brain: Arc<Mutex<Brain>>,
-    violations: AtomicU64,
+    tally: Tally,
     version: watch::Sender<u64>,
 }
 
@@ -27,7 +27,7 @@ impl ReportBoard {
         ReportBoard {
             reports: RwLock::new(Reports::default()),
             brain: Arc::new(Mutex::new(Brain::new(scheduler_names))),
-            violations: AtomicU64::new(0),
+            tally: Tally::default(),
             version: watch::Sender::new(0),
         }
     }
@@ -72,7 +72,13 @@ impl ReportBoard {
     /// written, since the server started. Anything but zero is a fault in the scheduler.
     #[must_use]
     pub fn violations(&self) -> u64 {
-        self.violations.load(Ordering::Relaxed)
+        self.counts().violations
+    }
+
+    /// What the loop did since the server started, for metrics.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.tally.counts()
     }
 
     /// Where pods would go if they were there now, and why not. Those that name `group` are
@@ -100,7 +106,7 @@ impl ReportBoard {
         }
     }
 
-    pub(super) fn count_violations(&self, found: usize) {
-        self.violations.fetch_add(found as u64, Ordering::Relaxed);
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 }
