@@ -61,9 +61,9 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         property: "planning twice changes nothing, and says nothing new",
-        file: "src/plan.rs",
-        find: "if (gang.told == sentence && !stirred) ||",
-        replace: "if (gang.told == sentence && !stirred && sentence.is_empty()) ||",
+        file: "src/said.rs",
+        find: "if new || self.stirred.contains(key) {",
+        replace: "if self.stirred.insert(key.clone()) || new {",
         test: ("properties", SOUND),
     },
     Mutant {

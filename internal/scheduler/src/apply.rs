@@ -125,6 +125,7 @@ impl Scheduler {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.held_until = Some(until);
+            self.awake.insert(key);
             self.changed = true;
         }
     }
@@ -386,6 +387,36 @@ impl Scheduler {
 
     /// Counts a pod in or out, everywhere.
     pub(crate) fn account(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        self.count_member(key, pod, up);
+        self.count_standing(key, pod, up);
+    }
+
+    /// Counts a pod in or out of its gang, wherever it stands.
+    fn count_member(&mut self, key: &PodKey, pod: &Pod, up: bool) {
+        let gang = self.gangs.or_default(&pod.gang);
+        if up {
+            gang.members.insert(key.clone());
+        }
+        // Whose the gang is may depend on what its first member says.
+        gang.moved |= gang.members.first() == Some(key);
+        if !up {
+            gang.members.remove(key);
+        }
+        let hints = pod.hints.as_deref();
+        let count = |of: &mut usize, is: bool| match up {
+            true => *of += usize::from(is),
+            false => *of = of.saturating_sub(usize::from(is)),
+        };
+        count(
+            &mut gang.ranked,
+            hints.is_some_and(|hints| hints.rank.is_some()),
+        );
+        count(&mut gang.hinted, hints.is_some_and(Hints::asks));
+        gang.count_priority(pod.priority, up);
+    }
+
+    /// Counts where a pod stands, and what it holds or asks for, in or out.
+    pub(crate) fn count_standing(&mut self, key: &PodKey, pod: &Pod, up: bool) {
         self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
         let take = self.classes.get(pod.class).take(node);
@@ -396,14 +427,6 @@ impl Scheduler {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
         let gang = self.gangs.or_default(&pod.gang);
-        if up {
-            gang.members.insert(key.clone());
-        }
-        // Whose the gang is may depend on what its first member says.
-        gang.moved |= gang.members.first() == Some(key);
-        if !up {
-            gang.members.remove(key);
-        }
         gang.count(key, &pod.task, pod.stage, up);
         if pod.stage == Stage::Pending {
             gang.count_kind(pod.class, up);
@@ -415,26 +438,7 @@ impl Scheduler {
                 gang.assumed.saturating_sub(1)
             };
         }
-        if pod
-            .hints
-            .as_deref()
-            .is_some_and(|hints| hints.rank.is_some())
-        {
-            gang.ranked = if up {
-                gang.ranked + 1
-            } else {
-                gang.ranked.saturating_sub(1)
-            };
-        }
         gang.count_part(pod.part.as_ref(), pod.stage, up);
-        if pod.hints.as_deref().is_some_and(Hints::asks) {
-            gang.hinted = if up {
-                gang.hinted + 1
-            } else {
-                gang.hinted.saturating_sub(1)
-            };
-        }
-        gang.count_priority(pod.priority, up);
         if pod.stage == Stage::Leaving {
             // Still asked for: an eviction turns what was held into what is waited for.
             if let Some(payer) = gang.payer.filter(|_| pod.ours) {

@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use resources::amounts::Amounts;
 use resources::kinds::{PodGroup, PodGroupPhase};
 use resources::names::DEFAULT_QUEUE;
+use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
 use crate::evict::{Kept, VictimKey};
@@ -206,6 +207,8 @@ pub(crate) struct Gang {
     pub(crate) shown: Option<Shown>,
     /// What its waiting members were last told.
     pub(crate) told: String,
+    /// The last report on it, while it waits.
+    pub(crate) report: Option<Arc<PlacementReport>>,
     /// Members by sub-group.
     pub(crate) parts: BTreeMap<Arc<str>, Counts>,
     /// Members whose task asks something of the network itself.

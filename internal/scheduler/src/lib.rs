@@ -22,6 +22,7 @@ mod health;
 mod labels;
 mod line;
 mod links;
+mod newcomers;
 mod node;
 mod phase;
 mod place;
@@ -30,6 +31,7 @@ mod pod;
 mod queue;
 mod report;
 mod resource;
+mod said;
 mod score;
 mod share;
 mod state;
@@ -47,6 +49,7 @@ pub use plan::{
     Reservation, ReservationKind, Unscheduled,
 };
 pub use queue::Decay;
+pub use said::Reports;
 pub use share::GpuOrder;
 pub use state::{Actions, Config, Lead, Scheduler, Strategy};
 pub use trial::Trial;

@@ -7,7 +7,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::kinds::PodGroupPhase;
-use resources::report::PlacementReport;
 
 use crate::devices;
 use crate::evict::txn::Standing;
@@ -15,6 +14,7 @@ use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::queue::{Next, Picker, QueueIx, Turns};
 use crate::report::Obstacle;
+use crate::said::Reports;
 use crate::state::Scheduler;
 
 /// How often the lines are gone through in one plan. The first pass places what fits, the second
@@ -231,7 +231,7 @@ pub struct Plan {
     /// PodGroups whose status should say something new.
     pub groups: Vec<GroupUpdate>,
     /// A report for each gang that waits, by queue and in the order of its line.
-    pub reports: Vec<PlacementReport>,
+    pub reports: Reports,
     /// Waiting pods whose reason is new.
     pub unscheduled: Vec<Unscheduled>,
     /// Pods to evict.
@@ -240,6 +240,21 @@ pub struct Plan {
     pub reservations: Vec<Reservation>,
     /// When to plan again even if nothing changes.
     pub wake: Option<Timestamp>,
+}
+
+/// What a plan asked those who wait, and what they were told.
+#[derive(Debug, Default)]
+pub(crate) struct Round {
+    /// Everybody was asked, not only who came since the last plan.
+    pub(crate) all: bool,
+    /// Why gangs wait.
+    pub(crate) obstacles: BTreeMap<GangKey, Obstacle>,
+    /// The same gangs in the order of their turns.
+    pub(crate) waiting: Vec<GangKey>,
+    /// For queues whose order is not that of their line, in which order gangs were tried.
+    pub(crate) order: BTreeMap<QueueIx, Vec<GangKey>>,
+    /// For whom somebody was evicted.
+    pub(crate) served: BTreeSet<GangKey>,
 }
 
 /// One queue's turns within a pass.
@@ -279,26 +294,9 @@ impl Scheduler {
         let mut plan = Plan::default();
         self.tend_timeline(now);
         let courtesies = self.revisit(now, &mut plan);
-        let mut obstacles = BTreeMap::new();
-        let mut served = BTreeSet::new();
-        let mut order = BTreeMap::new();
-        let mut waiting = Vec::new();
-        for _ in 0..PASSES_MAX {
-            for _ in 0..PASSES_MAX {
-                obstacles.clear();
-                waiting.clear();
-                let placed;
-                (placed, order) = self.take_turns(now, &mut plan, &mut obstacles, &mut waiting);
-                // What was placed after a gang was refused changed what is true of its refusal.
-                if !placed || obstacles.is_empty() {
-                    break;
-                }
-            }
-            // Evictions may leave more room than they were for.
-            if !self.evict_for(&waiting, now, &mut plan, &mut obstacles, &mut served) {
-                break;
-            }
-            self.won = Some(self.age);
+        let mut round = Round::default();
+        if !self.ask_newcomers(now, &mut plan, &mut round) {
+            self.ask_everybody(now, &mut plan, &mut round);
         }
         self.evict_stale(now, &mut plan);
         self.keep_courtesies(courtesies);
@@ -308,12 +306,41 @@ impl Scheduler {
         plan.reservations.extend(self.planned(now));
         self.kept_places(&mut plan);
         self.queues.note_held();
-        self.foretell(&waiting, now);
-        self.say(&obstacles, &order, &mut plan);
+        self.foretell(&round.waiting, now);
+        self.say(&round, &mut plan);
         self.changed = false;
         self.trim_views();
         plan.wake = self.wake;
         plan
+    }
+
+    /// Asks every waiting gang, until nobody is placed any more.
+    fn ask_everybody(&mut self, now: Timestamp, plan: &mut Plan, round: &mut Round) {
+        let mut rests = false;
+        round.all = true;
+        for _ in 0..PASSES_MAX {
+            for _ in 0..PASSES_MAX {
+                round.obstacles.clear();
+                round.waiting.clear();
+                let placed;
+                (placed, round.order) =
+                    self.take_turns(now, plan, &mut round.obstacles, &mut round.waiting);
+                // What was placed after a gang was refused changed what is true of its refusal.
+                rests = !placed || round.obstacles.is_empty();
+                if rests {
+                    break;
+                }
+            }
+            // Evictions may leave more room than they were for.
+            if !self.evict_for(round, now, plan) {
+                break;
+            }
+            rests = false;
+            self.won = Some(self.age);
+        }
+        if rests && !round.waiting.is_empty() {
+            self.come_to_rest(now, round);
+        }
     }
 
     /// Tries every waiting gang: whose turn it is, the queues say. A gang gets its minimum in one
@@ -328,6 +355,7 @@ impl Scheduler {
         blocked: &mut Vec<GangKey>,
     ) -> (bool, BTreeMap<QueueIx, Vec<GangKey>>) {
         let mut any = self.look_ahead(now, plan);
+        self.awake.clear();
         let mut turns = Turns::default();
         let mut lines: BTreeMap<QueueIx, Turn> = BTreeMap::new();
         let waiting = self.queues.iter().filter(|(_, _, q)| !q.line.is_empty());
@@ -411,7 +439,7 @@ impl Scheduler {
     }
 
     /// Undoes what was placed, where plans are not to place.
-    fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
+    pub(crate) fn take_back(&mut self, key: &GangKey, placed: &[Placement]) {
         for placement in placed {
             self.restand(&placement.pod, Standing::pending());
         }
@@ -478,71 +506,5 @@ impl Scheduler {
                 devices,
             });
         }
-    }
-
-    /// Puts into words what waits, and which PodGroups have news.
-    fn say(
-        &mut self,
-        obstacles: &BTreeMap<GangKey, Obstacle>,
-        order: &BTreeMap<QueueIx, Vec<GangKey>>,
-        plan: &mut Plan,
-    ) {
-        let lines: Vec<Vec<GangKey>> = self
-            .queues
-            .iter()
-            .map(|(_, at, queue)| match order.get(&at) {
-                Some(order) => order.clone(),
-                None => queue.line.iter().map(|place| place.gang.clone()).collect(),
-            })
-            .collect();
-        for line in lines {
-            for (ahead, key) in line.iter().enumerate() {
-                let Some(obstacle) = obstacles.get(key) else {
-                    continue;
-                };
-                let report = self.report(key, obstacle, ahead);
-                plan.groups.extend(self.status_update(key, Some(&report)));
-                plan.unscheduled.extend(self.tell(key, &report));
-                self.stirred.remove(key);
-                plan.reports.push(report);
-            }
-        }
-        for key in self.nominated.clone() {
-            if obstacles.contains_key(&key) {
-                continue;
-            }
-            let obstacle = self.waits_for_leavers(&key);
-            let report = self.report(&key, &obstacle, 0);
-            plan.groups.extend(self.status_update(&key, Some(&report)));
-            self.stirred.remove(&key);
-            plan.reports.push(report);
-        }
-        for key in std::mem::take(&mut self.stirred) {
-            plan.groups.extend(self.status_update(&key, None));
-        }
-    }
-
-    /// What waiting members should be told, if it is new to any of them.
-    fn tell(&mut self, key: &GangKey, report: &PlacementReport) -> Option<Unscheduled> {
-        let sentence = report.sentence();
-        let stirred = self.stirred.contains(key);
-        let gang = self.gangs.get_mut(key)?;
-        if (gang.told == sentence && !stirred) || gang.pending.is_empty() {
-            return None;
-        }
-        gang.told.clone_from(&sentence);
-        let pods = gang.pending.iter().filter_map(|(_, name)| {
-            let pod = self.pods.get(name)?;
-            Some(PodRef {
-                namespace: name.namespace.to_string(),
-                name: name.name.to_string(),
-                uid: pod.uid.clone(),
-            })
-        });
-        Some(Unscheduled {
-            group: GroupRef::of(key),
-            pods: pods.collect(),
-            message: sentence,
-        })
     }
 }

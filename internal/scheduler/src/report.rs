@@ -2,6 +2,7 @@
 //! Decides nothing.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
@@ -555,16 +556,49 @@ impl Scheduler {
         obstacle
     }
 
-    /// The report on a waiting gang, with so many before it in its queue.
+    /// The report on a waiting gang, with so many before it in its queue. Says too whether it is
+    /// another than the last, apart from its place and the time to come.
     pub(crate) fn report(
         &mut self,
         key: &GangKey,
         obstacle: &Obstacle,
         ahead: usize,
-    ) -> PlacementReport {
-        if let Some(report) = self.same_report(key, ahead) {
-            return report;
+    ) -> (Arc<PlacementReport>, bool) {
+        // Evictions that nobody looked for in this plan are as they were.
+        let why = &obstacle.evictions;
+        let same = |report: &&Arc<PlacementReport>| why.is_empty() || report.evictions == *why;
+        match self.same_report(key).filter(same) {
+            Some(report) if report.ahead == ahead => return (report.clone(), false),
+            Some(_) => return (self.report_from(key, ahead), false),
+            None => {}
         }
+        let made = Arc::new(self.new_report(key, obstacle, ahead));
+        let gang = self.gangs.get(key);
+        let last = gang.and_then(|gang| gang.report.as_ref());
+        let (report, new) = match last.filter(|last| ***last == *made) {
+            Some(last) => (last.clone(), false),
+            None => (made, true),
+        };
+        self.keep_report(key, &report);
+        (report, new)
+    }
+
+    /// The last report on a gang, from where it stands in its line now.
+    pub(crate) fn report_from(&mut self, key: &GangKey, ahead: usize) -> Arc<PlacementReport> {
+        let estimate = self.estimate_of(key);
+        let gang = self.gangs.get_mut(key);
+        let Some(report) = gang.and_then(|gang| gang.report.as_mut()) else {
+            return Arc::default();
+        };
+        if report.ahead != ahead || report.estimate != estimate {
+            let report = Arc::make_mut(report);
+            report.ahead = ahead;
+            report.estimate = estimate;
+        }
+        report.clone()
+    }
+
+    fn new_report(&mut self, key: &GangKey, obstacle: &Obstacle, ahead: usize) -> PlacementReport {
         let estimate = self.estimate_of(key);
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
@@ -597,7 +631,6 @@ impl Scheduler {
             evictions: obstacle.evictions.clone(),
         };
         report.tasks = self.task_reports(key);
-        self.keep_report(key, ahead, &report);
         report
     }
 

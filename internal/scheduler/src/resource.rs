@@ -193,10 +193,13 @@ pub(crate) fn unit(gpus: Set, ix: Ix) -> i64 {
 }
 
 /// The resources of a set.
-pub(crate) fn each(set: Set) -> impl Iterator<Item = Ix> {
-    (0..NAMES_MAX)
-        .filter(move |ix| set & 1 << ix != 0)
-        .map(|ix| ix as Ix)
+pub(crate) fn each(mut set: Set) -> impl Iterator<Item = Ix> {
+    std::iter::from_fn(move || {
+        // Asked for each pod that comes or goes: costs what is in the set, and not what could be.
+        let ix = (set != 0).then(|| set.trailing_zeros() as Ix)?;
+        set &= set - 1;
+        Some(ix)
+    })
 }
 
 /// How many GPUs so many thousandths are, rounded up.

@@ -18,10 +18,12 @@ use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
 use crate::line::{LineKey, Standing};
+use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{GPU, Ix, Names, Room, Set};
+use crate::said::Said;
 use crate::share::{GpuOrder, Take};
 use crate::table::Table;
 use crate::terms::Terms;
@@ -210,6 +212,14 @@ pub struct Scheduler {
     pub(crate) changed: bool,
     /// Gangs that something happened to since the last plan.
     pub(crate) stirred: BTreeSet<GangKey>,
+    /// Others that have no answer that would stand.
+    pub(crate) awake: BTreeSet<GangKey>,
+    /// What the last plan left, if everybody had an answer in it.
+    pub(crate) rest: Option<Rest>,
+    /// What was said last of those who wait.
+    pub(crate) said: Said,
+    /// Gangs whose reports say something of the time to come that is out of date.
+    pub(crate) outdated: BTreeSet<GangKey>,
     /// When a held gang may be tried again.
     pub(crate) wake: Option<Timestamp>,
     pub(crate) plans: u64,
@@ -290,6 +300,10 @@ impl Scheduler {
             used: Room::default(),
             changed: true,
             stirred: BTreeSet::new(),
+            awake: BTreeSet::new(),
+            rest: None,
+            said: Said::default(),
+            outdated: BTreeSet::new(),
             wake: None,
             plans: 0,
             nominated: BTreeSet::new(),
@@ -614,6 +628,9 @@ impl Scheduler {
             .then(|| self.place_in_line(key, gang, payer));
         let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
         if gang.line != place {
+            if gang.report.is_some() {
+                self.said.outdated.insert(payer.queue);
+            }
             let line = &mut self.queues.at_mut(payer.queue).line;
             if let Some(old) = &gang.line {
                 line.remove(old);
@@ -625,6 +642,7 @@ impl Scheduler {
         };
         if place.is_none() {
             gang.overtaken = 0;
+            gang.report = None;
             gang.held_until = None;
             gang.told.clear();
         }
@@ -722,6 +740,9 @@ impl Scheduler {
         let from = std::mem::replace(&mut gang.payer, to);
         let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
         let place = gang.line.take();
+        if let Some(from) = from.filter(|_| gang.report.take().is_some()) {
+            self.said.outdated.insert(from.queue);
+        }
         // First the new one: it may be the same queue, which must not be forgotten meanwhile.
         if let Some(to) = to {
             self.queues.join(to.queue);

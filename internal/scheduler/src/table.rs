@@ -124,6 +124,20 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         &mut slot.1
     }
 
+    /// Takes a value out for a moment, in which it counts as gone; it is to be given back.
+    pub(crate) fn lend(&mut self, key: &K) -> Option<((u32, K), V)> {
+        let at = *self.places.get(key)?;
+        let (key, value) = self.slots.get_mut(at as usize)?.take()?;
+        Some(((at, key), value))
+    }
+
+    /// Puts back what was lent.
+    pub(crate) fn give_back(&mut self, (at, key): (u32, K), value: V) {
+        if let Some(slot) = self.slots.get_mut(at as usize) {
+            *slot = Some((key, value));
+        }
+    }
+
     /// All of them, for what comes out the same in any order.
     pub(crate) fn in_any_order(&self) -> impl Iterator<Item = (&K, &V)> {
         self.slots.iter().flatten().map(|(key, value)| (key, value))

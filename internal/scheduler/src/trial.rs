@@ -100,7 +100,8 @@ impl Scheduler {
                 }
             };
             if let Some(obstacle) = obstacle {
-                let mut report = self.report(key, &obstacle, ahead);
+                let (report, _) = self.report(key, &obstacle, ahead);
+                let mut report = PlacementReport::clone(&report);
                 unmark(&mut report.group);
                 report.binding = report.binding.replace(MARK, "");
                 report.would_fit = report.would_fit.replace(MARK, "");

@@ -1,7 +1,6 @@
 //! What others may ask the scheduler: why a gang waits, and where pods would go. Holds the
 //! latest reports; decides nothing.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -9,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use parking_lot::{Mutex, RwLock};
 use resources::kinds::PodGroup;
 use resources::report::PlacementReport;
-use scheduler::Trial;
+use scheduler::{Reports, Trial};
 use tokio::sync::watch;
 
 use super::brain::Brain;
@@ -17,7 +16,7 @@ use super::tally::{Counts, Tally};
 
 /// The latest report on each waiting gang, and a way to ask what-ifs.
 pub struct ReportBoard {
-    reports: RwLock<BTreeMap<(String, String), PlacementReport>>,
+    reports: RwLock<Reports>,
     brain: Arc<Mutex<Brain>>,
     tally: Tally,
     version: watch::Sender<u64>,
@@ -26,7 +25,7 @@ pub struct ReportBoard {
 impl ReportBoard {
     pub(super) fn new(scheduler_names: &[String]) -> ReportBoard {
         ReportBoard {
-            reports: RwLock::new(BTreeMap::new()),
+            reports: RwLock::new(Reports::default()),
             brain: Arc::new(Mutex::new(Brain::new(scheduler_names))),
             tally: Tally::default(),
             version: watch::Sender::new(0),
@@ -37,14 +36,18 @@ impl ReportBoard {
     /// a gang that waits for nothing, or is not known.
     #[must_use]
     pub fn get(&self, namespace: &str, group: &str) -> Option<PlacementReport> {
-        let key = (namespace.to_owned(), group.to_owned());
-        self.reports.read().get(&key).cloned()
+        let reports = self.reports.read();
+        let mut all = reports.iter();
+        let found = all.find(|report| report.group == group && report.namespace == namespace);
+        found.cloned()
     }
 
     /// Every waiting gang's report, by namespace and name.
     #[must_use]
     pub fn all(&self) -> Vec<PlacementReport> {
-        self.reports.read().values().cloned().collect()
+        let mut all: Vec<PlacementReport> = self.reports.read().iter().cloned().collect();
+        all.sort_by(|a, b| (&a.namespace, &a.group).cmp(&(&b.namespace, &b.group)));
+        all
     }
 
     /// How many gangs wait.
@@ -95,11 +98,7 @@ impl ReportBoard {
         self.brain.clone()
     }
 
-    pub(super) fn put(&self, reports: Vec<PlacementReport>) {
-        let fresh: BTreeMap<_, _> = reports
-            .into_iter()
-            .map(|report| ((report.namespace.clone(), report.group.clone()), report))
-            .collect();
+    pub(super) fn put(&self, fresh: Reports) {
         let mut reports = self.reports.write();
         if *reports != fresh {
             *reports = fresh;

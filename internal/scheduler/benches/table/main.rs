@@ -1,5 +1,6 @@
-//! The speed of decisions, as a table: what each case costs on 100, 1,000 and 10,000 nodes, beside
-//! what it is to cost on the largest. One thread, no API in the way. `make bench-scheduler` prints
+//! The speed of decisions, as a table: what each case costs on 100, 1,000 and 10,000 nodes, each
+//! beside what it is to cost at most on the largest, and how it grows from one to the next. One
+//! thread, no API in the way. `make bench-scheduler` prints
 //! it; `CASES=word,word` and `SIZES=100,1000` choose. Figures are the time that the thread worked,
 //! the median of some runs; on a machine that others use, that is what there is to go by.
 
@@ -22,6 +23,39 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
+    /// It beside what is asked, and whether it is that.
+    fn beside(self, asked: Option<Figure>) -> String {
+        let Some(asked) = asked else {
+            return format!("{} (none asked)", self.words());
+        };
+        let met = match (self, asked) {
+            (Figure::Time(time), Figure::Time(most)) => time <= most,
+            (Figure::Bytes(bytes), Figure::Bytes(most)) => bytes <= most,
+            (Figure::Rate(..), Figure::Rate(..)) => self.amount() <= asked.amount(),
+            _ => false,
+        };
+        let verdict = if met { "" } else { ", MISSED" };
+        format!("{} (asked {}{verdict})", self.words(), asked.brief())
+    }
+
+    /// How much of whatever is to be little: time, bytes, or time for each pod.
+    fn amount(self) -> f64 {
+        match self {
+            Figure::Time(time) => time.as_secs_f64(),
+            Figure::Bytes(bytes) => bytes as f64,
+            Figure::Rate(pods, time) => time.as_secs_f64() / pods.max(1) as f64,
+        }
+    }
+
+    fn brief(self) -> String {
+        match self {
+            Figure::Rate(pods, time) => {
+                format!("{:.0} pods/s", pods as f64 / time.as_secs_f64())
+            }
+            _ => self.words(),
+        }
+    }
+
     fn words(self) -> String {
         match self {
             Figure::Time(time) => time_words(time),
@@ -48,7 +82,8 @@ pub(crate) struct Case {
     /// A word to choose it by.
     pub(crate) word: &'static str,
     pub(crate) name: &'static str,
-    pub(crate) target: &'static str,
+    /// What it is to cost at most on 10,000 nodes.
+    pub(crate) asked: Option<Figure>,
     /// Measures it on so many nodes; none where the case needs more of them.
     pub(crate) run: fn(usize) -> Option<Figure>,
 }
@@ -65,8 +100,8 @@ fn main() {
     };
     let words = chosen("CASES");
     let heads: Vec<String> = sizes.iter().map(|n| format!("{n} nodes")).collect();
-    println!("| case | to reach | {} |", heads.join(" | "));
-    println!("|---|---|{}", "---|".repeat(sizes.len()));
+    println!("| case | {} | growth |", heads.join(" | "));
+    println!("|---|{}---|", "---|".repeat(sizes.len()));
     for case in cases::all() {
         if words
             .as_ref()
@@ -74,15 +109,29 @@ fn main() {
         {
             continue;
         }
-        let cells: Vec<String> = sizes
-            .iter()
-            .map(|nodes| (case.run)(*nodes).map_or("-".into(), Figure::words))
-            .collect();
+        let figures: Vec<Option<Figure>> = sizes.iter().map(|nodes| (case.run)(*nodes)).collect();
+        let cells = figures.iter().map(|figure| match figure {
+            Some(figure) => figure.beside(case.asked),
+            None => "-".to_owned(),
+        });
+        let cells: Vec<String> = cells.collect();
         println!(
             "| {} | {} | {} |",
             case.name,
-            case.target,
-            cells.join(" | ")
+            cells.join(" | "),
+            growth(&figures)
         );
     }
+}
+
+/// How many times as much each size costs as the one before; of rates, for each pod.
+fn growth(figures: &[Option<Figure>]) -> String {
+    let pairs = figures.iter().zip(figures.iter().skip(1));
+    let times = pairs.map(|pair| match pair {
+        (Some(small), Some(large)) => {
+            format!("x{:.1}", large.amount() / small.amount().max(1e-9))
+        }
+        _ => "-".to_owned(),
+    });
+    times.collect::<Vec<_>>().join(", ")
 }

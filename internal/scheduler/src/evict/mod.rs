@@ -48,7 +48,7 @@ mod tidy;
 pub(crate) mod txn;
 mod within;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use jiff::Timestamp;
 
@@ -59,10 +59,9 @@ pub use tidy::{Move, Proposal, Tidying};
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
-use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef};
+use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef, Round};
 use crate::pod::{PodKey, Stage};
 use crate::queue::UserIx;
-use crate::report::Obstacle;
 use crate::state::Scheduler;
 use search::Found;
 
@@ -99,21 +98,20 @@ pub(crate) enum Sought {
 impl Scheduler {
     /// Seeks evictions for the gangs that wait, in the order of their turns. True if somebody was
     /// placed. Nobody is `served` twice in one plan.
-    pub(crate) fn evict_for(
-        &mut self,
-        waiting: &[GangKey],
-        now: Timestamp,
-        plan: &mut Plan,
-        obstacles: &mut BTreeMap<GangKey, Obstacle>,
-        served: &mut BTreeSet<GangKey>,
-    ) -> bool {
+    pub(crate) fn evict_for(&mut self, round: &mut Round, now: Timestamp, plan: &mut Plan) -> bool {
+        let Round {
+            waiting,
+            obstacles,
+            served,
+            ..
+        } = round;
         let mut made = false;
         let mut searches = 0;
         if self.refused.len() > REFUSED_MAX {
             let now = self.version;
             self.refused.retain(|_, (version, _)| *version == now);
         }
-        for key in waiting {
+        for key in &*waiting {
             let Some(obstacle) = obstacles.get(key) else {
                 continue;
             };

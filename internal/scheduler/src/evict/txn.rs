@@ -115,7 +115,8 @@ impl Scheduler {
         }
         self.changed = txn.changed;
         self.wake = txn.wake;
-        self.stirred = txn.stirred;
+        let since = std::mem::replace(&mut self.stirred, txn.stirred);
+        self.awake.extend(since);
     }
 
     /// Undoes what happened since the log was so long.
@@ -143,8 +144,8 @@ impl Scheduler {
 
     /// Moves one pod to another standing; the one it had. Its gang is settled by the caller.
     pub(crate) fn restand(&mut self, key: &PodKey, new: Standing) -> Option<Standing> {
-        let mut pod = self.pods.remove(key)?;
-        self.account(key, &pod, false);
+        let (place, mut pod) = self.pods.lend(key)?;
+        self.count_standing(key, &pod, false);
         let old = Standing {
             stage: std::mem::replace(&mut pod.stage, new.stage),
             node: std::mem::replace(&mut pod.node, new.node),
@@ -152,8 +153,8 @@ impl Scheduler {
             assumed: std::mem::replace(&mut pod.assumed, new.assumed),
             evicting: std::mem::replace(&mut pod.evicting, new.evicting),
         };
-        self.account(key, &pod, true);
-        self.pods.insert(key.clone(), pod);
+        self.count_standing(key, &pod, true);
+        self.pods.give_back(place, pod);
         Some(old)
     }
 }

@@ -3,6 +3,10 @@
 //! classes, or anything that its queue or the cluster's rules may have to do with. What happens to
 //! the gang itself always counts (`settle` forgets the answer).
 
+use std::sync::Arc;
+
+use resources::report::PlacementReport;
+
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::report::Obstacle;
@@ -23,14 +27,19 @@ pub(crate) struct Parked {
     clock: u64,
     /// How often something had been given back or allowed by then.
     eased: u64,
-    /// The report on it, and its place in the line and the gangs that went past it by then.
-    report: Option<Box<(usize, usize, resources::report::PlacementReport)>>,
+    /// The report on it is made of this answer: how many had gone past it by then.
+    reported: Option<usize>,
 }
 
 impl Parked {
     /// Was room all that was lacking?
     pub(crate) fn lacks_room(&self) -> bool {
         self.obstacle.is_room()
+    }
+
+    /// Notes that the last report is made of this answer.
+    pub(crate) fn report_stands(&mut self, overtaken: usize) {
+        self.reported = Some(overtaken);
     }
 
     /// The classes that room is lacking for.
@@ -95,41 +104,37 @@ impl Scheduler {
         let parked = self.gangs.get_mut(key)?.parked.as_mut()?;
         parked.obstacle = obstacle.clone();
         parked.clock = clock;
-        parked.report = None;
+        parked.reported = None;
         Some(obstacle)
     }
 
-    /// The report on a gang that gave the same answer, if it was made for the same place.
-    pub(crate) fn same_report(
-        &self,
-        key: &GangKey,
-        ahead: usize,
-    ) -> Option<resources::report::PlacementReport> {
+    /// The last report on a gang, if it gave the same answer since.
+    pub(crate) fn same_report(&self, key: &GangKey) -> Option<&Arc<PlacementReport>> {
         let gang = self.gangs.get(key)?;
-        let (at, overtaken, report) = gang.parked.as_ref()?.report.as_deref()?;
-        (*at == ahead && *overtaken == gang.overtaken).then(|| report.clone())
+        let same = gang.parked.as_ref()?.reported? == gang.overtaken;
+        gang.report.as_ref().filter(|_| same)
     }
 
-    /// Forgets a report, so that it is made anew.
+    /// Has a report made anew: what it says of the time to come is out of date.
     pub(crate) fn forget_report(&mut self, key: &GangKey) {
-        if let Some(gang) = self.gangs.get_mut(key)
-            && let Some(parked) = gang.parked.as_mut()
-        {
-            parked.report = None;
+        let Some(gang) = self.gangs.get_mut(key) else {
+            return;
+        };
+        if let Some(parked) = gang.parked.as_mut() {
+            parked.reported = None;
+        }
+        if gang.report.is_some() {
+            self.outdated.insert(key.clone());
         }
     }
 
     /// Keeps a report for as long as the answer stays the same.
-    pub(crate) fn keep_report(
-        &mut self,
-        key: &GangKey,
-        ahead: usize,
-        report: &resources::report::PlacementReport,
-    ) {
-        if let Some(gang) = self.gangs.get_mut(key)
-            && let Some(parked) = gang.parked.as_mut()
-        {
-            parked.report = Some(Box::new((ahead, gang.overtaken, report.clone())));
+    pub(crate) fn keep_report(&mut self, key: &GangKey, report: &Arc<PlacementReport>) {
+        if let Some(gang) = self.gangs.get_mut(key) {
+            if let Some(parked) = gang.parked.as_mut() {
+                parked.reported = Some(gang.overtaken);
+            }
+            gang.report = Some(report.clone());
         }
     }
 
@@ -153,7 +158,7 @@ impl Scheduler {
                 classes,
                 clock: self.clock,
                 eased: self.eased,
-                report: None,
+                reported: None,
             })
         });
         if let Some(gang) = self.gangs.get_mut(key) {

@@ -214,10 +214,8 @@ impl Scheduler {
     }
 
     fn profile(&self, ix: Ix, now: i64) -> Profile {
-        let runs = self.timeline.ends.iter().filter_map(|(end, key)| {
-            let run = self.timeline.runs.get(key)?;
-            Some((*end, if ix == GPU { run.gpus } else { run.cpus }))
-        });
+        let runs = self.timeline.by_end();
+        let runs = runs.map(|(end, _, run)| (end, if ix == GPU { run.gpus } else { run.cpus }));
         Profile::new(now, self.idle(ix).max(0), runs)
     }
 
@@ -246,9 +244,8 @@ impl Scheduler {
             return now;
         };
         let mut lacking = need - bound.leaves();
-        for (end, key) in &self.timeline.ends {
-            let (Some(run), Some(other)) = (self.timeline.runs.get(key), self.gangs.get(key))
-            else {
+        for (end, key, run) in self.timeline.by_end() {
+            let Some(other) = self.gangs.get(key) else {
                 continue;
             };
             if other
@@ -258,7 +255,7 @@ impl Scheduler {
                 lacking -= if ix == GPU { run.gpus } else { run.cpus };
             }
             if lacking <= 0 {
-                return *end;
+                return end;
             }
         }
         now

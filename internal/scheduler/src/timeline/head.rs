@@ -105,6 +105,24 @@ impl Scheduler {
         }
     }
 
+    /// Who is first in line.
+    pub(crate) fn head(&self) -> Option<&GangKey> {
+        self.timeline.head.as_ref().map(|head| &head.key)
+    }
+
+    /// When the first of those who wait will have waited for long enough to be first in line; none
+    /// where somebody is, or nobody ever will.
+    pub(crate) fn next_ripe(&self, now: Timestamp) -> Option<Timestamp> {
+        if self.timeline.head.is_some() {
+            return None;
+        }
+        let lines = self.queues.iter().flat_map(|(_, _, queue)| &queue.line);
+        let gangs = lines.filter_map(|place| Some((place.created, self.gangs.get(&place.gang)?)));
+        let ripe =
+            gangs.filter_map(|(since, gang)| since.checked_add(self.reserve_after(gang)).ok());
+        ripe.filter(|ripe| *ripe > now).min()
+    }
+
     fn set_head(&mut self, head: Option<Head>) {
         self.timeline.head = head;
         self.drop_shadow();

@@ -79,9 +79,11 @@ struct Run {
 /// Expected ends and what follows from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    runs: BTreeMap<GangKey, Run>,
+    runs: BTreeMap<GangKey, Arc<Run>>,
     /// The same by when they are expected to end.
-    ends: BTreeSet<(i64, GangKey)>,
+    ends: BTreeMap<(i64, GangKey), Arc<Run>>,
+    /// How many of the ends are more than a guess.
+    known: usize,
     /// Gangs that something happened to since the ends were looked at.
     stale: BTreeSet<GangKey>,
     /// Those of them that ended well.
@@ -156,14 +158,24 @@ impl Timeline {
     }
 
     fn put(&mut self, key: GangKey, run: Run) {
-        self.ends.insert((run.end, key.clone()));
+        let run = Arc::new(run);
+        self.known += usize::from(run.known);
+        self.ends.insert((run.end, key.clone()), run.clone());
         self.runs.insert(key, run);
     }
 
     fn take(&mut self, key: &GangKey) -> Option<Run> {
         let run = self.runs.remove(key)?;
         self.ends.remove(&(run.end, key.clone()));
-        Some(run)
+        self.known -= usize::from(run.known);
+        Some(Arc::unwrap_or_clone(run))
+    }
+
+    /// Those that run, in the order of their expected ends.
+    fn by_end(&self) -> impl Iterator<Item = (i64, &GangKey, &Run)> {
+        self.ends
+            .iter()
+            .map(|((end, key), run)| (*end, key, &**run))
     }
 }
 
@@ -175,7 +187,7 @@ impl Scheduler {
         for key in &stale {
             self.tend_run(key, now);
         }
-        while let Some((end, key)) = self.timeline.ends.first().cloned() {
+        while let Some((end, key)) = self.timeline.ends.keys().next().cloned() {
             if end > now {
                 break;
             }

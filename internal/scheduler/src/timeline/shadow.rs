@@ -112,6 +112,9 @@ impl Scheduler {
     /// `surely`: only ends count that were said or learnt.
     pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, surely: bool) -> Option<Shadow> {
         self.tend_timeline(now);
+        if surely && self.timeline.known == 0 {
+            return None;
+        }
         self.refresh(ask.class);
         let now = now.as_second();
         let view = self.views.get(&ask.class)?;
@@ -133,13 +136,10 @@ impl Scheduler {
         let mut scope = self.scope_now(ask, &sums, &holds);
         let mut at = now;
         if scope.is_none() {
-            for (end, key) in &self.timeline.ends {
-                if scope.is_some() && *end > at {
+            for (end, _, run) in self.timeline.by_end() {
+                if scope.is_some() && end > at {
                     break;
                 }
-                let Some(run) = self.timeline.runs.get(key) else {
-                    continue;
-                };
                 if surely && !run.known {
                     continue;
                 }
@@ -158,7 +158,7 @@ impl Scheduler {
                     let found = self.grow(&mut sums, *node, more, then, ask.need);
                     if scope.is_none() && found.is_some() {
                         scope = found;
-                        at = *end;
+                        at = end;
                     }
                 }
             }
