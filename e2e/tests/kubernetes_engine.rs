@@ -138,6 +138,40 @@ fn job(name: &str, workers: usize) -> String {
     .to_string()
 }
 
+/// Loosens the kind as another operator's CRD has it, and makes a job that Muster can't read.
+fn unreadable_job(ground: &Ground) {
+    let policy = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties\
+        /pytorchReplicaSpecs/additionalProperties/properties/restartPolicy";
+    let loose = json!([
+        {"op": "replace", "path": policy, "value": {"type": "string"}},
+    ]);
+    let arguments = [
+        "patch",
+        "crd",
+        "pytorchjobs.kubeflow.org",
+        "--type=json",
+        "-p",
+    ];
+    let patch = loose.to_string();
+    ground
+        .cluster
+        .kubectl(&[&arguments[..], &[patch.as_str()]].concat())
+        .ok();
+    let bad = job("unreadable", 1).replacen(
+        "\"template\"",
+        "\"restartPolicy\":\"Sometimes\",\"template\"",
+        1,
+    );
+    let file = ground.cluster.directory().join("unreadable.json");
+    std::fs::write(&file, bad).unwrap();
+    eventually("the looser kind is served", SOON, || {
+        let ran = ground
+            .cluster
+            .kubectl(&["apply", "-f", &file.display().to_string()]);
+        ran.code.filter(|code| *code == 0)
+    });
+}
+
 /// A server under test; ended when dropped.
 struct Server {
     child: Child,
@@ -207,6 +241,7 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
         }]},
     });
     ground.cluster.apply(&others.to_string());
+    unreadable_job(&ground);
     let server = ground.server("server", &[]);
     server.until_leading();
     assert!(server.ask("/healthz").unwrap().contains(" 200 "));
@@ -275,9 +310,11 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
         refused.contains("\nmuster_invariant_violations_total 0\n"),
         "{refused}"
     );
+    let log = server.logged();
+    assert!(!log.contains("forbidden"), "the rights are enough");
     assert!(
-        !server.logged().contains("forbidden"),
-        "the rights are enough"
+        log.contains("an object can't be read"),
+        "an unreadable job is told of, and holds up no other"
     );
     assert_eq!(server.stop(), Some(0));
     assert_eq!(ground.holder(), "", "the lease is released");

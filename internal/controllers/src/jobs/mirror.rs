@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use kube::core::DeserializeGuard;
 use kube::runtime::watcher::Event;
 
 use super::{Key, Object, key_of};
@@ -67,25 +68,35 @@ impl<K: Object> Mirror<K> {
                 gone.into_iter().map(|key| self.remove(key)).collect()
             }
             Event::Apply(object) => self.put(object, keep),
-            Event::Delete(object) => {
-                let key = key_of(&object);
-                if self.objects.contains_key(&key) {
-                    vec![self.remove(key)]
-                } else {
-                    Vec::new()
-                }
-            }
+            Event::Delete(object) => self.leave(key_of(&object)),
         }
+    }
+
+    /// Takes in one event of a watch whose objects may be unreadable, where somebody else installed
+    /// the kind: such an object counts as not there, and is left alone.
+    pub(crate) fn take_readable(&mut self, event: Event<DeserializeGuard<K>>) -> Vec<Change<K>> {
+        let event = match event {
+            Event::Init => Event::Init,
+            Event::InitDone => Event::InitDone,
+            Event::InitApply(DeserializeGuard(Ok(object))) => Event::InitApply(object),
+            Event::Apply(DeserializeGuard(Ok(object))) => Event::Apply(object),
+            Event::InitApply(object) | Event::Apply(object) => {
+                let (namespace, name) = key_of(&object);
+                if let DeserializeGuard(Err(error)) = &object {
+                    let kind = K::kind(&());
+                    tracing::warn!(%kind, namespace, name, %error, "an object can't be read and counts as not there");
+                }
+                return self.leave((namespace, name));
+            }
+            Event::Delete(object) => return self.leave(key_of(&object)),
+        };
+        self.take(event, |_| true)
     }
 
     fn put(&mut self, mut object: K, keep: impl Fn(&K) -> bool) -> Vec<Change<K>> {
         let key = key_of(&object);
         if !keep(&object) {
-            return if self.objects.contains_key(&key) {
-                vec![self.remove(key)]
-            } else {
-                Vec::new()
-            };
+            return self.leave(key);
         }
         // Nothing here reads them, and they are half of many an object's size.
         object.meta_mut().managed_fields = None;
@@ -96,6 +107,14 @@ impl<K: Object> Mirror<K> {
             before,
             after: Some(after),
         }]
+    }
+
+    fn leave(&mut self, key: Key) -> Vec<Change<K>> {
+        if self.objects.contains_key(&key) {
+            vec![self.remove(key)]
+        } else {
+            Vec::new()
+        }
     }
 
     fn remove(&mut self, key: Key) -> Change<K> {
@@ -244,5 +263,34 @@ mod tests {
         assert_eq!(names(&owned, "u2"), ["a"]);
         owned.take(Event::Apply(pod("a", None)), "Job");
         assert!(names(&owned, "u2").is_empty());
+    }
+
+    #[test]
+    fn a_job_that_cannot_be_read_is_left_alone_until_it_can_be_again() {
+        use resources::kinds::PyTorchJob;
+        let job = |policy: &str| -> DeserializeGuard<PyTorchJob> {
+            serde_json::from_value(json!({
+                "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+                "metadata": {"namespace": "team", "name": "j"},
+                "spec": {"pytorchReplicaSpecs": {"Master": {
+                    "restartPolicy": policy, "template": {"spec": {"containers": []}},
+                }}},
+            }))
+            .unwrap()
+        };
+        let key = ("team".to_owned(), "j".to_owned());
+        let mut jobs: Mirror<PyTorchJob> = Mirror::new();
+        jobs.take_readable(Event::Init);
+        assert!(
+            jobs.take_readable(Event::InitApply(job("Sometimes")))
+                .is_empty()
+        );
+        jobs.take_readable(Event::InitDone);
+        assert!(jobs.is_complete());
+        jobs.take_readable(Event::Apply(job("Never")));
+        assert!(jobs.get(&key).is_some());
+        let changes = jobs.take_readable(Event::Apply(job("Sometimes")));
+        assert!(changes.len() == 1 && changes[0].after.is_none());
+        assert!(jobs.get(&key).is_none());
     }
 }

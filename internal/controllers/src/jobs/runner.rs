@@ -3,6 +3,7 @@
 //! After a restart it starts from what is stored, like any other time.
 
 use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -10,10 +11,12 @@ use std::time::{Duration, Instant};
 use futures::stream::{Stream, StreamExt as _, select_all};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::core::DeserializeGuard;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use kube::{Api, Client, Resource as _, ResourceExt as _};
+use kube::{Api, Client, Resource, ResourceExt as _};
 use resources::kinds::PodGroup;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 use tokio::task::{Id, JoinError, JoinSet};
 use workloads::Outcome;
@@ -74,10 +77,10 @@ pub(crate) trait Workload: Send + 'static {
 
 /// One event of one of the watches.
 enum Heard<K> {
-    Job(Box<watcher::Event<K>>),
+    Job(Box<watcher::Event<DeserializeGuard<K>>>),
     Pod(Box<watcher::Event<Pod>>),
     Service(Box<watcher::Event<Service>>),
-    Group(Box<watcher::Event<PodGroup>>),
+    Group(Box<watcher::Event<DeserializeGuard<PodGroup>>>),
     /// A watch is in trouble; it tries again by itself.
     Trouble(watcher::Error),
 }
@@ -121,7 +124,11 @@ pub(crate) async fn run<W: Workload>(ctx: Context, workload: W) {
 
 fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
     let mut streams = vec![
-        listen::<W::Kind, W::Kind>(client, watcher::Config::default(), Heard::Job),
+        listen::<DeserializeGuard<W::Kind>, W::Kind>(
+            client,
+            watcher::Config::default(),
+            Heard::Job,
+        ),
         listen::<Pod, W::Kind>(
             client,
             watcher::Config::default().labels(W::POD_LABEL),
@@ -134,7 +141,7 @@ fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
             watcher::Config::default(),
             Heard::Service,
         ));
-        streams.push(listen::<PodGroup, W::Kind>(
+        streams.push(listen::<DeserializeGuard<PodGroup>, W::Kind>(
             client,
             watcher::Config::default(),
             Heard::Group,
@@ -143,11 +150,14 @@ fn hearing<W: Workload>(client: &Client) -> Hearing<W::Kind> {
     Box::pin(select_all(streams))
 }
 
-fn listen<O: Object, K: Object>(
+fn listen<O, K: Object>(
     client: &Client,
     chosen: watcher::Config,
     tell: impl Fn(Box<watcher::Event<O>>) -> Heard<K> + Send + 'static,
-) -> Hearing<K> {
+) -> Hearing<K>
+where
+    O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
+{
     let events = watcher(Api::<O>::all(client.clone()), chosen);
     Box::pin(events.default_backoff().map(move |event| match event {
         Ok(event) => tell(Box::new(event)),
@@ -197,7 +207,7 @@ impl<W: Workload> Runner<W> {
         let kind = W::Kind::kind(&());
         let concerned = match heard {
             Heard::Job(event) => {
-                let changes = self.jobs.take(*event, |_| true);
+                let changes = self.jobs.take_readable(*event);
                 for change in &changes {
                     self.workload.noticed(&change.key, change.after.as_deref());
                 }
@@ -208,7 +218,7 @@ impl<W: Workload> Runner<W> {
             // A group bears its job's name.
             Heard::Group(event) => self
                 .groups
-                .take(*event, |_| true)
+                .take_readable(*event)
                 .into_iter()
                 .map(|change| change.key)
                 .collect(),

@@ -1,5 +1,7 @@
 //! The watches, as one stream of the scheduler's events. A watch that is interrupted goes on
-//! after a growing while, and what vanished meanwhile is told as gone.
+//! after a growing while, and what vanished meanwhile is told as gone. In a cluster whose kinds
+//! somebody else installed, an object may be unreadable: it counts as not there, and holds up
+//! no other.
 
 use std::collections::BTreeSet;
 use std::fmt::Debug;
@@ -9,6 +11,7 @@ use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
 use resources::kinds::{PodGroup, Queue};
@@ -38,7 +41,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config.clone(),
             "nodes",
             |_| true,
-            |o: Node| Event::NodeChanged(Box::new(o)),
+            |o: Node| Ok(Event::NodeChanged(Box::new(o))),
             |_, name| Event::NodeGone(name),
         ),
         told(
@@ -46,7 +49,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config.clone(),
             "pods",
             move |o| concerns(o, &names),
-            |o: Pod| Event::PodChanged(Box::new(o)),
+            |o: Pod| Ok(Event::PodChanged(Box::new(o))),
             Event::PodGone,
         ),
         told(
@@ -54,7 +57,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config.clone(),
             "podgroups",
             |_| true,
-            |o: PodGroup| Event::PodGroupChanged(Box::new(o)),
+            |o: DeserializeGuard<PodGroup>| Ok(Event::PodGroupChanged(Box::new(o.0?))),
             Event::PodGroupGone,
         ),
         told(
@@ -62,7 +65,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config.clone(),
             "queues",
             |_| true,
-            |o: Queue| Event::QueueChanged(Box::new(o)),
+            |o: DeserializeGuard<Queue>| Ok(Event::QueueChanged(Box::new(o.0?))),
             |_, name| Event::QueueGone(name),
         ),
         told(
@@ -70,7 +73,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config.clone(),
             "poddisruptionbudgets",
             |_| true,
-            |o: PodDisruptionBudget| Event::BudgetChanged(Box::new(o)),
+            |o: PodDisruptionBudget| Ok(Event::BudgetChanged(Box::new(o))),
             Event::BudgetGone,
         ),
         told(
@@ -78,7 +81,7 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
             config,
             "priorityclasses",
             |_| true,
-            |o: PriorityClass| Event::PriorityClassChanged(Box::new(o)),
+            |o: PriorityClass| Ok(Event::PriorityClassChanged(Box::new(o))),
             |_, name| Event::PriorityClassGone(name),
         ),
     ])
@@ -104,7 +107,7 @@ fn told<K>(
     config: watcher::Config,
     kind: &'static str,
     heeds: impl Fn(&K) -> bool + Send + 'static,
-    changed: fn(K) -> Event,
+    changed: fn(K) -> Result<Event, Box<InvalidObject>>,
     gone: fn(String, String) -> Event,
 ) -> BoxStream<'static, Told>
 where
@@ -141,7 +144,7 @@ struct Known<K> {
     kind: &'static str,
     all: BTreeSet<Key>,
     listing: BTreeSet<Key>,
-    changed: fn(K) -> Event,
+    changed: fn(K) -> Result<Event, Box<InvalidObject>>,
     gone: fn(String, String) -> Event,
 }
 
@@ -153,8 +156,12 @@ impl<K: Resource> Known<K> {
                 Vec::new()
             }
             watcher::Event::InitApply(object) => {
-                self.listing.insert(key_of(&object));
-                vec![Told::Change((self.changed)(object))]
+                let key = key_of(&object);
+                let event = self.read(&key, object);
+                event.map_or_else(Vec::new, |event| {
+                    self.listing.insert(key);
+                    vec![Told::Change(event)]
+                })
             }
             watcher::Event::InitDone => {
                 let now = std::mem::take(&mut self.listing);
@@ -168,8 +175,13 @@ impl<K: Resource> Known<K> {
                 told
             }
             watcher::Event::Apply(object) => {
-                self.all.insert(key_of(&object));
-                vec![Told::Change((self.changed)(object))]
+                let key = key_of(&object);
+                if let Some(event) = self.read(&key, object) {
+                    self.all.insert(key);
+                    return vec![Told::Change(event)];
+                }
+                self.all.remove(&key);
+                vec![Told::Change((self.gone)(key.0, key.1))]
             }
             watcher::Event::Delete(object) => {
                 let key = key_of(&object);
@@ -177,6 +189,15 @@ impl<K: Resource> Known<K> {
                 vec![Told::Change((self.gone)(key.0, key.1))]
             }
         }
+    }
+
+    fn read(&self, key: &Key, object: K) -> Option<Event> {
+        let read = (self.changed)(object);
+        read.inspect_err(|error| {
+            let (kind, namespace, name) = (self.kind, &key.0, &key.1);
+            tracing::warn!(kind, namespace, name, %error, "an object can't be read and counts as not there");
+        })
+        .ok()
     }
 }
 
@@ -225,7 +246,7 @@ mod tests {
             kind: "pods",
             all: BTreeSet::new(),
             listing: BTreeSet::new(),
-            changed: |o: Pod| Event::PodChanged(Box::new(o)),
+            changed: |o: Pod| Ok(Event::PodChanged(Box::new(o))),
             gone: Event::PodGone,
         };
         known.take(watcher::Event::Init);
@@ -247,5 +268,45 @@ mod tests {
             })
             .collect();
         assert_eq!(gone, ["a", "c"]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_counts_as_not_there_and_holds_up_no_other() {
+        let mut known = Known {
+            kind: "podgroups",
+            all: BTreeSet::new(),
+            listing: BTreeSet::new(),
+            changed: |o: DeserializeGuard<PodGroup>| Ok(Event::PodGroupChanged(Box::new(o.0?))),
+            gone: Event::PodGroupGone,
+        };
+        let group = |name: &str, members: serde_json::Value| -> DeserializeGuard<PodGroup> {
+            serde_json::from_value(serde_json::json!({
+                "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+                "metadata": {"namespace": "ns", "name": name}, "spec": {"minMember": members},
+            }))
+            .unwrap()
+        };
+        let good = || group("good", 2.into());
+        known.take(watcher::Event::Init);
+        assert!(
+            known
+                .take(watcher::Event::InitApply(group("bad", "two".into())))
+                .is_empty()
+        );
+        assert_eq!(known.take(watcher::Event::InitApply(good())).len(), 1);
+        assert!(matches!(
+            known.take(watcher::Event::InitDone)[..],
+            [Told::Listed("podgroups")]
+        ));
+        // It was readable, and is no more.
+        let told = known.take(watcher::Event::Apply(group("good", "two".into())));
+        assert!(
+            matches!(&told[..], [Told::Change(Event::PodGroupGone(_, name))] if name == "good")
+        );
+        let told = known.take(watcher::Event::Apply(good()));
+        assert!(matches!(
+            told[..],
+            [Told::Change(Event::PodGroupChanged(_))]
+        ));
     }
 }
