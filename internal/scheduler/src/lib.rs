@@ -31,6 +31,7 @@ mod queue;
 mod report;
 mod resource;
 mod score;
+pub mod settings;
 mod share;
 mod state;
 mod table;
