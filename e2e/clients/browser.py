@@ -69,13 +69,16 @@ class Walk:
         self.find("input[name=password]").send_keys(password, Keys.ENTER)
         self.until("signed in, and led back", lambda: self.driver.current_url.endswith("/ui/jobs"))
 
-    def write_job(self, name, command, replicas):
+    def write_job(self, name, command, replicas, gpus=0):
         self.driver.get(self.url + "/ui/submit")
         self.find("input[name=name]").send_keys(name)
         self.find("textarea[name=command]").send_keys(command)
         count = self.find("input[name=replicas]")
         count.clear()
         count.send_keys(str(replicas))
+        each = self.find("input[name=gpus]")
+        each.clear()
+        each.send_keys(str(gpus))
         cpus = self.find("input[name=cpus]")
         cpus.clear()
         cpus.send_keys("100m")
@@ -142,6 +145,23 @@ def main(url, password, shots):
             assert "from-browser" in walk.text("table")
 
             say("cancelled another")
+            walk.write_job("has-all", "sleep 600", 1, gpus=4)
+            walk.submit("has-all")
+            walk.until("it runs", lambda: walk.state() == "Running")
+            walk.write_job("waits", "sleep 600", 1, gpus=2)
+            walk.submit("waits")
+            walk.until("why it waits", lambda: "0 of 4 nvidia.com/gpu are free" in walk.text(".why"))
+            for word in ("What would fit", "Evictions", "would find room", "Since"):
+                assert word in walk.text(".why"), (word, walk.text(".why"))
+            walk.until("the decision is kept", lambda: "pending" in walk.text())
+            driver.get(url.rstrip("/") + "/ui/queues")
+            driver.find_element(By.LINK_TEXT, "default").click()
+            walk.until("the queue's page", lambda: driver.current_url.endswith("/ui/queues/default"))
+            for word in ("nvidia.com/gpu", "Deserves", "Borrowed", "Guaranteed", "default/waits"):
+                assert word in walk.text(), (word, walk.text())
+            driver.get(url.rstrip("/") + "/ui/nodes")
+            walk.until("the GPUs' load", lambda: "45 °C" in walk.text())
+            say("saw why one waits, its queue, and what GPUs do")
             driver.get(url.rstrip("/") + "/ui/jobs")
             Select(walk.find("select[name=state]")).select_by_visible_text("Succeeded")
             walk.find(".filters button").click()
@@ -165,6 +185,7 @@ def main(url, password, shots):
 PAGES = {
     "overview": "/ui/", "jobs": "/ui/jobs", "job": "/ui/jobs/default/pytorchjobs/from-browser",
     "submit-page": "/ui/submit", "nodes": "/ui/nodes", "queues": "/ui/queues",
+    "queue": "/ui/queues/default", "job-waiting": "/ui/jobs/default/pytorchjobs/waits",
 }
 
 

@@ -67,7 +67,8 @@ pub enum Command {
     Delete(Delete),
     /// Print the logs of a pod, or of one rank of a job
     Logs(Logs),
-    /// Say why a job waits, what binds it, and what would make it fit
+    /// Say why a job waits, what binds it, what would make it fit, whom it could evict, and when
+    /// it may start; or what was decided on it (--history)
     Explain(Subject),
     /// Wait until a resource has a condition
     Wait(Wait),
@@ -83,8 +84,11 @@ pub enum Command {
     Top(Listing),
     /// List nodes with their devices
     Nodes(Listing),
-    /// List queues with their shares
-    Queue(Listing),
+    /// List queues with their shares, or show how one stands: weight, entitlement, guarantee,
+    /// what it borrows, limits by resource and by user, who waits
+    Queue(Queue),
+    /// Say what defragmentation would move now, what that gains and what it loses; moves nothing
+    Defragmentation(Listing),
     /// Say what would become of work on a cluster: the scheduler over simulated time
     Simulate(Box<crate::simulate::Simulate>),
     /// Manage tokens: for programs (`create`) and for agents that join (`join`)
@@ -268,6 +272,9 @@ pub struct JobTarget {
 pub struct Subject {
     /// A job's, pod's or gang's name, or KIND/NAME
     pub name: String,
+    /// What was decided on it since the server started, the oldest first; also when it is gone
+    #[arg(long)]
+    pub history: bool,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
 }
@@ -330,6 +337,14 @@ pub struct Run {
 
 #[derive(Args, Debug)]
 pub struct Listing {
+    #[arg(short, long, value_enum)]
+    pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+pub struct Queue {
+    /// The queue to show [default: all, in a list]
+    pub name: Option<String>,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
 }

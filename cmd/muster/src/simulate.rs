@@ -127,6 +127,8 @@ const EXAMPLES: &str = "Manifests:
       staleAfter: 60s
       schedulerNames: [muster, volcano]
       usage: {halfLife: 7d, strength: 1}
+      # and reserveAfter, reserveFor, weighLosses, breakBudgets, loadAge, defragmentation and
+      # expected: `muster server --help` has all of it, with the defaults
 
   Queues are Volcano's (scheduling.volcano.sh/v1beta1): weight, capability, guarantee, deserved,
   parent, priority, reclaimable, status.state. Kueue's ClusterQueue, Cohort, ResourceFlavor and

@@ -4,12 +4,16 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use crate::error::AgentError;
 use crate::identity::Trust;
 
 /// Pods that a node takes.
 pub const MAX_PODS: u32 = 250;
+
+/// How often the hardware is looked at, unless configured otherwise.
+pub const LOOK: Duration = Duration::from_secs(15);
 
 /// What the node says its agent is.
 pub const VERSION: &str = concat!("v", env!("CARGO_PKG_VERSION"), "+muster");
@@ -39,6 +43,8 @@ pub struct AgentConfig {
     pub cri_socket: Option<PathBuf>,
     /// Labels of the node.
     pub labels: BTreeMap<String, String>,
+    /// How often the hardware is looked at for changes, and for what it is doing.
+    pub look: Duration,
     /// The command that is a container's shim once a directory is added.
     pub shim_command: Vec<OsString>,
 }
@@ -92,6 +98,7 @@ mod tests {
             host_images: false,
             cri_socket: None,
             labels: BTreeMap::new(),
+            look: LOOK,
             shim_command: Vec::new(),
         }
     }

@@ -12,6 +12,7 @@ mod env;
 mod error;
 mod expand;
 mod fields;
+mod health;
 mod hosts;
 mod identity;
 mod inventory;
@@ -34,7 +35,7 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-pub use config::{AgentConfig, MAX_PODS, VERSION};
+pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;

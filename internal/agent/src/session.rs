@@ -21,6 +21,7 @@ use tokio_stream::wrappers::ReceiverStream;
 
 use crate::config::{AgentConfig, MAX_PODS, VERSION};
 use crate::error::AgentError;
+use crate::health::{Seen, Told};
 use crate::identity::{Identity, deep};
 use crate::logs::Wanted;
 use crate::node::Node;
@@ -37,9 +38,6 @@ const GOOD: Duration = Duration::from_secs(30);
 
 /// Logs read at one time.
 const MAX_LOGS: usize = 256;
-
-/// How often the hardware is looked at for changes.
-const LOOK: Duration = Duration::from_secs(30);
 
 /// How long to wait before try number `tries` (from 0).
 pub fn pause(tries: usize) -> Duration {
@@ -220,11 +218,14 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
     }
 }
 
-/// Looks at the hardware again and again; tells what has changed.
+/// Looks at the hardware again and again; tells what has changed, and what it is doing.
 async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
     let mut eyes = hardware::Machine::new(config.hardware());
+    let mut told = Told::default();
+    let mut tick = tokio::time::interval(config.look);
+    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tokio::time::sleep(LOOK).await;
+        tick.tick().await;
         let looked = tokio::task::spawn_blocking(move || {
             let found = eyes.look();
             (eyes, found)
@@ -243,6 +244,12 @@ async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMe
                     changed
                 };
                 if changed && outbound.send(Inventory { json }.into()).await.is_err() {
+                    return;
+                }
+                let seen = Seen::of(&found);
+                if let Some(health) = told.news(seen, tokio::time::Instant::now())
+                    && outbound.send(health.into()).await.is_err()
+                {
                     return;
                 }
             }

@@ -16,6 +16,9 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
+pub use scheduler::Config as SchedulerConfig;
+pub use scheduler::settings as scheduler_settings;
+
 /// What every control loop is given.
 #[derive(Clone)]
 pub struct Context {
@@ -30,9 +33,9 @@ pub struct Context {
 /// Settings of the control loops.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The `schedulerName` values that Muster's scheduler answers to; pods that a job controller
-    /// makes from templates that name none get the first.
-    pub scheduler_names: Vec<String>,
+    /// How the scheduler is set up: which pods it answers for, and what it does with them. Pods that
+    /// a job controller makes from templates that name no scheduler get the first of its names.
+    pub scheduler: SchedulerConfig,
     /// The kinds of jobs that are controlled; others are another operator's.
     pub jobs: BTreeSet<jobs::JobKind>,
     /// Whether to do here what Kubernetes' own controllers and kubelets do in a cluster: garbage

@@ -59,7 +59,7 @@ impl Cluster {
         self.tasks = controllers::jobs::spawn(&Context {
             client: self.client.clone(),
             config: Arc::new(Config {
-                scheduler_names: vec!["muster".to_owned()],
+                scheduler: controllers::SchedulerConfig::default(),
                 node_grace: Duration::from_secs(40),
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 upkeep: true,

@@ -230,7 +230,7 @@ fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinH
     let (board, tasks) = scheduling::spawn(&Context {
         client,
         config: Arc::new(Config {
-            scheduler_names: vec!["muster".to_owned(), "default-scheduler".to_owned()],
+            scheduler: controllers::SchedulerConfig::default(),
             node_grace: Duration::from_secs(40),
             jobs: controllers::jobs::JobKind::ALL.into(),
             upkeep: true,

@@ -92,9 +92,7 @@ async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
     let handle = controllers::start(
         client.clone(),
         controllers::Config {
-            scheduler_names: resources::names::SCHEDULER_NAMES
-                .map(str::to_owned)
-                .to_vec(),
+            scheduler: controllers::SchedulerConfig::default(),
             node_grace: Duration::from_secs(300),
             jobs: controllers::jobs::JobKind::ALL.into(),
             upkeep: true,

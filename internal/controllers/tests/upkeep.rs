@@ -47,7 +47,7 @@ impl Cluster {
         controllers::upkeep::spawn(&Context {
             client: client.clone(),
             config: Arc::new(Config {
-                scheduler_names: Vec::new(),
+                scheduler: controllers::SchedulerConfig::default(),
                 node_grace,
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 upkeep: true,

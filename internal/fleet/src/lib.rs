@@ -7,6 +7,7 @@ mod book;
 pub mod ca;
 mod enrolment;
 mod error;
+mod health;
 mod hosts;
 mod index;
 mod logs;

@@ -125,7 +125,7 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
 /// Nodes and their leases, as written by the fleet.
 #[derive(Clone)]
 pub struct Nodes {
-    nodes: Api<Node>,
+    pub(crate) nodes: Api<Node>,
     leases: Api<Lease>,
 }
 

@@ -24,6 +24,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::Fleet;
 use crate::book::{Book, Tell};
+use crate::health;
 use crate::hosts;
 use crate::index::node_of;
 use crate::logs::LogSinks;
@@ -67,6 +68,8 @@ pub struct Session {
     book: Mutex<Book>,
     heard: Mutex<Instant>,
     inventory: Mutex<NodeInventory>,
+    /// What the agent last said of its health; written by a task of its own, the latest only.
+    health: watch::Sender<Option<health::Health>>,
     description: Description,
 }
 
@@ -193,6 +196,7 @@ async fn begin(
         book: Mutex::new(book),
         heard: Mutex::new(Instant::now()),
         inventory: Mutex::new(inventory),
+        health: watch::Sender::new(None),
         description,
     });
     if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
@@ -222,6 +226,7 @@ async fn begin(
                 }
                 drive(&fleet, &session).await;
             } => "the agent is gone".to_owned(),
+            () = health::write(&fleet, &session.node, session.health.subscribe()) => "the health writer ended".to_owned(),
             () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
             () = reports.clone().run() => "the reports ended".to_owned(),
             _ = ended.wait_for(|ended| *ended) => "it was replaced or the server ends".to_owned(),
@@ -312,6 +317,7 @@ async fn read(
                     "an inventory is dropped"
                 ),
             },
+            Some(Body::Health(said)) => health::hear(&session.node, &said, &session.health),
             Some(Body::LogOpened(opened)) => session.logs.opened(opened.stream_id),
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
             Some(Body::LogEnd(end)) => session.logs.ended(end),

@@ -21,6 +21,11 @@
 //! nvlinks = 18                 # links a card; 0 if absent
 //! nvswitch = true              # links lead to a switch that joins all; false if absent
 //! healthy = true               # true if absent
+//! utilisation = 97             # what each is doing: percent; all of these optional
+//! memory_used_mib = 40000
+//! celsius = 71
+//! watts = 612
+//! watts_limit = 700
 //! ```
 //!
 //! Owns the format. Ids are made of the host name and the place, so that they are the same
@@ -32,7 +37,7 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::error::HardwareError;
-use crate::inventory::{Gpu, Inventory, Link, LinkKind, NumaNode, Origin};
+use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin};
 use crate::system::cpu_list;
 
 /// GPUs a described machine may have.
@@ -96,6 +101,11 @@ struct GpuTable {
     nvswitch: bool,
     #[serde(default = "yes")]
     healthy: bool,
+    utilisation: Option<u32>,
+    memory_used_mib: Option<u64>,
+    celsius: Option<u32>,
+    watts: Option<u32>,
+    watts_limit: Option<u32>,
 }
 
 fn one() -> usize {
@@ -194,6 +204,14 @@ impl Description {
                     "numa",
                     format!("{node} is not one of the [[numa]] nodes"),
                 ));
+            }
+            if let Some(percent) = gpu.utilisation.filter(|percent| *percent > 100) {
+                let detail = format!("{percent} is not usable; give percent, 0 to 100");
+                return Err(bad("utilisation", detail));
+            }
+            if let Some(used) = gpu.memory_used_mib.filter(|used| *used > gpu.memory_mib) {
+                let detail = format!("{used} is more than the card's {} MiB", gpu.memory_mib);
+                return Err(bad("memory_used_mib", detail));
             }
             gpus.push(gpu);
         }
@@ -298,6 +316,13 @@ fn card(kind: &GpuTable, place: usize, hostname: &str, driver: &str) -> Gpu {
             String::new()
         } else {
             "described as unhealthy".into()
+        },
+        load: Load {
+            percent: kind.utilisation,
+            memory_mib: kind.memory_used_mib,
+            celsius: kind.celsius,
+            milliwatts: kind.watts.map(|watts| watts.saturating_mul(1000)),
+            milliwatts_limit: kind.watts_limit.map(|watts| watts.saturating_mul(1000)),
         },
         links: Vec::new(),
     }

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
-use nvml_wrapper::enum_wrappers::device::TopologyLevel;
+use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TopologyLevel};
 use nvml_wrapper::error::NvmlError;
 
-use crate::inventory::{Gpu, Inventory, Link, LinkKind, Origin};
+use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, Origin};
 use crate::system::numa_of_pci;
 
 /// NVLinks a GPU has at most, in the library's own terms.
@@ -94,6 +94,7 @@ impl Driver {
                     }
                     lost.extend(known.map(|gpu| Gpu {
                         healthy: false,
+                        load: Load::default(),
                         problem,
                         ..gpu
                     }));
@@ -137,6 +138,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         index,
         minor: device.minor_number().ok(),
         model: device.name().unwrap_or_else(|_| "NVIDIA GPU".into()),
+        load: load(device, memory.as_ref().ok().map(|memory| memory.used >> 20)),
         memory_mib: memory.map_or(0, |memory| memory.total >> 20),
         compute_capability: capability
             .map_or_else(|_| String::new(), |c| format!("{}.{}", c.major, c.minor)),
@@ -147,6 +149,17 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         problem,
         links: Vec::new(),
     })
+}
+
+/// What a GPU is doing. A card may lack a sensor, and a driver a call.
+fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
+    Load {
+        percent: device.utilization_rates().ok().map(|rates| rates.gpu),
+        memory_mib,
+        celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+        milliwatts: device.power_usage().ok(),
+        milliwatts_limit: device.enforced_power_limit().ok(),
+    }
 }
 
 /// NVML writes eight digits of domain in capitals; sysfs four in small letters.

@@ -85,8 +85,25 @@ pub struct Gpu {
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.
     pub problem: String,
+    /// What it is doing; what the driver does not say is not known.
+    pub load: Load,
     /// Its links to the machine's other GPUs, best kind only.
     pub links: Vec<Link>,
+}
+
+/// What a GPU is doing now, in the driver's own units.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Load {
+    /// Percent of the last sampling period in which it computed.
+    pub percent: Option<u32>,
+    /// Memory in use, MiB.
+    pub memory_mib: Option<u64>,
+    /// Its temperature, degrees Celsius.
+    pub celsius: Option<u32>,
+    /// What it draws, thousandths of watts.
+    pub milliwatts: Option<u32>,
+    /// What it may draw, thousandths of watts.
+    pub milliwatts_limit: Option<u32>,
 }
 
 /// A GPU's path to another.

@@ -9,6 +9,7 @@ enum { SUCCESS = 0, INVALID = 2, NOT_SUPPORTED = 3, LOST = 15 };
 enum { SINGLE = 10, SYSTEM = 50, GPUS = 5, LINKS = 18 };
 
 struct pci { char legacy[16]; unsigned domain, bus, device, id, subsystem; char bus_id[32]; };
+struct rates { unsigned gpu, memory; };
 struct memory { unsigned version; unsigned long long total, reserved, free, used; };
 
 /* A handle is the index and one, so that none is null. */
@@ -47,6 +48,34 @@ int nvmlDeviceGetPciInfo_v3(void *device, struct pci *out) {
 
 int nvmlDeviceGetMemoryInfo_v2(void *device, struct memory *out) {
     out->total = (at(device) < 2 ? 81559ull : 23034ull) << 20;
+    out->used = (at(device) == 0 ? 40000ull : 0ull) << 20;
+    out->free = out->total - out->used;
+    out->reserved = 0;
+    return SUCCESS;
+}
+
+/* GPU 0 is at work; the last has no sensor for its power. */
+int nvmlDeviceGetUtilizationRates(void *device, struct rates *out) {
+    out->gpu = at(device) == 0 ? 97 : 0;
+    out->memory = 0;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetTemperature(void *device, int sensor, unsigned *out) {
+    if (sensor != 0) return INVALID;
+    *out = 40 + at(device);
+    return SUCCESS;
+}
+
+int nvmlDeviceGetPowerUsage(void *device, unsigned *out) {
+    if (at(device) == 4) return NOT_SUPPORTED;
+    *out = at(device) == 0 ? 612000 : 70000;
+    return SUCCESS;
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(void *device, unsigned *out) {
+    if (at(device) == 4) return NOT_SUPPORTED;
+    *out = 700000;
     return SUCCESS;
 }
 

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use hardware::gpus::Driver;
-use hardware::{Inventory, LinkKind, Origin};
+use hardware::{Inventory, LinkKind, Load, Origin};
 
 fn library(dir: &Path) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("testing/nvml.c");
@@ -55,6 +55,15 @@ fn gpus_are_read_with_their_links_and_a_lost_one_does_not_hide_the_others() {
             let link = from.links.iter().find(|link| link.to == to.id).unwrap();
             (link.kind, link.count)
         };
+        let at_work = Load {
+            percent: Some(97),
+            memory_mib: Some(40_000),
+            celsius: Some(40),
+            milliwatts: Some(612_000),
+            milliwatts_limit: Some(700_000),
+        };
+        assert_eq!(h100.load, at_work);
+        assert_eq!((last.load.percent, last.load.milliwatts), (Some(0), None));
         // One of the second card's links is down.
         assert_eq!(path(h100, other), (LinkKind::Nvs, 17));
         assert_eq!(path(h100, l4), (LinkKind::Sys, 0));

@@ -1,6 +1,7 @@
 //! What the handlers are given: identities, and hooks into the shells that the binary
 //! wires together.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,7 +13,10 @@ use futures::stream::BoxStream;
 use identity::Identity;
 use jiff::Timestamp;
 use resources::access::Caller;
-use resources::report::PlacementReport;
+use resources::record::Record;
+use resources::report::{PlacementReport, Preemptable};
+use resources::standing::QueueStanding;
+use resources::tidying::TidyingReport;
 
 use crate::Problem;
 use crate::board::Board;
@@ -70,6 +74,10 @@ pub struct JoinToken {
 
 type ClientFor = dyn Fn(&Caller) -> kube::Client + Send + Sync;
 type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
+type CouldEvict = dyn Fn(String, String) -> BoxFuture<'static, Vec<Preemptable>> + Send + Sync;
+type History = dyn Fn(&str, &str) -> Vec<Record> + Send + Sync;
+type Queues = dyn Fn() -> BoxFuture<'static, BTreeMap<String, QueueStanding>> + Send + Sync;
+type Defragmentation = dyn Fn() -> BoxFuture<'static, TidyingReport> + Send + Sync;
 type OpenLog = dyn Fn(LogQuery) -> BoxFuture<'static, Result<LogStream, LogProblem>> + Send + Sync;
 type IssueJoinToken =
     dyn Fn(Duration) -> BoxFuture<'static, Result<JoinToken, String>> + Send + Sync;
@@ -86,6 +94,14 @@ pub struct Hooks {
     pub client_for: Box<ClientFor>,
     /// The report of a gang (namespace, PodGroup or pod) that waits.
     pub explain: Box<Explain>,
+    /// Whose eviction would let a gang (namespace, PodGroup or pod) start that waits.
+    pub could_evict: Box<CouldEvict>,
+    /// What was decided on a gang (namespace, PodGroup or pod), the oldest first.
+    pub history: Box<History>,
+    /// How every queue stands, by name.
+    pub queues: Box<Queues>,
+    /// What defragmentation would do now; changes nothing.
+    pub defragmentation: Box<Defragmentation>,
     /// Opens a log, also of a pod that is gone.
     pub open_log: Box<OpenLog>,
     /// Issues a token with which an agent joins.

@@ -206,7 +206,8 @@ pub const SUSPECT: &str = "muster.io/suspect";
 pub const SPARE: &str = "muster.io/spare";
 /// A pod label: `true` says that the pod replaces one that was lost with its node.
 pub const REPLACES_LOST: &str = "muster.io/replaces-lost";
-/// A node annotation with what its GPUs are doing, and when that was seen: JSON, see `Load`.
+/// A node annotation with what its GPUs are doing, and when that was seen: JSON of
+/// [`crate::load::NodeLoad`].
 pub const LOAD: &str = "muster.io/load";
 /// A node label: what the node draws when nothing runs on it, in watts.
 pub const IDLE_WATTS: &str = "muster.io/idle-watts";

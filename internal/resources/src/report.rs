@@ -97,6 +97,49 @@ impl Estimate {
     }
 }
 
+/// A gang that a waiting one could evict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preemptable {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its PodGroup, or the pod's own name for a gang of one.
+    pub group: String,
+    /// How many of its members would have to go.
+    pub members: usize,
+    /// By which right, in a word: `Preempted`, `Reclaimed`.
+    pub why: String,
+}
+
+/// How many gangs are named in words.
+const NAMED_MAX: usize = 8;
+
+/// Whom a gang could evict, in words, as the CLI, the API and the UI show it; nothing for nobody.
+#[must_use]
+pub fn preemptable_words(victims: &[Preemptable]) -> String {
+    if victims.is_empty() {
+        return String::new();
+    }
+    let named = victims.iter().take(NAMED_MAX).map(|victim| {
+        let Preemptable {
+            namespace,
+            group,
+            members,
+            why,
+        } = victim;
+        let members = match members {
+            1 => "1 member".to_owned(),
+            many => format!("{many} members"),
+        };
+        format!("{members} of {namespace}/{group} ({why})")
+    });
+    let mut words = named.collect::<Vec<_>>().join(", ");
+    if victims.len() > NAMED_MAX {
+        let _ = write!(words, ", and {} more gangs", victims.len() - NAMED_MAX);
+    }
+    format!("it would start now if evicted: {words}")
+}
+
 /// Why one gang is not running, and what would change that.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]

@@ -32,7 +32,7 @@ pub const LOG_WINDOW_CHUNKS: u32 = 32;
 
 mod wrap {
     use crate::agent::v1::{
-        AgentMessage, Assign, CloseLog, EventNote, Heartbeat, Hello, Inventory, LogChunk,
+        AgentMessage, Assign, CloseLog, EventNote, Health, Heartbeat, Hello, Inventory, LogChunk,
         LogCredit, LogEnd, LogOpened, OpenLog, PodGone, PodStatus, ServerMessage, Stop,
         SyncComplete, Update, Welcome, agent_message, server_message,
     };
@@ -48,7 +48,7 @@ mod wrap {
     }
 
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
-        LogEnd, Inventory);
+        LogEnd, Inventory, Health);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
         CloseLog, LogCredit);
 

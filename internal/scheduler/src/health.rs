@@ -2,20 +2,11 @@
 //! and work that nobody told the scheduler of. Says how much less welcome that makes a node;
 //! never refuses one but a spare.
 
-use std::collections::BTreeMap;
-
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as k8s;
+use resources::load::NodeLoad;
 use resources::names::{IDLE_WATTS, LOAD, SPARE, SUSPECT};
-use serde::Deserialize;
 
-/// At this temperature a GPU slows down or soon will, in degrees Celsius. Operators alert on it.
-const HOT_CELSIUS: f64 = 85.0;
-/// Drawing this part of its power limit, a GPU has nothing to add.
-const FULL_POWER: f64 = 0.95;
-/// A GPU that computes this much, in percent, or holds this part of its memory, is in use.
-const BUSY_PERCENT: f64 = 20.0;
-const BUSY_MEMORY: f64 = 0.1;
 /// A node that is suspect is taken after all others, but before avoided taints.
 const SUSPICION: i64 = 700_000;
 /// One strained or secretly used GPU: half a point of preferred affinity.
@@ -24,41 +15,6 @@ const STRAINED_GPU: i64 = 5;
 const WATTS_A_POINT: i64 = 100;
 /// At most so many points for waking a node.
 const WAKING_MAX: i64 = 50;
-
-/// What a node's annotation `muster.io/load` says: when it was seen, and what each GPU did then.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-struct Report {
-    at: Timestamp,
-    #[serde(default)]
-    gpus: BTreeMap<String, Gpu>,
-}
-
-/// One GPU of a report; what is not given is not known.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-struct Gpu {
-    /// Percent of the time in which it computed.
-    utilisation: Option<f64>,
-    /// Part of its memory in use, from 0 to 1.
-    memory: Option<f64>,
-    celsius: Option<f64>,
-    watts: Option<f64>,
-    watts_limit: Option<f64>,
-}
-
-impl Gpu {
-    fn strained(&self) -> bool {
-        let hot = self.celsius.is_some_and(|celsius| celsius >= HOT_CELSIUS);
-        let drawn = self.watts.zip(self.watts_limit);
-        hot || drawn.is_some_and(|(watts, limit)| limit > 0.0 && watts >= FULL_POWER * limit)
-    }
-
-    fn busy(&self) -> bool {
-        self.utilisation
-            .is_some_and(|percent| percent >= BUSY_PERCENT)
-            || self.memory.is_some_and(|part| part >= BUSY_MEMORY)
-    }
-}
 
 /// GPUs of a node as last seen.
 #[derive(Clone, Debug, PartialEq)]
@@ -92,7 +48,7 @@ impl Health {
             waking: watts.map_or(0, |watts| (watts / WATTS_A_POINT).clamp(0, WAKING_MAX)),
             load: annotations
                 .and_then(|all| all.get(LOAD))
-                .and_then(|text| serde_json::from_str::<Report>(text).ok())
+                .and_then(|text| serde_json::from_str::<NodeLoad>(text).ok())
                 .map(|report| Load::of(&report)),
         }
     }
@@ -125,7 +81,7 @@ impl Health {
 }
 
 impl Load {
-    fn of(report: &Report) -> Load {
+    fn of(report: &NodeLoad) -> Load {
         let busy = report.gpus.iter().filter(|(_, gpu)| gpu.busy());
         Load {
             at: report.at,

@@ -33,6 +33,7 @@ mod report;
 mod resource;
 mod said;
 mod score;
+pub mod settings;
 mod share;
 mod state;
 mod table;

@@ -77,6 +77,26 @@ impl Reports {
                 .all(|(a, b)| Arc::ptr_eq(a, b))
     }
 
+    /// Those that are not the same in another plan's. Queues whose reports are shared are not
+    /// looked at.
+    #[must_use]
+    pub fn news(&self, before: &Reports) -> Vec<&PlacementReport> {
+        let shared_with =
+            |line: &Line, other: &Reports| other.lines.iter().any(|has| Arc::ptr_eq(has, line));
+        let gone = before.lines.iter().filter(|line| !shared_with(line, self));
+        let old: BTreeMap<_, _> = (gone.flat_map(|line| line.iter()))
+            .map(|report| ((&report.namespace, &report.group), report))
+            .collect();
+        let come = self.lines.iter().filter(|line| !shared_with(line, before));
+        come.flat_map(|line| line.iter())
+            .filter(|report| {
+                let before = old.get(&(&report.namespace, &report.group));
+                before.is_none_or(|before| !Arc::ptr_eq(before, report) && *before != *report)
+            })
+            .map(|report| &**report)
+            .collect()
+    }
+
     /// How many gangs wait.
     #[must_use]
     pub fn len(&self) -> usize {

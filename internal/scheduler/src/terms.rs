@@ -7,6 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names::{
     CHECKPOINT, MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER, VOLCANO_PREEMPTABLE, WALLTIME,
 };
+use resources::span::seconds;
 
 /// What is said; none where nothing is, or nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,53 +64,6 @@ impl Terms {
             checkpoint: self.checkpoint.or(other.checkpoint),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
-        }
-    }
-}
-
-/// Reads a length of time: seconds, or numbers with d, h, m, s after them, like `1h30m`.
-pub(crate) fn seconds(word: &str) -> Option<i64> {
-    if let Ok(seconds) = word.parse::<i64>() {
-        return (seconds >= 0).then_some(seconds);
-    }
-    let mut total = 0i64;
-    let mut number = String::new();
-    for letter in word.chars() {
-        let unit = match letter {
-            '0'..='9' => {
-                number.push(letter);
-                continue;
-            }
-            'd' => 86_400,
-            'h' => 3_600,
-            'm' => 60,
-            's' => 1,
-            _ => return None,
-        };
-        let count: i64 = std::mem::take(&mut number).parse().ok()?;
-        total = total.checked_add(count.checked_mul(unit)?)?;
-    }
-    number.is_empty().then_some(total)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lengths_of_time_are_seconds_or_numbers_with_units() {
-        let table = [
-            ("90", Some(90)),
-            ("1h30m", Some(5400)),
-            ("2d", Some(172_800)),
-            ("10s", Some(10)),
-            ("-5", None),
-            ("h", None),
-            ("1h30", None),
-            ("1w", None),
-        ];
-        for (word, want) in table {
-            assert_eq!(seconds(word), want, "{word}");
         }
     }
 }

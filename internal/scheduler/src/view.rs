@@ -70,8 +70,20 @@ pub struct QueueView {
     pub entitled: Amounts,
     /// What it deserves: its quota, where one is said.
     pub deserved: Amounts,
+    /// What is reserved for it, where that is said.
+    pub guaranteed: Amounts,
     /// The most it may hold, where that is said.
     pub ceiling: Amounts,
+    /// The most that one user may hold in it, where that is said.
+    pub user_limit: Amounts,
+    /// The most that one team may hold in it, where that is said.
+    pub team_limit: Amounts,
+    /// What users hold: in it and below where it limits them, else by its own gangs.
+    pub users: BTreeMap<String, Amounts>,
+    /// What teams hold, likewise.
+    pub teams: BTreeMap<String, Amounts>,
+    /// Its weight among its siblings, in thousandths.
+    pub weight: i64,
     /// What is kept free for it and not used.
     pub kept: Amounts,
     /// The largest part of the cluster that it holds.

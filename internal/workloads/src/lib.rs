@@ -7,5 +7,6 @@ pub mod job;
 mod ownership;
 mod pod_facts;
 pub mod pytorch;
+mod terms;
 
 pub use action::{Action, EventNote, NoteKind, Outcome};

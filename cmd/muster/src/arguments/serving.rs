@@ -10,7 +10,33 @@ use super::name_and_value;
 /// Where the server listens when nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
 
+/// What help says of the scheduler's configuration; everything in it is the default.
+const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads the same):
+  apiVersion: muster.io/v1alpha1
+  kind: SchedulerConfig
+  spec:                          # all of it may be left out; these are the defaults
+    actions: [allocate, reclaim, preempt, backfill]   # also consolidate and defragment, which move work
+    topology: [topology.kubernetes.io/zone, muster.io/spine, muster.io/leaf, muster.io/rack,
+      muster.io/nvlink-domain]   # node labels that name network domains, widest first
+    placement: fragmentation     # or pack, or spread: which nodes are taken first
+    gpus: pack                   # or spread: of a node's GPUs for pods that share one
+    reserveAfter: 24h            # a gang that waited so long gets room reserved for it
+    reserveFor: size             # or age, share, response: whom first of several such gangs
+    weighLosses: true            # evictions must save more waiting than they lose work
+    breakBudgets: false          # true: evictions may break PodDisruptionBudgets as a last resort
+    staleAfter: 60s              # how long a gang below its minimum is left running
+    loadAge: 120s                # older reports of GPUs' load are not gone by
+    schedulerNames: [muster, default-scheduler, volcano, \"\"]   # --engine kubernetes: [muster]
+    defragmentation: {movesAnHour: 8, gpusInterruptedEach: 2}
+    usage:                       # none; as in {halfLife: 7d, strength: 1}: past use counts against a queue
+    expected: []                 # pods to come, placed for; else such as those there are
+      # - {count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}, annotations: {}, nodeSelector: {}}
+
+  packaging/examples/scheduler.yaml is one to start from. What is wrong is said at the start, with
+  its field and what would be right.";
+
 #[derive(Args, Debug)]
+#[command(after_long_help = SCHEDULER)]
 pub struct Up {
     #[command(flatten)]
     pub server: ServerOptions,
@@ -19,6 +45,7 @@ pub struct Up {
 }
 
 #[derive(Args, Debug)]
+#[command(after_long_help = SCHEDULER)]
 pub struct Server {
     /// Where resources are kept and who runs pods
     #[arg(long, value_enum, default_value_t = Engine::Embedded)]
@@ -101,6 +128,9 @@ pub struct ServerOptions {
     /// Seconds a node may be silent before its pods are declared lost
     #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
     pub node_grace: u64,
+    /// How the scheduler is set up: a SchedulerConfig in YAML, see below [default: as below]
+    #[arg(long, env = "MUSTER_SCHEDULER_CONFIG", value_name = "FILE")]
+    pub scheduler_config: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

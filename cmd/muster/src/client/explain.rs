@@ -2,12 +2,13 @@
 
 use anyhow::Result;
 use kube::api::DynamicObject;
+use resources::names::GROUP_NAME;
 use resources::registry::Kind;
 use serde_json::{Value, json};
 
 use super::output::{self, Paint};
 use super::show::escape;
-use super::{Answer, Connection, failure, kinds};
+use super::{Answer, Connection, failure, history, kinds};
 use crate::arguments::Subject;
 
 /// Explains one job, gang or pod.
@@ -15,6 +16,9 @@ pub async fn explain(connection: &Connection, subject: Subject) -> Result<Answer
     let mut among = kinds::job_kinds();
     for word in ["pods", "podgroups"] {
         among.push(kinds::kind(word)?);
+    }
+    if subject.history {
+        return history::history(connection, &subject, &among).await;
     }
     let Some((kind, object)) = kinds::find(connection, &subject.name, &among).await? else {
         return Err(failure::not_found(format!(
@@ -24,7 +28,7 @@ pub async fn explain(connection: &Connection, subject: Subject) -> Result<Answer
     };
     let answer = match waits_with(connection, kind, &object).await? {
         Some((kind, name)) => ask(connection, kind, &name).await?,
-        None => alone(&object),
+        None => by_itself(connection, &object).await?,
     };
     if subject.output == Some(crate::arguments::Output::Name) {
         output::put_line(&output::name_of(&object, kind))?;
@@ -50,7 +54,7 @@ async fn ask(connection: &Connection, kind: &Kind, name: &str) -> Result<Value> 
 
 /// The job that an object waits with: itself, or the one that made it. A pod or gang that
 /// has started, and one that no job made, stand for themselves.
-async fn waits_with(
+pub async fn waits_with(
     connection: &Connection,
     kind: &'static Kind,
     object: &DynamicObject,
@@ -74,6 +78,28 @@ async fn waits_with(
         }
     }
     Ok(None)
+}
+
+/// What the scheduler says of a gang or pod that no job made, where it waits; what its own status
+/// says otherwise.
+async fn by_itself(connection: &Connection, object: &DynamicObject) -> Result<Value> {
+    let (state, _) = kinds::state(object);
+    if matches!(state.as_str(), "Pending" | "Inqueue") {
+        let annotations = object.metadata.annotations.as_ref();
+        let named = annotations.and_then(|all| all.get(GROUP_NAME));
+        let own = object.metadata.name.as_ref();
+        let gang = named.filter(|name| !name.is_empty()).or(own);
+        let path = format!(
+            "/api/v1/gangs/{}/{}/explain",
+            connection.namespace,
+            escape(gang.map_or("", String::as_str))
+        );
+        let answer = connection.ask(&path).await?;
+        if answer["report"].is_object() {
+            return Ok(answer);
+        }
+    }
+    Ok(alone(object))
 }
 
 /// What a pod's or a gang's own status says.
@@ -125,13 +151,15 @@ fn words(name: &str, answer: &Value) -> String {
     let mut line = |label: &str, value: String| {
         out.push_str(&format!(
             "  {} {value}\n",
-            paint.dim(&format!("{label:<10}"))
+            paint.dim(&format!("{label:<11}"))
         ));
     };
     for (label, field) in [
         ("binds", "binding"),
         ("would fit", "would_fit"),
         ("may start", "may_start"),
+        ("evictions", "evictions"),
+        ("could evict", "could_evict"),
         ("image", "image"),
     ] {
         if !text(field).is_empty() {
@@ -174,6 +202,8 @@ mod tests {
         let answer = serde_json::json!({
             "state": "Created", "sentence": "no room.", "binding": "GPUs", "would_fit": "4 more",
             "may_start": "about noon",
+            "evictions": "nothing is evicted for it: not worth it",
+            "could_evict": "it would start now if evicted: 2 members of ns/a (Preempted)",
             "report": {"queue": "q", "ahead": 2,
                 "perReason": [{"reason": "Insufficient nvidia.com/gpu", "nodes": 3}],
                 "tasks": [{"name": "worker", "wanted": 5, "placeable": 3}]},
@@ -186,7 +216,9 @@ mod tests {
             "3 node(s): Insufficient nvidia.com/gpu",
             "worker: 3 of 5 would find room",
             "2 ahead in queue q",
-            "about noon",
+            "may start   about noon",
+            "evictions   nothing is evicted for it: not worth it",
+            "could evict it would start now if evicted: 2 members of ns/a (Preempted)",
         ] {
             assert!(text.contains(expected), "{expected:?} in\n{text}");
         }

@@ -4,11 +4,13 @@ mod apply;
 mod backup;
 mod connection;
 mod crds;
+mod defragmentation;
 mod describe;
 mod exit;
 mod explain;
 mod failure;
 mod follow;
+mod history;
 mod jobs;
 mod kinds;
 mod kubeconfig;
@@ -17,6 +19,7 @@ mod manifests;
 mod nodes;
 mod output;
 mod platform;
+mod queue;
 mod queues;
 mod ranks;
 mod remove;
@@ -78,7 +81,11 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         Command::Run(arguments) => run::run(connection, arguments).await,
         Command::Top(listing) => nodes::top(connection, listing).await,
         Command::Nodes(listing) => nodes::nodes(connection, listing).await,
-        Command::Queue(listing) => queues::queues(connection, listing).await,
+        Command::Queue(queue) => match queue.name {
+            Some(name) => queue::queue(connection, &name, queue.output).await,
+            None => queues::queues(connection, queue.output).await,
+        },
+        Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,

@@ -9,7 +9,8 @@ use kube::Api;
 use kube::api::ListParams;
 use resources::amounts::{Amounts, pod_requests};
 use resources::devices::{NodeInventory, inventory};
-use resources::names::NVIDIA_GPU;
+use resources::load::NodeLoad;
+use resources::names::{LOAD, NVIDIA_GPU, SUSPECT};
 use serde_json::{Value, json};
 
 use super::output::{self, Table};
@@ -65,6 +66,8 @@ pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> 
             "KERNEL",
             "RUNTIME",
             "DEVICES FROM",
+            "LOAD",
+            "SUSPECT",
         ]);
     }
     let mut table = Table::new(headings);
@@ -106,6 +109,8 @@ fn node_line(row: &Used, wide: bool) -> Vec<String> {
         cells.push(text(|info| &info.kernel_version));
         cells.push(text(|info| &info.container_runtime_version));
         cells.push(inventory.map_or(String::new(), |inventory| inventory.source));
+        cells.push(load(node).unwrap_or_else(|| "-".to_string()));
+        cells.push(suspicion(node).unwrap_or_else(|| "-".to_string()));
     }
     cells
 }
@@ -202,10 +207,37 @@ fn status(node: &Node) -> String {
         _ => "Unknown",
     };
     let closed = node.spec.as_ref().and_then(|spec| spec.unschedulable);
-    match closed {
-        Some(true) => format!("{word},SchedulingDisabled"),
-        _ => word.to_string(),
+    let mut words = vec![word];
+    if suspicion(node).is_some() {
+        words.push("Suspect");
     }
+    if closed == Some(true) {
+        words.push("SchedulingDisabled");
+    }
+    words.join(",")
+}
+
+/// What is wrong with a node that does not stop it.
+fn suspicion(node: &Node) -> Option<String> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let mut suspected = conditions.iter().filter(|c| c.type_ == SUSPECT);
+    let found = suspected.find(|c| c.status == "True")?;
+    Some(found.message.clone().unwrap_or_default())
+}
+
+/// What a node's GPUs were doing when that was last seen: how many were at work, and the hottest.
+fn load(node: &Node) -> Option<String> {
+    let annotation = node.metadata.annotations.as_ref()?.get(LOAD)?;
+    let load: NodeLoad = serde_json::from_str(annotation).ok()?;
+    let busy = load.gpus.values().filter(|gpu| gpu.busy()).count();
+    let hottest = load.gpus.values().filter_map(|gpu| gpu.celsius);
+    let hottest = hottest.fold(f64::NEG_INFINITY, f64::max);
+    let heat = if hottest.is_finite() {
+        format!(", up to {hottest:.0} °C")
+    } else {
+        String::new()
+    };
+    Some(format!("{busy} of {} GPUs at work{heat}", load.gpus.len()))
 }
 
 /// Thousandths of a CPU in CPUs.
@@ -244,9 +276,12 @@ mod tests {
     fn row(used: Option<Amounts>) -> Used {
         let node = serde_json::from_value(json!({
             "metadata": {"name": "n", "annotations": {"muster.io/inventory": json!({"gpus": [
-                {"model": "H100", "healthy": true}, {"model": "H100", "healthy": false}]}).to_string()}},
+                {"model": "H100", "healthy": true}, {"model": "H100", "healthy": false}]}).to_string(),
+                "muster.io/load": json!({"at": "2026-01-01T00:00:00Z", "gpus": {
+                    "a": {"utilisation": 97, "celsius": 71}, "b": {"celsius": 40}}}).to_string()}},
             "spec": {"unschedulable": true},
-            "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+            "status": {"conditions": [{"type": "Ready", "status": "True"},
+                {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is not well"}]},
         }))
         .unwrap();
         let mut room = Amounts::default();
@@ -258,8 +293,12 @@ mod tests {
     fn a_node_shows_its_gpus_their_model_and_their_health() {
         let mut used = Amounts::default();
         used.set(NVIDIA_GPU, 1);
-        let cells = node_line(&row(Some(used)), false);
-        assert_eq!(cells[1], "Ready,SchedulingDisabled");
+        let cells = node_line(&row(Some(used)), true);
+        assert_eq!(cells[1], "Ready,Suspect,SchedulingDisabled");
+        assert_eq!(
+            cells[cells.len() - 2..],
+            ["1 of 2 GPUs at work, up to 71 °C", "GPU 1 is not well"]
+        );
         assert_eq!(cells[2], "1 of 2 (1 unhealthy)");
         assert_eq!(cells[3], "2x H100");
     }

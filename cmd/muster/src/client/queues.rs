@@ -13,12 +13,12 @@ use resources::names::NVIDIA_GPU;
 use super::nodes::{cores, gib};
 use super::output::{self, Table};
 use super::{Answer, Connection, show};
-use crate::arguments::{Listing, Output};
+use crate::arguments::Output;
 
 /// Lists queues: weight and share among siblings, state, and what is allocated of what
 /// each may have.
-pub async fn queues(connection: &Connection, listing: Listing) -> Result<Answer> {
-    let wide = match listing.output {
+pub async fn queues(connection: &Connection, form: Option<Output>) -> Result<Answer> {
+    let wide = match form {
         None => false,
         Some(Output::Wide) => true,
         Some(form) => return show::list_of(connection, "queues", form).await,

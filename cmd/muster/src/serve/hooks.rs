@@ -71,11 +71,26 @@ pub fn hooks(
 ) -> Hooks {
     let api = api.clone();
     let (logs, tokens) = (fleet.clone(), fleet.clone());
-    let (reports, preview) = (controllers.board.clone(), controllers.board.clone());
+    let board = || controllers.board.clone();
+    let (reports, preview, history) = (board(), board(), board());
+    let (could_evict, queues, defragmentation) = (board(), board(), board());
     let store = store.clone();
     Hooks {
         client_for: Box::new(move |caller| api.client(caller.clone())),
         explain: Box::new(move |namespace, group| reports.get(namespace, group)),
+        could_evict: Box::new(move |namespace, group| {
+            let board = could_evict.clone();
+            Box::pin(async move { board.could_evict(&namespace, &group).await })
+        }),
+        history: Box::new(move |namespace, group| history.history(namespace, group)),
+        queues: Box::new(move || {
+            let board = queues.clone();
+            Box::pin(async move { board.standings().await })
+        }),
+        defragmentation: Box::new(move || {
+            let board = defragmentation.clone();
+            Box::pin(async move { board.defragmentation().await })
+        }),
         preview: Box::new(move |object| {
             let board = preview.clone();
             Box::pin(async move { controllers::preview::preview(&board, &object).await })

@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::health::{self, Standing, State};
-use super::host;
+use super::{host, scheduler};
 use crate::arguments::{ControlledKind, Global, KubernetesOptions, ServerOptions};
 
 /// The Lease that servers of one cluster contend for.
@@ -35,6 +35,8 @@ pub async fn run(
     options: &KubernetesOptions,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
+    // What is wrong in a file is said before anything is asked for.
+    let config = config(server, options)?;
     let (client, address) = client(global).await?;
     let socket = TcpListener::bind(server.listen).await.with_context(|| {
         format!(
@@ -42,7 +44,6 @@ pub async fn run(
             server.listen
         )
     })?;
-    let config = config(server, options);
     let identity = identity();
     for kind in CONTROLLABLE {
         let word = kind.as_str();
@@ -132,10 +133,17 @@ async fn until_kinds_are_there(client: &Client, config: &controllers::Config, st
     }
 }
 
-fn config(server: &ServerOptions, options: &KubernetesOptions) -> controllers::Config {
-    let mut scheduler_names = options.scheduler_names.clone();
-    if scheduler_names.is_empty() {
-        scheduler_names.push(names::SCHEDULER.to_owned());
+fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<controllers::Config> {
+    // A cluster's own scheduler answers to the usual name.
+    let defaults = controllers::SchedulerConfig {
+        scheduler_names: vec![names::SCHEDULER.to_owned()],
+        ..controllers::SchedulerConfig::default()
+    };
+    let mut scheduler = scheduler::config(server, defaults)?;
+    if !options.scheduler_names.is_empty() {
+        scheduler
+            .scheduler_names
+            .clone_from(&options.scheduler_names);
     }
     let jobs: BTreeSet<JobKind> = if options.kinds.is_empty() {
         CONTROLLABLE.into()
@@ -146,14 +154,14 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> controllers::C
         });
         chosen.collect()
     };
-    controllers::Config {
-        scheduler_names,
+    Ok(controllers::Config {
+        scheduler,
         jobs,
         upkeep: false,
         node_grace: Duration::from_secs(server.node_grace),
         // Every pod has a network of its own.
         rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
-    }
+    })
 }
 
 /// A client, and the cluster's address for words to people.
@@ -198,14 +206,15 @@ mod tests {
             advertise: Vec::new(),
             first_password_file: None,
             node_grace: 40,
+            scheduler_config: None,
         };
         let options = KubernetesOptions {
             kinds: kinds.to_vec(),
             ..KubernetesOptions::default()
         };
-        let config = config(&server, &options);
+        let config = config(&server, &options).unwrap();
         assert!(!config.upkeep, "a cluster has its own controllers");
-        assert_eq!(config.scheduler_names, ["muster"]);
+        assert_eq!(config.scheduler.scheduler_names, ["muster"]);
         config.jobs
     }
 

@@ -79,6 +79,7 @@ fn common(
         host_images: options.host_images,
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
+        look: agent::LOOK,
         shim_command: vec![shim.into(), "shim".into()],
     })
 }

@@ -11,6 +11,7 @@ mod layout;
 mod listener;
 mod machine;
 mod ready;
+mod scheduler;
 mod server;
 mod signals;
 

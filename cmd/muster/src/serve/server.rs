@@ -16,12 +16,8 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::layout::{Layout, write_private};
-use super::{admin, hooks, host, listener};
+use super::{admin, hooks, host, listener, scheduler};
 use crate::arguments::ServerOptions;
-
-/// The `schedulerName` values that are answered to: our own, Kubernetes' default, and the
-/// one that manifests written for Volcano carry.
-const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
 
 /// Ports for rendezvous where pods share their node's network: below Linux's ephemeral
 /// range, which begins at 32768.
@@ -48,6 +44,8 @@ impl Server {
         options: &ServerOptions,
         stop: watch::Receiver<bool>,
     ) -> Result<Server> {
+        // What is wrong in a file is said before anything is touched.
+        let scheduler = scheduler::config(options, controllers::SchedulerConfig::default())?;
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
             format!(
                 "--listen: {} can't be listened on; is another server there? choose another port",
@@ -85,7 +83,7 @@ impl Server {
         let controllers = controllers::start(
             client("controllers"),
             controllers::Config {
-                scheduler_names: SCHEDULER_NAMES.map(str::to_string).to_vec(),
+                scheduler,
                 node_grace: Duration::from_secs(options.node_grace),
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 upkeep: true,

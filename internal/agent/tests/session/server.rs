@@ -22,6 +22,9 @@ use tonic::transport::{Certificate, Identity, Server as TonicServer, ServerTlsCo
 
 use crate::stand_in::StandIn;
 
+/// Looked at often, so that nobody waits for it.
+const LOOK: Duration = Duration::from_millis(50);
+
 /// How long anything may take before a test gives up; nothing is measured by it.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -111,6 +114,7 @@ impl Server {
             host_images: false,
             cri_socket: None,
             labels: [("zone".to_owned(), "test".to_owned())].into(),
+            look: LOOK,
             shim_command: Vec::new(),
         }
     }

@@ -291,3 +291,50 @@ async fn a_pod_with_an_image_says_why_it_waits_on_a_node_without_a_container_run
     server.gone("p").await;
     agent.end().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_gpus_do_and_what_is_wrong_comes_to_the_node_and_goes_again() {
+    let server = Server::start().await;
+    let described = |healthy: bool, percent: u32| {
+        format!(
+            "[[gpu]]\nmodel = \"NVIDIA L4\"\nmemory_mib = 20000\nmemory_used_mib = 5000\nutilisation = {percent}\ncelsius = 70\nhealthy = {healthy}\n"
+        )
+    };
+    let machine = server.data("n1").with_extension("toml");
+    std::fs::create_dir_all(machine.parent().unwrap()).unwrap();
+    std::fs::write(&machine, described(true, 90)).unwrap();
+    let mut config = server.config("n1", Some(server.token().await));
+    config.machine_description = Some(machine.clone());
+    let agent = server.agent_with(config, &StandIn::new());
+    let nodes: Api<Node> = Api::all(server.client.clone());
+    let seen = async || {
+        let node = serde_json::to_value(nodes.get_opt("n1").await.unwrap()?).unwrap();
+        let load = node["metadata"]["annotations"]["muster.io/load"].as_str()?;
+        let load: resources::load::NodeLoad = serde_json::from_str(load).unwrap();
+        let conditions = node["status"]["conditions"].as_array()?.clone();
+        let suspect = conditions
+            .into_iter()
+            .find(|c| c["type"] == "muster.io/suspect");
+        Some((load, suspect))
+    };
+    let (load, suspect) = until("its load", seen).await;
+    let gpu = load.gpus.values().next().unwrap();
+    assert_eq!((gpu.utilisation, gpu.memory), (Some(90.0), Some(0.25)));
+    assert_eq!((gpu.celsius, gpu.watts), (Some(70.0), None));
+    assert_eq!(suspect, None);
+    let suspected = async |status: &str| {
+        until("the suspicion", async || {
+            let (load, suspect) = seen().await?;
+            suspect.filter(|s| s["status"] == status).map(|s| (load, s))
+        })
+        .await
+    };
+    std::fs::write(&machine, described(false, 10)).unwrap();
+    let (load, suspect) = suspected("True").await;
+    assert_eq!(load.gpus.values().next().unwrap().utilisation, Some(10.0));
+    let message = suspect["message"].as_str().unwrap();
+    assert!(message.contains("GPU 0 is not well"), "{message}");
+    std::fs::write(&machine, described(true, 10)).unwrap();
+    suspected("False").await;
+    agent.end().await.unwrap();
+}

@@ -59,7 +59,7 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
             let config = ctx.config.clone();
             let make = move || {
                 let ports = ports::Book::new(config.rendezvous_ports.clone());
-                pytorch::PyTorch::new(ports, config.scheduler_names.first().cloned())
+                pytorch::PyTorch::new(ports, config.scheduler.scheduler_names.first().cloned())
             };
             tokio::spawn(kept_running(ctx.clone(), make))
         }

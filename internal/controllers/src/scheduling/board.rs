@@ -1,32 +1,55 @@
-//! What others may ask the scheduler: why a gang waits, and where pods would go. Holds the
-//! latest reports; decides nothing.
+//! What others may ask the scheduler: why a gang waits and whom it could evict, what was decided
+//! on it before, where pods would go, how queues stand, what defragmentation would do. Holds the
+//! latest reports and the history; decides nothing.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::{Mutex, RwLock};
 use resources::kinds::PodGroup;
-use resources::report::PlacementReport;
-use scheduler::{Reports, Trial};
+use resources::record::Record;
+use resources::report::{PlacementReport, Preemptable};
+use resources::standing::QueueStanding;
+use resources::tidying::{TidyingMove, TidyingReport};
+use scheduler::{GroupRef, Plan, Reports, Strategy, Trial};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use super::brain::Brain;
+use super::history::History;
+use super::standing;
 use super::tally::{Counts, Tally};
+
+/// How long an answer on whom a gang could evict is good, and how many are kept.
+const ASKED_GOOD: Duration = Duration::from_secs(5);
+const ASKED_MAX: usize = 1024;
+
+/// When something was asked, and the answer.
+type Asked = (Instant, Vec<Preemptable>);
 
 /// The latest report on each waiting gang, and a way to ask what-ifs.
 pub struct ReportBoard {
     reports: RwLock<Reports>,
+    history: Mutex<History>,
+    /// Whom gangs could evict, as was lately asked.
+    asked: Mutex<BTreeMap<(String, String), Asked>>,
+    config: scheduler::Config,
     brain: Arc<Mutex<Brain>>,
     tally: Tally,
     version: watch::Sender<u64>,
 }
 
 impl ReportBoard {
-    pub(super) fn new(scheduler_names: &[String]) -> ReportBoard {
+    pub(super) fn new(config: &scheduler::Config) -> ReportBoard {
         ReportBoard {
             reports: RwLock::new(Reports::default()),
-            brain: Arc::new(Mutex::new(Brain::new(scheduler_names))),
+            history: Mutex::default(),
+            asked: Mutex::default(),
+            config: config.clone(),
+            brain: Arc::new(Mutex::new(Brain::new(config))),
             tally: Tally::default(),
             version: watch::Sender::new(0),
         }
@@ -84,22 +107,98 @@ impl ReportBoard {
     /// Where pods would go if they were there now, and why not. Those that name `group` are
     /// placed as that gang, each other one by itself. Changes nothing.
     pub async fn would_place(&self, group: Option<PodGroup>, pods: Vec<Pod>) -> Trial {
+        self.ask(move |brain| brain.would_place(group.as_ref(), &pods, Timestamp::now()))
+            .await
+    }
+
+    /// What was decided on a gang since the server started, the oldest first; by its PodGroup's
+    /// name, or the pod's for a pod without one. Bounded: see the history's own bounds.
+    #[must_use]
+    pub fn history(&self, namespace: &str, group: &str) -> Vec<Record> {
+        self.history.lock().of(namespace, group)
+    }
+
+    /// Whose eviction would let a waiting gang start now. Changes nothing. An answer is good for
+    /// [`ASKED_GOOD`]: pages ask whenever anything changed.
+    pub async fn could_evict(&self, namespace: &str, group: &str) -> Vec<Preemptable> {
+        let key = (namespace.to_owned(), group.to_owned());
+        let now = Instant::now();
+        if let Some((at, victims)) = self.asked.lock().get(&key)
+            && now.duration_since(*at) < ASKED_GOOD
+        {
+            return victims.clone();
+        }
+        let (namespace, group) = key.clone();
+        let ask = self.ask(move |brain| brain.could_evict(&namespace, &group, Timestamp::now()));
+        let victims = ask.await;
+        let mut asked = self.asked.lock();
+        asked.retain(|_, (at, _)| now.duration_since(*at) < ASKED_GOOD);
+        if asked.len() < ASKED_MAX {
+            asked.insert(key, (now, victims.clone()));
+        }
+        victims
+    }
+
+    /// How every queue stands.
+    pub async fn standings(&self) -> BTreeMap<String, QueueStanding> {
+        let views = self.ask(|brain| brain.queues()).await;
+        standing::standings(&views)
+    }
+
+    /// What defragmentation would do now. Changes nothing.
+    pub async fn defragmentation(&self) -> TidyingReport {
+        let proposal = self
+            .ask(|brain| brain.defragmentation(Timestamp::now()))
+            .await;
+        let config = &self.config;
+        let moves = proposal.moves.into_iter().map(|step| TidyingMove {
+            namespace: step.pod.namespace,
+            pod: step.pod.name,
+            group: step.group.name,
+            from: step.from,
+            to: step.to,
+        });
+        TidyingReport {
+            enabled: config.actions.defragment && config.placement != Strategy::Spread,
+            moves_an_hour: config.tidying.moves_an_hour,
+            moves: moves.collect(),
+            nodes: proposal.nodes,
+            whole_before: proposal.whole_before,
+            whole_after: proposal.whole_after,
+            gpus_gained: proposal.gpus_gained,
+            gpu_hours_lost: proposal.gpu_hours_lost,
+        }
+    }
+
+    /// Asks off the runtime's threads: an answer may take a while.
+    async fn ask<T: Default + Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Brain) -> T + Send + 'static,
+    ) -> T {
         let brain = self.brain.clone();
-        let ask = move || {
-            brain
-                .lock()
-                .would_place(group.as_ref(), &pods, Timestamp::now())
-        };
+        let answer = tokio::task::spawn_blocking(move || question(&mut brain.lock()));
         // Only a panic in the scheduler ends it early: then there is nothing to say.
-        tokio::task::spawn_blocking(ask).await.unwrap_or_default()
+        answer.await.unwrap_or_default()
+    }
+
+    /// Takes in what a plan decided to do.
+    pub(super) fn decided(&self, plan: &Plan, now: Timestamp) {
+        self.history.lock().decide(plan, now);
+    }
+
+    /// Takes in that the API refused what was decided.
+    pub(super) fn refused(&self, group: &GroupRef, pod: &str, node: &str, what: &str) {
+        let mut history = self.history.lock();
+        history.refuse(group, pod, node, what, Timestamp::now());
     }
 
     pub(super) fn brain(&self) -> Arc<Mutex<Brain>> {
         self.brain.clone()
     }
 
-    pub(super) fn put(&self, fresh: Reports) {
+    pub(super) fn put(&self, fresh: Reports, now: Timestamp) {
         let mut reports = self.reports.write();
+        (self.history.lock()).wait(fresh.news(&reports).into_iter(), now);
         if *reports != fresh {
             *reports = fresh;
             self.version.send_modify(|version| *version += 1);

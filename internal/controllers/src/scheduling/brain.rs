@@ -6,7 +6,10 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::PodGroup;
-use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, Trial};
+use resources::report::Preemptable;
+use scheduler::{
+    Bind, Event, Eviction, GroupRef, Plan, PodRef, Proposal, QueueView, Scheduler, Trial,
+};
 
 /// How long a gang is left alone whose binds would have broken an invariant.
 const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
@@ -20,14 +23,10 @@ pub(super) struct Brain {
 }
 
 impl Brain {
-    pub(super) fn new(scheduler_names: &[String]) -> Brain {
-        let names = scheduler_names.to_vec();
+    pub(super) fn new(config: &scheduler::Config) -> Brain {
         Brain {
-            scheduler: Scheduler::new(scheduler::Config {
-                scheduler_names: names.clone(),
-                ..scheduler::Config::default()
-            }),
-            cluster: invariants::Cluster::new(names),
+            scheduler: Scheduler::new(config.clone()),
+            cluster: invariants::Cluster::new(config.scheduler_names.clone()),
         }
     }
 
@@ -136,6 +135,21 @@ impl Brain {
         self.scheduler.queue_views()
     }
 
+    /// What defragmentation would do now.
+    pub(super) fn defragmentation(&mut self, now: Timestamp) -> Proposal {
+        self.scheduler.defragmentation(now)
+    }
+
+    /// Whom a waiting gang could evict.
+    pub(super) fn could_evict(
+        &mut self,
+        namespace: &str,
+        group: &str,
+        now: Timestamp,
+    ) -> Vec<Preemptable> {
+        self.scheduler.could_evict(namespace, group, now)
+    }
+
     pub(super) fn would_place(
         &mut self,
         group: Option<&PodGroup>,
@@ -181,7 +195,7 @@ mod tests {
     }
 
     fn brain() -> Brain {
-        let mut brain = Brain::new(&["muster".to_owned()]);
+        let mut brain = Brain::new(&scheduler::Config::default());
         brain.apply(Event::NodeChanged(node("2")));
         for (name, group) in [("g-0", "g"), ("g-1", "g"), ("alone", "")] {
             brain.apply(Event::PodChanged(read(json!({

@@ -8,9 +8,11 @@ mod board;
 mod brain;
 mod evictor;
 mod feed;
+mod history;
 mod lane;
 mod queues;
 mod run;
+mod standing;
 mod statuses;
 mod tally;
 
@@ -31,7 +33,7 @@ const RESTART_AFTER: Duration = Duration::from_secs(1);
 /// reports, and answers what-ifs. Must be called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
-    let board = Arc::new(ReportBoard::new(&ctx.config.scheduler_names));
+    let board = Arc::new(ReportBoard::new(&ctx.config.scheduler));
     let task = tokio::spawn(kept_running(ctx.clone(), board.clone()));
     (board, vec![task])
 }

@@ -99,7 +99,7 @@ struct Loop {
 /// Runs until the context says stop.
 pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
     let brain = board.brain();
-    *brain.lock() = Brain::new(&ctx.config.scheduler_names);
+    *brain.lock() = Brain::new(&ctx.config.scheduler);
     let mut this = Loop {
         notes: Notes::new(ctx.client.clone(), "muster-scheduler"),
         client: ctx.client.clone(),
@@ -121,7 +121,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         queues: Book::default(),
         queues_due: None,
     };
-    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler_names);
+    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler.scheduler_names);
     loop {
         this.start_writes(Instant::now());
         let next = this.next_due();
@@ -293,7 +293,9 @@ impl Loop {
 
     fn carry_out(&mut self, plan: Plan) {
         let now = Instant::now();
-        self.board.put(plan.reports);
+        let at = Timestamp::now();
+        self.board.decided(&plan, at);
+        self.board.put(plan.reports, at);
         for bind in &plan.binds {
             self.pods
                 .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
@@ -423,6 +425,8 @@ impl Loop {
         let message = format!("binding to node {} was refused: {said}", bind.node);
         self.notes
             .note(&about, Kind::Warning, "FailedScheduling", &message);
+        self.board
+            .refused(&bind.group, &bind.pod.name, &bind.node, &message);
         let until = self.rest(&bind.group);
         self.brain.lock().bind_failed(&bind.pod, &bind.group, until);
         self.plan_by(Instant::now() + self.gather);
@@ -458,6 +462,8 @@ impl Loop {
         let message = format!("the eviction ({}) was refused: {said}", eviction.message);
         self.notes
             .note(&about, Kind::Warning, "FailedEviction", &message);
+        self.board
+            .refused(&eviction.group, pod, &eviction.node, &message);
         let until = match &eviction.by {
             Some(by) => self.rest(by),
             None => Timestamp::now(),

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Node;
 use resources::amounts::Amounts;
 use resources::devices::NodeInventory;
+use resources::load::{GpuLoad, NodeLoad};
 use resources::names;
 use serde::Serialize;
 
@@ -25,6 +26,8 @@ pub struct GpuSquare {
     pub healthy: bool,
     /// The pod that has it, as namespace/name.
     pub holder: String,
+    /// What it was doing when last seen, in words; empty where nobody said.
+    pub load: String,
 }
 
 impl GpuSquare {
@@ -82,6 +85,10 @@ pub struct NodeCard {
     pub gpus: Vec<GpuSquare>,
     /// Where the list of GPUs comes from.
     pub source: String,
+    /// When what its GPUs do was last seen; empty where nobody said.
+    pub load_seen: String,
+    /// What is wrong there that does not stop it; empty if nothing is known to be.
+    pub suspect: String,
 }
 
 impl NodeCard {
@@ -180,6 +187,16 @@ fn status_of(node: &Node) -> (String, Tone) {
     (word.to_string(), tone)
 }
 
+fn suspicion(node: &Node) -> String {
+    let status = node.status.iter();
+    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    let found = conditions.find(|c| c.type_ == names::SUSPECT && c.status == "True");
+    let words = found.map(|c| c.message.clone().or(c.reason.clone()));
+    words.map_or_else(String::new, |words| {
+        words.unwrap_or_else(|| "no reason is given".to_string())
+    })
+}
+
 fn runtimes(node: &Node) -> String {
     let labels = node.metadata.labels.clone().unwrap_or_default();
     let known = [
@@ -244,6 +261,10 @@ fn card(
         .get(names::INVENTORY)
         .and_then(|text| serde_json::from_str(text).ok())
         .unwrap_or_default();
+    let load: Option<NodeLoad> = annotations
+        .get(names::LOAD)
+        .and_then(|text| serde_json::from_str(text).ok());
+    let doing = |id: &str| load.as_ref().and_then(|load| load.gpus.get(id));
     let nothing = Amounts::default();
     let used = used.get(&name).unwrap_or(&nothing);
     let status = node.status.clone().unwrap_or_default();
@@ -259,6 +280,7 @@ fn card(
         memory_mib: gpu.memory_mib,
         healthy: gpu.healthy,
         holder: holders.get(&gpu.id).cloned().unwrap_or_default(),
+        load: doing(&gpu.id).map(GpuLoad::words).unwrap_or_default(),
     });
     NodeCard {
         status: word,
@@ -281,6 +303,10 @@ fn card(
         memory_room: room.get("memory") as f64 / GIB,
         gpus: gpus.collect(),
         source: inventory.source.clone(),
+        load_seen: load
+            .as_ref()
+            .map_or_else(String::new, |load| load.at.to_string()),
+        suspect: suspicion(node),
         name,
     }
 }
@@ -304,6 +330,7 @@ mod tests {
             memory_mib: 81_920,
             healthy: true,
             holder: String::new(),
+            load: String::new(),
         };
         assert_eq!(
             (gpu.class(), gpu.words().as_str()),

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use resources::registry::{self, Kind};
-use resources::report::PlacementReport;
+use resources::report::{PlacementReport, preemptable_words};
 use serde_json::{Value, json};
 
 use crate::Problem;
@@ -28,14 +28,7 @@ pub async fn explain(
     let state = state_of(&job.data["status"]);
     let report = find_report(&portal, client, &namespace, &name).await?;
     let answer = match &report {
-        Some(report) => json!({
-            "state": state,
-            "sentence": report.sentence(),
-            "binding": report.binding,
-            "would_fit": report.would_fit,
-            "may_start": report.estimate.map(|estimate| estimate.words()),
-            "report": report,
-        }),
+        Some(report) => waiting(&portal, &state, report).await,
         None => json!({
             "state": state,
             "sentence": settled_sentence(&state, &job.data["status"]),
@@ -44,7 +37,38 @@ pub async fn explain(
     Ok(Json(answer))
 }
 
-fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
+/// Answers `GET /api/v1/gangs/{namespace}/{name}/explain`, for gangs that no job made: by the
+/// PodGroup's name, or the pod's for a pod without one. Without a report it waits for nothing.
+pub async fn explain_gang(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Json<Value>, Problem> {
+    super::history::may(&caller, &namespace)?;
+    Ok(Json(match (portal.hooks.explain)(&namespace, &name) {
+        Some(report) => waiting(&portal, "Pending", &report).await,
+        None => json!({ "sentence": "It waits for nothing, or is not known." }),
+    }))
+}
+
+/// The report of a gang that waits, whole and in words.
+async fn waiting(portal: &Portal, state: &str, report: &PlacementReport) -> Value {
+    let (namespace, group) = (report.namespace.clone(), report.group.clone());
+    let victims = (portal.hooks.could_evict)(namespace, group).await;
+    json!({
+        "state": state,
+        "sentence": report.sentence(),
+        "binding": report.binding,
+        "would_fit": report.would_fit,
+        "may_start": report.estimate.map(|estimate| estimate.words()),
+        "evictions": report.evictions,
+        "could_evict": preemptable_words(&victims),
+        "victims": victims,
+        "report": report,
+    })
+}
+
+pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {
     registry::all()
         .iter()
         .find(|kind| kind.plural == plural && matches!(kind.kind, "PyTorchJob" | "Job"))

@@ -2,11 +2,15 @@
 //! live under one prefix.
 
 mod backup;
+mod defragmentation;
 mod explain;
+pub mod history;
 mod logs;
+mod queues;
 mod tokens;
 
 pub use explain::state_of;
+pub use queues::{QueueAnswer, answer as queue_answer};
 
 use axum::extract::State;
 use axum::routing::{delete, get, post};
@@ -32,6 +36,21 @@ pub fn routes() -> Router<Portal> {
             "/api/v1/jobs/{namespace}/{kind}/{name}/explain",
             get(explain::explain),
         )
+        .route(
+            "/api/v1/jobs/{namespace}/{kind}/{name}/history",
+            get(history::of_job),
+        )
+        .route(
+            "/api/v1/gangs/{namespace}/{name}/history",
+            get(history::of_gang),
+        )
+        .route(
+            "/api/v1/gangs/{namespace}/{name}/explain",
+            get(explain::explain_gang),
+        )
+        .route("/api/v1/queues", get(queues::list))
+        .route("/api/v1/queues/{name}", get(queues::one))
+        .route("/api/v1/defragmentation", get(defragmentation::proposal))
 }
 
 async fn whoami(SignedIn(caller): SignedIn) -> Json<Value> {

@@ -11,13 +11,14 @@ use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, Pat
 use kube::{Api, Client};
 use resources::access::Caller;
 use resources::registry;
-use resources::report::PlacementReport;
+use resources::report::{PlacementReport, preemptable_words};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{Frame, Reader, message, page as render};
 use crate::Problem;
 use crate::board::JobDetail;
+use crate::rest::history::{self, Line};
 use crate::state::{LogQuery, Portal};
 
 /// How many lines of a log a page without scripts shows.
@@ -41,6 +42,9 @@ pub struct Open {
     rank: usize,
 }
 
+/// How many decisions are shown, the latest first.
+const SHOWN_DECISIONS: usize = 20;
+
 struct EventLine {
     at: String,
     kind: String,
@@ -55,6 +59,8 @@ struct JobPage {
     frame: Frame,
     job: JobDetail,
     report: Option<PlacementReport>,
+    could_evict: String,
+    history: Vec<Line>,
     events: Vec<EventLine>,
     rank: usize,
     log_source: String,
@@ -107,10 +113,22 @@ pub async fn page_of(
             (portal.hooks.explain)(namespace, &waiting.pod)
         }),
     };
+    let could_evict = match &report {
+        Some(report) => {
+            let (namespace, group) = (report.namespace.clone(), report.group.clone());
+            preemptable_words(&(portal.hooks.could_evict)(namespace, group).await)
+        }
+        None => String::new(),
+    };
+    let mut history = history::lines(portal, caller, namespace, name).await?;
+    history.reverse();
+    history.truncate(SHOWN_DECISIONS);
     let events = events(portal.client(caller), namespace, &job).await?;
     Ok(render(&JobPage {
         frame: Frame::of(caller, "jobs"),
         report,
+        could_evict,
+        history,
         events,
         rank: open.rank,
         log_source,

@@ -7,6 +7,7 @@ mod job;
 mod jobs;
 mod live;
 mod overview;
+mod queue;
 mod submit;
 
 use askama::Template;
@@ -37,6 +38,7 @@ pub fn routes() -> Router<Portal> {
         )
         .route("/ui/nodes", get(overview::nodes))
         .route("/ui/queues", get(overview::queues))
+        .route("/ui/queues/{name}", get(queue::one))
         .route("/ui/submit", get(submit::blank).post(submit::submit))
         .route("/ui/submit/form", post(submit::from_form))
         .route("/ui/live", get(live::changes))

@@ -46,6 +46,7 @@ mod search;
 mod stale;
 mod tidy;
 pub(crate) mod txn;
+mod whom;
 mod within;
 
 use std::collections::BTreeSet;

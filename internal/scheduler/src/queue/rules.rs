@@ -325,7 +325,7 @@ impl Reader<'_> {
 
     fn reserve_after(&mut self) -> Option<SignedDuration> {
         let text = self.note(names::RESERVE_AFTER)?;
-        let seconds = crate::terms::seconds(&text);
+        let seconds = resources::span::seconds(&text);
         if seconds.is_none() {
             self.fault(
                 names::RESERVE_AFTER,

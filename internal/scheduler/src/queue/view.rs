@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use resources::amounts::Amounts;
 
+use crate::queue::rules::{Bounds, WEIGHT_UNIT};
 use crate::queue::{QueueIx, Queues, ROOT, Rules};
 use crate::resource::{GPU, Ix, Names, Room};
 use crate::view::QueueView;
@@ -46,6 +47,23 @@ impl Queues {
             said.or_else(|| super::rules::said(&rules.guarantee, ix))
                 .map(|_| rules.entitled_first(ix))
         };
+        let bound = |of: &dyn Fn(&Rules) -> &Bounds| {
+            list(&|ix| rules.and_then(|rules| super::rules::said(of(rules), ix)))
+        };
+        let holders = |all: &BTreeMap<usize, Room>, name: &dyn Fn(usize) -> String| {
+            let held = all.iter().filter(|(_, room)| !room.is_zero());
+            let held = held.map(|(ix, room)| (name(*ix), names.amounts(room)));
+            held.collect::<BTreeMap<String, Amounts>>()
+        };
+        let limits = |of: fn(&Rules) -> &Bounds| rules.is_some_and(|rules| !of(rules).is_empty());
+        let users = match limits(|rules| &rules.user_limit) {
+            true => &queue.limited,
+            false => &queue.users,
+        };
+        let teams = match limits(|rules| &rules.team_limit) {
+            true => &queue.limited_teams,
+            false => &queue.teams,
+        };
         let (share, dominant) = self.cluster_share(at);
         let line = queue.line.iter().map(|place| {
             let gang = &place.gang;
@@ -60,7 +78,13 @@ impl Queues {
             requested: names.amounts(&queue.sum.requested),
             entitled: names.amounts(&queue.entitled),
             deserved: list(&|ix| rules.and_then(|rules| deserved(rules, ix))),
+            guaranteed: bound(&|rules| &rules.guarantee),
             ceiling: list(&|ix| rules.and_then(|rules| rules.ceiling(ix))),
+            user_limit: bound(&|rules| &rules.user_limit),
+            team_limit: bound(&|rules| &rules.team_limit),
+            users: holders(users, &|user| self.user_name(user).to_owned()),
+            teams: holders(teams, &|team| self.team_name(team).to_owned()),
+            weight: rules.map_or(WEIGHT_UNIT, |rules| rules.weight),
             kept: names.amounts(&queue.kept),
             share: share.as_f64(),
             dominant: dominant.map(|ix| names.name(ix).to_owned()),

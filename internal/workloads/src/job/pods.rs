@@ -7,6 +7,7 @@ use resources::names;
 use super::plan::Plan;
 use crate::ownership::controller_reference;
 use crate::pod_facts;
+use crate::terms;
 
 /// The annotation on a pod that holds its attempt.
 const ATTEMPT: &str = "muster.io/attempt";
@@ -42,6 +43,9 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
     }
     let mut annotations = template_meta.annotations.unwrap_or_default();
     annotations.insert(ATTEMPT.to_owned(), attempt.to_string());
+    for (name, value) in terms::of_each(plan.meta) {
+        annotations.entry(name).or_insert(value);
+    }
     if let Some(queue) = queue(plan) {
         annotations
             .entry(names::QUEUE_NAME.to_owned())

@@ -228,6 +228,8 @@ fn pods_look_like_kubernetes_ones() {
         )]
         .into(),
     );
+    world.job.metadata.annotations =
+        Some([("muster.io/walltime".to_owned(), "2h".to_owned())].into());
     world.settle(at(0));
     let name = &world.live()[0];
     assert!(
@@ -246,6 +248,7 @@ fn pods_look_like_kubernetes_ones() {
         pod["metadata"]["annotations"]["scheduling.volcano.sh/queue-name"],
         "night"
     );
+    assert_eq!(pod["metadata"]["annotations"]["muster.io/walltime"], "2h");
     assert_eq!(pod["metadata"]["ownerReferences"][0]["kind"], "Job");
     assert!(
         pod["metadata"]["annotations"]

@@ -1,4 +1,5 @@
-//! Owns the gang: which of the job's pods must start together, in which queue.
+//! Owns the gang: which of the job's pods must start together, in which queue, and on which terms
+//! (what the job's own annotations say to the scheduler is said on the gang).
 
 use std::collections::BTreeMap;
 
@@ -11,27 +12,40 @@ use resources::names;
 use super::plan::{Plan, Role};
 use super::{API_VERSION, KIND};
 use crate::ownership::{controlled_by, controller_reference};
+use crate::terms;
 
 /// The change that makes the group what it should be; `None` where it is. A group of this
 /// name that is somebody else's is left alone.
 pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
+    let said = terms::of_gang(plan.meta);
     let Some(observed) = observed else {
         return Some(PodGroup {
             metadata: ObjectMeta {
                 name: Some(plan.name().to_owned()),
                 namespace: plan.meta.namespace.clone(),
                 owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
+                annotations: (!said.is_empty()).then_some(said),
                 ..ObjectMeta::default()
             },
             spec: wanted,
             status: None,
         });
     };
-    if !controlled_by(&observed.metadata, plan.meta) || agrees(&observed.spec, &wanted) {
+    // What somebody wrote on the group itself stays, unless the job says another thing.
+    let there = observed.metadata.annotations.as_ref();
+    let told = said
+        .iter()
+        .all(|(name, value)| there.and_then(|all| all.get(name)) == Some(value));
+    let same = told && agrees(&observed.spec, &wanted);
+    if !controlled_by(&observed.metadata, plan.meta) || same {
         return None;
     }
     let mut changed = observed.clone();
+    if !told {
+        let annotations = changed.metadata.annotations.get_or_insert_default();
+        annotations.extend(said);
+    }
     changed.spec.min_member = wanted.min_member;
     changed.spec.min_task_member = wanted.min_task_member;
     changed.spec.queue = wanted.queue;

@@ -204,6 +204,34 @@ fn a_job_managed_by_another_controller_is_left_alone() {
 }
 
 #[test]
+fn what_the_job_says_to_the_scheduler_is_said_on_its_gang_also_when_it_is_said_later() {
+    let mut world = World::new(master_and_workers(1, "OnFailure"));
+    let says = |world: &mut World, name: &str, value: &str| {
+        let annotations = world.job.metadata.annotations.get_or_insert_default();
+        annotations.insert(name.to_owned(), value.to_owned());
+    };
+    says(&mut world, "muster.io/walltime", "2h");
+    says(&mut world, "example.com/other", "x");
+    world.settle(at(0));
+    let annotations = |world: &World| {
+        let group = world.group.as_ref().unwrap();
+        group.metadata.annotations.clone().unwrap_or_default()
+    };
+    let first = annotations(&world);
+    assert_eq!(first["muster.io/walltime"], "2h");
+    assert!(!first.contains_key("example.com/other"));
+    // What somebody wrote on the gang stays.
+    let group = world.group.as_mut().unwrap();
+    let own = group.metadata.annotations.get_or_insert_default();
+    own.insert("muster.io/checkpoint".to_owned(), "10m".to_owned());
+    says(&mut world, "muster.io/walltime", "3h");
+    world.settle(at(1));
+    let second = annotations(&world);
+    assert_eq!(second["muster.io/walltime"], "3h");
+    assert_eq!(second["muster.io/checkpoint"], "10m");
+}
+
+#[test]
 fn pods_whose_template_names_no_scheduler_go_to_the_one_that_is_configured() {
     let mut world = World::new(master_and_workers(1, "Never"));
     world.scheduler_name = "gangs".to_owned();

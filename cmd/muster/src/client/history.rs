@@ -1,0 +1,99 @@
+//! `muster explain NAME --history`: what the scheduler decided on a job or gang, the oldest first.
+
+use anyhow::Result;
+use resources::record::Record;
+use resources::registry::Kind;
+use serde_json::Value;
+
+use super::output::{self, Paint};
+use super::show::escape;
+use super::{Answer, Connection, explain, failure, kinds};
+use crate::arguments::{Output, Subject};
+
+/// Prints the records of one job, gang or pod; also of one that is gone.
+pub async fn history(
+    connection: &Connection,
+    subject: &Subject,
+    among: &[&'static Kind],
+) -> Result<Answer> {
+    let namespace = &connection.namespace;
+    let found = kinds::find(connection, &subject.name, among).await?;
+    let waits = match &found {
+        Some((kind, object)) => explain::waits_with(connection, kind, object).await?,
+        None => None,
+    };
+    let bare = subject.name.rsplit('/').next().unwrap_or_default();
+    let path = match &waits {
+        Some((kind, name)) => format!(
+            "/api/v1/jobs/{namespace}/{}/{}/history",
+            kind.plural,
+            escape(name)
+        ),
+        None => format!("/api/v1/gangs/{namespace}/{}/history", escape(bare)),
+    };
+    let answer = connection.ask(&path).await?;
+    let records = read(&answer)?;
+    if records.is_empty() && found.is_none() {
+        return Err(failure::not_found(format!(
+            "there is no job, pod or gang {:?} in namespace {namespace:?}, and nothing was decided on one since the server started",
+            subject.name
+        )));
+    }
+    match subject.output {
+        Some(Output::Json | Output::Yaml) => {
+            output::print_value(&answer, subject.output.unwrap_or(Output::Json))?;
+        }
+        _ if records.is_empty() => {
+            output::put_line("Nothing was decided on it since the server started.")?;
+        }
+        _ => output::put(&words(&records))?,
+    }
+    Ok(Answer::Yes)
+}
+
+fn read(answer: &Value) -> Result<Vec<Record>> {
+    let items = answer["items"].as_array().cloned().unwrap_or_default();
+    let records = items.into_iter().map(serde_json::from_value);
+    Ok(records.collect::<Result<_, _>>()?)
+}
+
+fn words(records: &[Record]) -> String {
+    let paint = Paint::stdout();
+    let mut out = String::new();
+    for record in records {
+        let until = match record.until {
+            Some(until) => format!(" to {until:.0}"),
+            None => String::new(),
+        };
+        out.push_str(&format!(
+            "{} {}\n  {}\n",
+            paint.strong(record.decision.as_str()),
+            paint.dim(&format!("{:.0}{until}", record.at)),
+            record.words()
+        ));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn each_decision_is_told_with_its_time_and_all_that_it_says() {
+        let answer = json!({"items": [
+            {"group": "j", "at": "2026-01-01T00:00:00.123Z", "until": "2026-01-01T00:05:00Z",
+             "decision": "pending", "verdict": "InsufficientResources", "sentence": "gang of 6 waits whole.",
+             "binding": "2 of 8 GPUs are free", "wouldFit": "room for 4 more",
+             "evictions": "nothing is evicted for it: nobody may be"},
+            {"group": "j", "at": "2026-01-01T00:05:01Z", "decision": "bound",
+             "sentence": "1 pod placed: j-0 on n1", "pods": [{"pod": "j-0", "node": "n1"}], "count": 1},
+        ]});
+        let text = words(&read(&answer).unwrap());
+        assert_eq!(
+            text,
+            "pending 2026-01-01T00:00:00Z to 2026-01-01T00:05:00Z\n  gang of 6 waits whole. What binds: 2 of 8 GPUs are free. What would fit: room for 4 more. nothing is evicted for it: nobody may be\nbound 2026-01-01T00:05:01Z\n  1 pod placed: j-0 on n1\n"
+        );
+    }
+}

@@ -1,0 +1,61 @@
+//! The scheduler's configuration: from the file that the server is started with.
+
+use anyhow::{Context, Result};
+use controllers::SchedulerConfig;
+use controllers::scheduler_settings::Settings;
+
+use crate::arguments::ServerOptions;
+
+/// What the file says, and the defaults for the rest; the defaults alone without a file.
+pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<SchedulerConfig> {
+    let Some(file) = &options.scheduler_config else {
+        return Ok(defaults);
+    };
+    let named = || format!("--scheduler-config: {}", file.display());
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+    let document: serde_json::Value =
+        serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
+    let settings = Settings::read(&document).with_context(named)?;
+    let config = settings.applied(defaults);
+    tracing::info!(
+        actions = ?config.actions,
+        topology = ?config.topology,
+        placement = ?config.placement,
+        "the scheduler is set up by {}",
+        file.display()
+    );
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_example_and_the_help_show_what_can_be_read_and_the_help_the_defaults() {
+        let example = include_str!("../../../../packaging/examples/scheduler.yaml");
+        let document: serde_json::Value = serde_norway::from_str(example).unwrap();
+        let config = Settings::read(&document)
+            .unwrap()
+            .applied(SchedulerConfig::default());
+        assert!(config.actions.defragment && config.actions.consolidate);
+        assert_eq!(config.expected.len(), 2);
+
+        let command = crate::arguments::Arguments::command();
+        let server = command.find_subcommand("server").unwrap();
+        let help = server.get_after_long_help().unwrap().to_string();
+        let from = help.find("  apiVersion").unwrap();
+        let to = help.find("\n\n").unwrap();
+        let document: serde_json::Value = serde_norway::from_str(&help[from..to]).unwrap();
+        let shown = Settings::read(&document)
+            .unwrap()
+            .applied(SchedulerConfig::default());
+        assert_eq!(
+            format!("{shown:?}"),
+            format!("{:?}", SchedulerConfig::default())
+        );
+    }
+}

@@ -1,0 +1,350 @@
+//! What was decided on each gang, kept in memory for later questions: so many records a gang and
+//! so many in all, the oldest forgotten first. Starts anew with the server; what must outlive it
+//! is in the objects' conditions and events.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use jiff::Timestamp;
+use resources::record::{Decision, Record, SPOTS_MAX, Spot, spots_words};
+use resources::report::PlacementReport;
+use scheduler::{Bind, Eviction, GroupRef, Plan, Reservation, ReservationKind};
+
+/// Records kept of one gang.
+const OF_ONE_MAX: usize = 64;
+/// Records kept in all: some 50 MB at the most.
+const IN_ALL_MAX: usize = 65_536;
+
+/// Namespace and name of a gang.
+type Key = (String, String);
+
+/// The records.
+#[derive(Default)]
+pub(super) struct History {
+    gangs: BTreeMap<Key, VecDeque<(u64, Record)>>,
+    /// Whose record came when, the oldest first; those forgotten meanwhile are passed over.
+    order: VecDeque<(u64, Key)>,
+    kept: usize,
+    next: u64,
+}
+
+impl History {
+    /// A gang's records, the oldest first.
+    pub(super) fn of(&self, namespace: &str, group: &str) -> Vec<Record> {
+        let key = (namespace.to_owned(), group.to_owned());
+        let records = self.gangs.get(&key).into_iter().flatten();
+        records.map(|(_, record)| record.clone()).collect()
+    }
+
+    /// Takes in that gangs wait; those whose report is another than before.
+    pub(super) fn wait<'a>(
+        &mut self,
+        reports: impl Iterator<Item = &'a PlacementReport>,
+        now: Timestamp,
+    ) {
+        for report in reports {
+            let key = (report.namespace.clone(), report.group.clone());
+            self.put(key, Record::pending(report, now));
+        }
+    }
+
+    /// Takes in what a plan decides to do.
+    pub(super) fn decide(&mut self, plan: &Plan, now: Timestamp) {
+        for (group, record) in reserved(&plan.reservations, now) {
+            self.put(group, record);
+        }
+        for (group, record) in evicted(&plan.evictions, now) {
+            self.put(group, record);
+        }
+        for (group, record) in bound(&plan.binds, now) {
+            self.put(group, record);
+        }
+    }
+
+    /// Takes in that the API refused something.
+    pub(super) fn refuse(
+        &mut self,
+        group: &GroupRef,
+        pod: &str,
+        node: &str,
+        what: &str,
+        now: Timestamp,
+    ) {
+        let record = Record {
+            at: now,
+            decision: Decision::Refused,
+            sentence: what.to_owned(),
+            pods: vec![spot(pod, node)],
+            count: 1,
+            ..Record::default()
+        };
+        self.put(key(group), record);
+    }
+
+    fn put(&mut self, key: Key, record: Record) {
+        let records = self.gangs.entry(key.clone()).or_default();
+        // What lasts goes on beside what else lasts, until something happens.
+        let mut lasting = records
+            .iter_mut()
+            .rev()
+            .take_while(|(_, r)| r.decision.lasts());
+        if lasting.any(|(_, last)| last.goes_on(&record)) {
+            return;
+        }
+        self.next += 1;
+        self.kept += 1;
+        records.push_back((self.next, record));
+        if records.len() > OF_ONE_MAX {
+            records.pop_front();
+            self.kept -= 1;
+        }
+        self.order.push_back((self.next, key));
+        self.forget();
+    }
+
+    /// Forgets the oldest of all while there are too many.
+    fn forget(&mut self) {
+        while self.kept > IN_ALL_MAX || self.order.len() > 2 * IN_ALL_MAX {
+            let Some((number, key)) = self.order.pop_front() else {
+                return;
+            };
+            let Some(records) = self.gangs.get_mut(&key) else {
+                continue;
+            };
+            if records.front().is_some_and(|(first, _)| *first == number) {
+                records.pop_front();
+                self.kept -= 1;
+            }
+            if records.is_empty() {
+                self.gangs.remove(&key);
+            }
+        }
+    }
+}
+
+fn key(group: &GroupRef) -> Key {
+    (group.namespace.clone(), group.name.clone())
+}
+
+fn spot(pod: &str, node: &str) -> Spot {
+    Spot {
+        pod: pod.to_owned(),
+        node: node.to_owned(),
+    }
+}
+
+/// A record of pods, the first of them by name.
+fn of_pods(decision: Decision, mut pods: Vec<Spot>, now: Timestamp) -> Record {
+    pods.sort_by(|a, b| a.pod.cmp(&b.pod));
+    let count = pods.len();
+    pods.truncate(SPOTS_MAX);
+    Record {
+        at: now,
+        decision,
+        pods,
+        count,
+        ..Record::default()
+    }
+}
+
+fn many(count: usize) -> String {
+    match count {
+        1 => "1 pod".to_owned(),
+        _ => format!("{count} pods"),
+    }
+}
+
+fn bound(binds: &[Bind], now: Timestamp) -> Vec<(Key, Record)> {
+    let mut groups: BTreeMap<Key, Vec<Spot>> = BTreeMap::new();
+    for bind in binds {
+        let own = groups.entry(key(&bind.group)).or_default();
+        own.push(spot(&bind.pod.name, &bind.node));
+    }
+    let record = |(key, pods): (Key, Vec<Spot>)| {
+        let mut record = of_pods(Decision::Bound, pods, now);
+        let words = spots_words(&record.pods, record.count);
+        record.sentence = format!("{} placed: {words}", many(record.count));
+        (key, record)
+    };
+    groups.into_iter().map(record).collect()
+}
+
+fn reserved(reservations: &[Reservation], now: Timestamp) -> Vec<(Key, Record)> {
+    let mut all = Vec::new();
+    for Reservation {
+        group, pods, kind, ..
+    } in reservations
+    {
+        let spots = pods
+            .iter()
+            .map(|(pod, node)| spot(&pod.name, node))
+            .collect();
+        let decision = match kind {
+            ReservationKind::Nominated => Decision::Nominated,
+            ReservationKind::Planned { .. } => Decision::Reserved,
+        };
+        let mut record = of_pods(decision, spots, now);
+        let words = spots_words(&record.pods, record.count);
+        record.sentence = match kind {
+            ReservationKind::Nominated => format!(
+                "room is held for {} until others have left it: {words}",
+                many(record.count)
+            ),
+            ReservationKind::Planned { at } => format!(
+                "room is reserved for {} from {at} on: {words}",
+                many(record.count)
+            ),
+        };
+        all.push((key(group), record));
+    }
+    all
+}
+
+fn evicted(evictions: &[Eviction], now: Timestamp) -> Vec<(Key, Record)> {
+    type Victims<'a> = BTreeMap<(Key, &'static str, &'a str), Vec<Spot>>;
+    let mut victims: Victims<'_> = BTreeMap::new();
+    let mut winners: BTreeMap<(Key, &'static str), Vec<Spot>> = BTreeMap::new();
+    for eviction in evictions {
+        let why = eviction.why.as_str();
+        let own = (key(&eviction.group), why, eviction.message.as_str());
+        let spots = victims.entry(own).or_default();
+        spots.push(spot(&eviction.pod.name, &eviction.node));
+        if let Some(by) = &eviction.by {
+            let pod = format!("{}/{}", eviction.pod.namespace, eviction.pod.name);
+            let spots = winners.entry((key(by), why)).or_default();
+            spots.push(spot(&pod, &eviction.node));
+        }
+    }
+    let mut all = Vec::new();
+    for ((key, why, message), pods) in victims {
+        let mut record = of_pods(Decision::Evicted, pods, now);
+        let words = spots_words(&record.pods, record.count);
+        record.sentence = format!("{why}: {message}: {words}");
+        all.push((key, record));
+    }
+    for ((key, why), pods) in winners {
+        let mut record = of_pods(Decision::Evicts, pods, now);
+        let words = spots_words(&record.pods, record.count);
+        record.sentence = format!(
+            "{} of others evicted for it ({why}): {words}",
+            many(record.count)
+        );
+        all.push((key, record));
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use scheduler::{EvictionReason, PodRef};
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(second).unwrap()
+    }
+
+    fn group(name: &str) -> GroupRef {
+        GroupRef {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            lone: false,
+        }
+    }
+
+    fn pod(name: &str) -> PodRef {
+        PodRef {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            uid: name.to_owned(),
+        }
+    }
+
+    fn bind(gang: &str, name: &str) -> Bind {
+        Bind {
+            pod: pod(name),
+            group: group(gang),
+            node: "n1".to_owned(),
+            devices: BTreeMap::new(),
+        }
+    }
+
+    fn report(gang: &str, binding: &str) -> PlacementReport {
+        PlacementReport {
+            namespace: "ns".to_owned(),
+            group: gang.to_owned(),
+            binding: binding.to_owned(),
+            ..PlacementReport::default()
+        }
+    }
+
+    #[test]
+    fn a_gangs_way_from_waiting_to_running_to_eviction_is_told_in_order() {
+        let mut history = History::default();
+        history.wait(
+            [report("g", "no room"), report("g", "less room")].iter(),
+            at(1),
+        );
+        let plan = Plan {
+            binds: vec![bind("g", "g-1"), bind("g", "g-0"), bind("other", "o-0")],
+            ..Plan::default()
+        };
+        history.decide(&plan, at(2));
+        let eviction = Eviction {
+            pod: pod("g-0"),
+            group: group("g"),
+            node: "n1".to_owned(),
+            why: EvictionReason::Preempted,
+            by: Some(group("boss")),
+            message: "for ns/boss".to_owned(),
+        };
+        let plan = Plan {
+            evictions: vec![eviction],
+            ..Plan::default()
+        };
+        history.decide(&plan, at(3));
+        let told = |name: &str| {
+            let records = history.of("ns", name);
+            let words = records
+                .iter()
+                .map(|r| (r.decision.as_str(), r.sentence.clone()));
+            words.collect::<Vec<_>>()
+        };
+        let own = told("g");
+        assert_eq!(own[0], ("pending", "less room.".to_owned()));
+        assert_eq!(
+            own[1],
+            ("bound", "2 pods placed: g-0 on n1, g-1 on n1".to_owned())
+        );
+        assert_eq!(
+            own[2],
+            ("evicted", "Preempted: for ns/boss: g-0 on n1".to_owned())
+        );
+        assert_eq!(own.len(), 3);
+        assert_eq!(
+            told("boss"),
+            [(
+                "evicts",
+                "1 pod of others evicted for it (Preempted): ns/g-0 on n1".to_owned()
+            )]
+        );
+    }
+
+    #[test]
+    fn only_so_much_is_kept_and_the_oldest_goes_first() {
+        let mut history = History::default();
+        let mut plan = Plan::default();
+        for second in 0..200 {
+            plan.binds = vec![bind("g", &format!("g-{second}"))];
+            history.decide(&plan, at(second));
+        }
+        let records = history.of("ns", "g");
+        assert_eq!(records.len(), OF_ONE_MAX);
+        assert_eq!(records[0].at, at(200 - OF_ONE_MAX as i64));
+        for number in 0..IN_ALL_MAX {
+            plan.binds = vec![bind(&format!("x{number}"), "p")];
+            history.decide(&plan, at(1000));
+        }
+        assert!(history.of("ns", "g").is_empty());
+        assert_eq!(history.kept, IN_ALL_MAX);
+        assert!(history.order.len() <= 2 * IN_ALL_MAX);
+    }
+}

@@ -1,0 +1,163 @@
+//! What agents say of their nodes' health: the annotation and the condition that the scheduler
+//! reads. The latest is written, so that a slow store is never behind; decides nothing.
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::api::{Patch, PatchParams};
+use resources::load::{GpuLoads, NodeLoad};
+use resources::names::{LOAD, SUSPECT};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::Fleet;
+use crate::error::{FleetError, api};
+use crate::node::{Nodes, seconds};
+
+/// The most of an agent's suspicion that is kept, in characters.
+const SUSPECT_CHARS: usize = 512;
+
+/// What an agent says of its node's health, checked.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Health {
+    /// When it was heard, by the server's clock: agents' clocks differ.
+    pub at: Timestamp,
+    /// What the GPUs are doing, by id.
+    pub loads: GpuLoads,
+    /// What is wrong and does not stop the node; empty if nothing is.
+    pub suspect: String,
+}
+
+impl Health {
+    /// Reads a message that was heard just now.
+    pub fn of(message: &rpc::agent::v1::Health) -> Result<Self, serde_json::Error> {
+        let cut = |text: &str| text.chars().take(SUSPECT_CHARS).collect();
+        Ok(Health {
+            at: Timestamp::now(),
+            loads: serde_json::from_str(&message.load_json)?,
+            suspect: cut(&message.suspect),
+        })
+    }
+}
+
+/// Takes in what an agent says, for whoever writes it.
+pub fn hear(node: &str, said: &rpc::agent::v1::Health, latest: &watch::Sender<Option<Health>>) {
+    match Health::of(said) {
+        Ok(health) => {
+            latest.send_replace(Some(health));
+        }
+        Err(error) => tracing::warn!(node, %error, "a report of health is dropped"),
+    }
+}
+
+/// Writes what an agent says, for as long as its session lasts.
+pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<Health>>) {
+    loop {
+        let health = said.borrow_and_update().clone();
+        if let Some(health) = health
+            && let Err(error) = fleet.nodes.write_health(node, &health).await
+        {
+            tracing::warn!(node, %error, "a node's health was not written");
+        }
+        if said.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+impl Nodes {
+    /// Writes what a node's GPUs are doing, and whether it is suspect.
+    pub async fn write_health(&self, name: &str, health: &Health) -> Result<(), FleetError> {
+        let load = NodeLoad {
+            at: health.at,
+            gpus: health.loads.clone(),
+        };
+        let load = serde_json::to_string(&load).expect("a load is plain data and always JSON");
+        let patch = json!({"metadata": {"annotations": {LOAD: load}}});
+        let written = self
+            .nodes
+            .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(api(format!("updating node {name:?}")))?;
+        let Some(conditions) = suspicion(&written, health) else {
+            return Ok(());
+        };
+        let patch = json!({"status": {"conditions": conditions}});
+        self.nodes
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map_err(api(format!("updating the status of node {name:?}")))?;
+        Ok(())
+    }
+}
+
+/// The node's conditions with what is suspected among them; none where that says what they say.
+fn suspicion(node: &Node, health: &Health) -> Option<Vec<Value>> {
+    let current = node
+        .status
+        .as_ref()
+        .and_then(|status| status.conditions.clone())
+        .unwrap_or_default();
+    let own = current.iter().find(|condition| condition.type_ == SUSPECT);
+    let said = own.filter(|condition| condition.status == "True");
+    let said = said.map_or("", |condition| condition.message.as_deref().unwrap_or(""));
+    if said == health.suspect {
+        return None;
+    }
+    let (status, reason) = match health.suspect.as_str() {
+        "" => ("False", "NothingFound"),
+        _ => ("True", "AgentSuspects"),
+    };
+    let since = own
+        .filter(|condition| condition.status == status)
+        .and_then(|condition| condition.last_transition_time.as_ref())
+        .map_or(health.at, |time| time.0);
+    let mut all: Vec<Value> = current
+        .iter()
+        .filter(|condition| condition.type_ != SUSPECT)
+        .filter_map(|condition| serde_json::to_value(condition).ok())
+        .collect();
+    all.push(json!({
+        "type": SUSPECT,
+        "status": status,
+        "reason": reason,
+        "message": health.suspect,
+        "lastHeartbeatTime": seconds(health.at),
+        "lastTransitionTime": seconds(since),
+    }));
+    Some(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_suspicion_becomes_a_condition_once_and_ends_when_nothing_is_found() {
+        let health = |suspect: &str, second: i64| Health {
+            at: Timestamp::from_second(second).unwrap(),
+            loads: GpuLoads::new(),
+            suspect: suspect.to_owned(),
+        };
+        let node = |conditions: Vec<Value>| -> Node {
+            let status = json!({"conditions": conditions});
+            serde_json::from_value(json!({"metadata": {"name": "n"}, "status": status})).unwrap()
+        };
+        let ready = json!({"type": "Ready", "status": "True"});
+        let well = node(vec![ready]);
+        assert_eq!(suspicion(&well, &health("", 1)), None);
+        let all = suspicion(&well, &health("GPU 2 is lost", 1)).unwrap();
+        assert_eq!(
+            (&all[0]["type"], &all[1]["type"]),
+            (&json!("Ready"), &json!(SUSPECT))
+        );
+        assert_eq!(
+            (&all[1]["status"], &all[1]["message"]),
+            (&json!("True"), &json!("GPU 2 is lost"))
+        );
+        let suspect = node(all);
+        assert_eq!(suspicion(&suspect, &health("GPU 2 is lost", 5)), None);
+        let all = suspicion(&suspect, &health("", 9)).unwrap();
+        assert_eq!((all.len(), &all[1]["status"]), (2, &json!("False")));
+        assert_eq!(all[1]["lastTransitionTime"], "1970-01-01T00:00:09Z");
+    }
+}

@@ -1,0 +1,25 @@
+//! What defragmentation would move now, gain and lose: asked, not done.
+
+use axum::Json;
+use axum::extract::State;
+use resources::access::Role;
+use serde_json::{Value, json};
+
+use crate::Problem;
+use crate::state::{Portal, SignedIn};
+
+/// Answers `GET /api/v1/defragmentation`; administrators only, for it names everyone's pods.
+pub async fn proposal(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    if !matches!(caller.role, Role::Admin | Role::Component) {
+        return Err(Problem::forbidden(
+            "only an administrator asks what defragmentation would move: it names everyone's pods",
+        ));
+    }
+    let report = (portal.hooks.defragmentation)().await;
+    Ok(Json(
+        json!({"sentence": report.sentence(), "report": report}),
+    ))
+}

@@ -1,0 +1,86 @@
+//! What was decided on a job, or on a gang by its own name: the records that the scheduler's
+//! shell keeps, the oldest first. A job that is gone is answered for as well.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::ListParams;
+use resources::access::Caller;
+use resources::record::Record;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::explain::job_kind;
+use crate::Problem;
+use crate::state::{Portal, SignedIn};
+
+/// A record and the gang that it is of.
+#[derive(Serialize)]
+pub struct Line {
+    /// The PodGroup's name, or the pod's for a pod without one.
+    pub group: String,
+    /// What was decided.
+    #[serde(flatten)]
+    pub record: Record,
+}
+
+/// Answers `GET /api/v1/jobs/{namespace}/{kind}/{name}/history`.
+pub async fn of_job(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path((namespace, plural, name)): Path<(String, String, String)>,
+) -> Result<Json<Value>, Problem> {
+    job_kind(&plural)?;
+    let lines = lines(&portal, &caller, &namespace, &name).await?;
+    Ok(Json(json!({ "items": lines })))
+}
+
+/// Answers `GET /api/v1/gangs/{namespace}/{name}/history`.
+pub async fn of_gang(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path((namespace, name)): Path<(String, String)>,
+) -> Result<Json<Value>, Problem> {
+    may(&caller, &namespace)?;
+    let lines = of(&portal, &namespace, &name);
+    Ok(Json(json!({ "items": lines })))
+}
+
+/// The records of a job's gang, and of its pods that stand alone.
+pub async fn lines(
+    portal: &Portal,
+    caller: &Caller,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<Line>, Problem> {
+    may(caller, namespace)?;
+    let mut lines = of(portal, namespace, name);
+    let pods: Api<Pod> = Api::namespaced(portal.client(caller), namespace);
+    let selector = format!("batch.kubernetes.io/job-name={name}");
+    for pod in pods.list(&ListParams::default().labels(&selector)).await? {
+        let pod = pod.metadata.name.unwrap_or_default();
+        lines.extend(of(portal, namespace, &pod));
+    }
+    lines.sort_by_key(|line| line.record.at);
+    Ok(lines)
+}
+
+fn of(portal: &Portal, namespace: &str, group: &str) -> Vec<Line> {
+    let records = (portal.hooks.history)(namespace, group).into_iter();
+    let line = |record| Line {
+        group: group.to_owned(),
+        record,
+    };
+    records.map(line).collect()
+}
+
+pub fn may(caller: &Caller, namespace: &str) -> Result<(), Problem> {
+    match caller.reaches(namespace) {
+        true => Ok(()),
+        false => Err(Problem::forbidden(format!(
+            "user {:?} may not see what is decided in namespace {namespace:?}",
+            caller.user
+        ))),
+    }
+}

@@ -1,0 +1,80 @@
+//! How queues stand: shares, entitlements, what is borrowed, limits by resource and by user.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use resources::access::Caller;
+use resources::standing::QueueStanding;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::Problem;
+use crate::board::QueueRow;
+use crate::state::{Portal, SignedIn};
+
+/// A queue as its object and the scheduler say it stands.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct QueueAnswer {
+    /// Open, Closing or Closed.
+    pub state: String,
+    /// Gangs that wait.
+    pub pending: i64,
+    /// Gangs that run.
+    pub running: i64,
+    /// What the scheduler says. Of those who wait, whom the caller may see.
+    #[serde(flatten)]
+    pub standing: QueueStanding,
+}
+
+/// Answers `GET /api/v1/queues`.
+pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+    let mut standings = (portal.hooks.queues)().await;
+    let rows = portal.board.queues().into_iter();
+    let items = rows.map(|row| {
+        let standing = standings.remove(&row.name);
+        with(row, standing, &caller)
+    });
+    Json(json!({ "items": items.collect::<Vec<_>>() }))
+}
+
+/// Answers `GET /api/v1/queues/{name}`.
+pub async fn one(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(name): Path<String>,
+) -> Result<Json<QueueAnswer>, Problem> {
+    answer(&portal, &caller, &name).await.map(Json)
+}
+
+/// How one queue stands.
+pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<QueueAnswer, Problem> {
+    let row = portal
+        .board
+        .queues()
+        .into_iter()
+        .find(|row| row.name == name);
+    let row = row.ok_or_else(|| {
+        let detail = format!("there is no queue {name:?}; `muster queue` lists those there are");
+        Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
+    })?;
+    let standing = (portal.hooks.queues)().await.remove(name);
+    Ok(with(row, standing, caller))
+}
+
+fn with(row: QueueRow, standing: Option<QueueStanding>, caller: &Caller) -> QueueAnswer {
+    let mut standing = standing.unwrap_or_else(|| QueueStanding {
+        name: row.name.clone(),
+        weight: row.weight as f64,
+        ..QueueStanding::default()
+    });
+    standing
+        .waiting
+        .retain(|(namespace, _)| caller.reaches(namespace));
+    QueueAnswer {
+        state: row.state,
+        pending: row.pending,
+        running: row.running,
+        standing,
+    }
+}

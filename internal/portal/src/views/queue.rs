@@ -1,0 +1,49 @@
+//! One queue's page.
+
+use askama::Template;
+use axum::extract::{Path, State};
+use axum::response::Response;
+
+use super::{Frame, Reader, message, page};
+use crate::rest::{QueueAnswer, queue_answer};
+use crate::state::Portal;
+
+/// How many of those who wait are shown.
+const SHOWN_WAITING: usize = 50;
+
+#[derive(Template)]
+#[template(path = "queue.html")]
+struct QueuePage {
+    frame: Frame,
+    queue: QueueAnswer,
+    share: String,
+    of_entitled: String,
+    more: usize,
+}
+
+/// The page.
+pub async fn one(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Path(name): Path<String>,
+) -> Response {
+    match queue_answer(&portal, &caller, &name).await {
+        Ok(mut queue) => {
+            let waiting = &mut queue.standing.waiting;
+            let more = waiting.len().saturating_sub(SHOWN_WAITING);
+            waiting.truncate(SHOWN_WAITING);
+            page(&QueuePage {
+                frame: Frame::of(&caller, "queues"),
+                share: percent(queue.standing.share),
+                of_entitled: percent(queue.standing.share_of_entitled),
+                queue,
+                more,
+            })
+        }
+        Err(problem) => message(&caller, "queues", &problem),
+    }
+}
+
+fn percent(part: f64) -> String {
+    format!("{:.1}%", part * 100.0)
+}

@@ -1,0 +1,173 @@
+//! What a node's GPUs are doing, as its agent saw it: the annotation [`crate::names::LOAD`], and
+//! when that says something. Data and thresholds; what follows from them is the scheduler's.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+/// At this temperature a GPU slows down or soon will, in degrees Celsius. Operators alert on it.
+const HOT_CELSIUS: f64 = 85.0;
+/// Drawing this part of its power limit, a GPU has nothing to add.
+const FULL_POWER: f64 = 0.95;
+/// A GPU that computes this much, in percent, or holds this part of its memory, is in use.
+const BUSY_PERCENT: f64 = 20.0;
+const BUSY_MEMORY: f64 = 0.1;
+/// Changes of so many percent of utilisation, parts of memory and of the power limit, and degrees
+/// are worth a word.
+const MUCH_PERCENT: f64 = 25.0;
+const MUCH_PART: f64 = 0.1;
+const MUCH_POWER: f64 = 0.25;
+const MUCH_CELSIUS: f64 = 10.0;
+
+/// One GPU; what is not given is not known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct GpuLoad {
+    /// Percent of the time in which it computed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<f64>,
+    /// Part of its memory in use, from 0 to 1.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<f64>,
+    /// Its temperature, in degrees Celsius.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub celsius: Option<f64>,
+    /// What it draws.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watts: Option<f64>,
+    /// What it may draw.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watts_limit: Option<f64>,
+}
+
+/// A node's GPUs by id.
+pub type GpuLoads = BTreeMap<String, GpuLoad>;
+
+/// The annotation: what the GPUs did, and when that was seen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NodeLoad {
+    /// When it was seen.
+    pub at: Timestamp,
+    /// The GPUs by id.
+    #[serde(default)]
+    pub gpus: GpuLoads,
+}
+
+impl GpuLoad {
+    /// Is it too hot, or at its power limit?
+    #[must_use]
+    pub fn strained(&self) -> bool {
+        let hot = self.celsius.is_some_and(|celsius| celsius >= HOT_CELSIUS);
+        let drawn = self.watts.zip(self.watts_limit);
+        hot || drawn.is_some_and(|(watts, limit)| limit > 0.0 && watts >= FULL_POWER * limit)
+    }
+
+    /// Does anything run on it?
+    #[must_use]
+    pub fn busy(&self) -> bool {
+        self.utilisation
+            .is_some_and(|percent| percent >= BUSY_PERCENT)
+            || self.memory.is_some_and(|part| part >= BUSY_MEMORY)
+    }
+
+    /// Is it much different from what it was?
+    #[must_use]
+    pub fn differs_much(&self, before: &GpuLoad) -> bool {
+        let apart = |now: Option<f64>, then: Option<f64>, much: f64| match (now, then) {
+            (Some(now), Some(then)) => (now - then).abs() >= much,
+            (now, then) => now.is_some() != then.is_some(),
+        };
+        let limit = self.watts_limit.unwrap_or(f64::INFINITY);
+        self.strained() != before.strained()
+            || self.busy() != before.busy()
+            || apart(self.utilisation, before.utilisation, MUCH_PERCENT)
+            || apart(self.memory, before.memory, MUCH_PART)
+            || apart(self.celsius, before.celsius, MUCH_CELSIUS)
+            || apart(self.watts, before.watts, MUCH_POWER * limit)
+    }
+
+    /// In words, as the pages show it; nothing for what is not known.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let mut words = Vec::new();
+        if let Some(percent) = self.utilisation {
+            words.push(format!("{percent:.0}% busy"));
+        }
+        if let Some(part) = self.memory {
+            words.push(format!("{:.0}% of its memory", part * 100.0));
+        }
+        if let Some(celsius) = self.celsius {
+            words.push(format!("{celsius:.0} °C"));
+        }
+        if let Some(watts) = self.watts {
+            words.push(format!("{watts:.0} W"));
+        }
+        words.join(", ")
+    }
+}
+
+/// Is what GPUs do now worth telling, after what was told last?
+#[must_use]
+pub fn worth_telling(now: &GpuLoads, before: &GpuLoads) -> bool {
+    now.len() != before.len()
+        || now.iter().any(|(id, load)| match before.get(id) {
+            Some(then) => load.differs_much(then),
+            None => true,
+        })
+}
+
+/// Does any GPU do anything that counts? Only then must it be told again before it is too old.
+#[must_use]
+pub fn counts(loads: &GpuLoads) -> bool {
+    loads.values().any(|load| load.busy() || load.strained())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(utilisation: f64, celsius: f64) -> GpuLoad {
+        GpuLoad {
+            utilisation: Some(utilisation),
+            memory: Some(0.05),
+            celsius: Some(celsius),
+            ..GpuLoad::default()
+        }
+    }
+
+    fn loads(all: &[GpuLoad]) -> GpuLoads {
+        let named = all.iter().enumerate();
+        named.map(|(i, load)| (format!("GPU-{i}"), *load)).collect()
+    }
+
+    #[test]
+    fn only_much_of_a_change_is_told() {
+        let before = loads(&[load(50.0, 60.0), load(3.0, 40.0)]);
+        for (now, told) in [
+            (loads(&[load(60.0, 65.0), load(5.0, 42.0)]), false),
+            (loads(&[load(80.0, 65.0), load(5.0, 42.0)]), true),
+            (loads(&[load(50.0, 70.0), load(3.0, 40.0)]), true),
+            // Little, and across the line between idle and busy.
+            (loads(&[load(50.0, 60.0), load(21.0, 40.0)]), true),
+            (loads(&[load(50.0, 60.0)]), true),
+        ] {
+            assert_eq!(worth_telling(&now, &before), told, "{now:?}");
+        }
+        assert!(counts(&before));
+        assert!(!counts(&loads(&[load(3.0, 40.0)])));
+        assert!(!counts(&loads(&[])));
+    }
+
+    #[test]
+    fn what_is_not_known_is_neither_written_nor_told_again() {
+        let nothing = GpuLoad::default();
+        assert_eq!(serde_json::to_string(&nothing).unwrap(), "{}");
+        assert!(!nothing.differs_much(&nothing) && !nothing.busy());
+        assert!(load(1.0, 1.0).differs_much(&nothing));
+        assert_eq!(
+            load(93.4, 71.0).words(),
+            "93% busy, 5% of its memory, 71 °C"
+        );
+    }
+}

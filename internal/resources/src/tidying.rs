@@ -1,0 +1,91 @@
+//! What defragmentation would do, said before it does anything: data and its sentence.
+
+use serde::{Deserialize, Serialize};
+
+/// A pod that would be moved.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct TidyingMove {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub pod: String,
+    /// Its gang: a PodGroup's name, or its own.
+    pub group: String,
+    /// The node that it would leave.
+    pub from: String,
+    /// The node that it would have a place on.
+    pub to: String,
+}
+
+/// What would be moved now, and what for.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct TidyingReport {
+    /// Would plans carry it out? Only where the scheduler's actions have `defragment`.
+    pub enabled: bool,
+    /// How many members may be moved in any hour.
+    pub moves_an_hour: usize,
+    /// Who would be moved.
+    pub moves: Vec<TidyingMove>,
+    /// Nodes that would become whole: all their GPUs free.
+    pub nodes: Vec<String>,
+    /// Whole nodes now.
+    pub whole_before: usize,
+    /// Whole nodes afterwards.
+    pub whole_after: usize,
+    /// GPUs of the nodes that would become whole.
+    pub gpus_gained: i64,
+    /// GPU-hours of work since its last checkpoint, as far as is said, that would be lost.
+    pub gpu_hours_lost: f64,
+}
+
+impl TidyingReport {
+    /// In words, as the CLI and the API show it.
+    #[must_use]
+    pub fn sentence(&self) -> String {
+        if self.moves.is_empty() {
+            return "Nothing would be moved: no node with GPUs can be made whole by moving work that allows it."
+                .to_owned();
+        }
+        let plural = |count: usize, one: &str, many: &str| match count {
+            1 => format!("1 {one}"),
+            _ => format!("{count} {many}"),
+        };
+        let will = if self.enabled {
+            "plans do this when they have nothing else to do"
+        } else {
+            "it is switched off: the scheduler's actions lack defragment"
+        };
+        format!(
+            "Moving {} would make {} whole ({} GPUs; {} whole now, {} then) and lose {:.1} GPU-hours of work; {will}.",
+            plural(self.moves.len(), "pod", "pods"),
+            plural(self.nodes.len(), "node", "nodes"),
+            self.gpus_gained,
+            self.whole_before,
+            self.whole_after,
+            self.gpu_hours_lost,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_gained_and_lost_is_said_and_whether_it_is_on() {
+        let mut report = TidyingReport::default();
+        assert!(report.sentence().contains("Nothing would be moved"));
+        report.moves = vec![TidyingMove::default(); 2];
+        report.nodes = vec!["n1".to_owned()];
+        (report.gpus_gained, report.whole_before, report.whole_after) = (8, 3, 4);
+        report.gpu_hours_lost = 1.25;
+        assert_eq!(
+            report.sentence(),
+            "Moving 2 pods would make 1 node whole (8 GPUs; 3 whole now, 4 then) and lose 1.2 GPU-hours of work; it is switched off: the scheduler's actions lack defragment."
+        );
+        report.enabled = true;
+        assert!(report.sentence().ends_with("nothing else to do."));
+    }
+}

@@ -1,0 +1,121 @@
+//! Owns the tables of what a configuration may say and of what is refused.
+
+use super::*;
+use serde_json::json;
+
+fn document(spec: Value) -> Value {
+    json!({"apiVersion": API_VERSION, "kind": KIND, "spec": spec})
+}
+
+#[test]
+fn a_document_sets_what_it_says_and_leaves_the_rest() {
+    let read = Settings::read(&document(json!({
+        "actions": ["reclaim"], "topology": ["block", "rack"], "placement": "spread",
+        "gpus": "spread", "staleAfter": "1m30s", "usage": {"halfLife": "7d", "strength": 0.5},
+    })))
+    .unwrap();
+    let config = read.applied(Config::default());
+    assert!(config.actions.reclaim && !config.actions.allocate && !config.actions.backfill);
+    assert_eq!(config.topology, ["block", "rack"]);
+    assert_eq!(config.placement, Strategy::Spread);
+    assert_eq!(config.gpus, GpuOrder::Spread);
+    assert_eq!(config.stale_after, SignedDuration::from_secs(90));
+    let usage = config.usage.unwrap();
+    assert_eq!((usage.half_life_seconds, usage.strength), (604_800, 500));
+    assert_eq!(config.scheduler_names, Config::default().scheduler_names);
+    assert_eq!(config.reserve_after, Config::default().reserve_after);
+    let nothing = Settings::read(&document(Value::Null)).unwrap();
+    assert_eq!(nothing, Settings::default());
+}
+
+#[test]
+fn waiting_evictions_loads_and_what_is_to_come_can_be_said_too() {
+    let read = Settings::read(&document(json!({
+        "reserveAfter": "2h", "reserveFor": "age", "weighLosses": false, "breakBudgets": true,
+        "loadAge": 30, "defragmentation": {"movesAnHour": 100},
+        "expected": [
+            {"count": 3, "requests": {"cpu": "500m", "nvidia.com/gpu": 1},
+             "annotations": {"muster.io/gpu-fraction": "0.5"}, "nodeSelector": {"zone": "a"}},
+            {"count": 1, "requests": {"nvidia.com/gpu": "8"}},
+        ],
+    })))
+    .unwrap();
+    let config = read.applied(Config::default());
+    assert_eq!(config.reserve_after, SignedDuration::from_hours(2));
+    assert_eq!(config.lead, Lead::Age);
+    assert!(!config.weigh_losses && config.break_budgets);
+    assert_eq!(config.load_age, SignedDuration::from_secs(30));
+    assert_eq!(config.tidying.moves_an_hour, 100);
+    assert_eq!(config.tidying.gpus_interrupted_each, 2);
+    let [(pod, 3), (_, 1)] = &config.expected[..] else {
+        panic!("{:?}", config.expected)
+    };
+    let spec = pod.spec.as_ref().unwrap();
+    let asked = resources::amounts::pod_requests(spec);
+    assert_eq!((asked.get("cpu"), asked.get("nvidia.com/gpu")), (500, 1));
+    assert_eq!(spec.node_selector.as_ref().unwrap()["zone"], "a");
+}
+
+#[test]
+fn what_cannot_be_read_is_named_with_what_would_be_right() {
+    let table = [
+        (
+            json!({"actions": ["alocate"]}),
+            "spec.actions",
+            "consolidate",
+        ),
+        (json!({"actions": "allocate"}), "spec.actions", "list"),
+        (json!({"placement": "tight"}), "spec.placement", "spread"),
+        (json!({"staleAfter": "soon"}), "spec.staleAfter", "1h30m"),
+        (json!({"topologies": []}), "spec.topologies", "topology"),
+        (json!({"topology": ["a b"]}), "spec.topology[0]", "label"),
+        (json!({"topology": ["a", "a"]}), "spec.topology[1]", "once"),
+        (json!({"schedulerNames": []}), "spec.schedulerNames", "one"),
+        (
+            json!({"usage": {"strength": 1}}),
+            "spec.usage.halfLife",
+            "1h30m",
+        ),
+        (
+            json!({"usage": {"halfLife": "1d", "strength": "much"}}),
+            "spec.usage.strength",
+            "number",
+        ),
+        (json!({"breakBudgets": "yes"}), "spec.breakBudgets", "true"),
+        (
+            json!({"defragmentation": {"movesAnHour": -1}}),
+            "spec.defragmentation.movesAnHour",
+            "from 0",
+        ),
+        (json!({"expected": 3}), "spec.expected", "list"),
+        (
+            json!({"expected": [{"count": 0, "requests": {"cpu": 1}}]}),
+            "spec.expected[0].count",
+            "from 1",
+        ),
+        (
+            json!({"expected": [{"count": 1}]}),
+            "spec.expected[0].requests",
+            "cpu",
+        ),
+        (
+            json!({"expected": [{"count": 1, "requests": {"cpu": "many"}}]}),
+            "spec.expected[0].requests[cpu]",
+            "500m",
+        ),
+    ];
+    for (spec, field, word) in table {
+        let wrong = Settings::read(&document(spec)).unwrap_err();
+        assert_eq!(wrong.field, field);
+        assert!(wrong.wanted.contains(word), "{wrong}");
+    }
+    let other = |field: &str, value: Value| {
+        let mut document = document(json!({}));
+        document[field] = value;
+        Settings::read(&document).unwrap_err().field
+    };
+    assert_eq!(other("apiVersion", Value::Null), "apiVersion");
+    assert_eq!(other("kind", json!("Queue")), "kind");
+    assert_eq!(other("actions", json!([])), "actions");
+    assert_eq!(Settings::read(&json!([])).unwrap_err().field, "document");
+}

@@ -1,0 +1,57 @@
+//! Whom a waiting gang could evict, asked before anything is decided.
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
+
+mod support;
+
+use scheduler::{Actions, Config};
+use support::cluster::*;
+
+/// A cluster whose plans evict nobody.
+fn gentle() -> Cluster {
+    let actions = Actions {
+        reclaim: false,
+        preempt: false,
+        ..Actions::default()
+    };
+    Cluster::with(Config {
+        actions,
+        ..Config::default()
+    })
+}
+
+fn whom(c: &mut Cluster, gang: &str) -> Vec<(String, usize, String)> {
+    let at = c.at;
+    let victims = c.scheduler.could_evict("ns", gang, at).into_iter();
+    victims.map(|v| (v.group, v.members, v.why)).collect()
+}
+
+#[test]
+fn those_who_would_have_to_go_are_named_though_evictions_are_off_and_nothing_changes() {
+    let mut c = gentle();
+    c.nodes(&[("n1", 4), ("n2", 4)]);
+    c.gang("one", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("two", "default", "low", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "high", 1, 1, 4);
+    assert!(c.run().evictions.is_empty());
+    let before = c.scheduler.view();
+    let named = whom(&mut c, "new");
+    assert_eq!(named, [("two".to_owned(), 1, "Preempted".to_owned())]);
+    assert_eq!(whom(&mut c, "new"), named);
+    assert_eq!(c.scheduler.view(), before);
+    assert!(c.plan().evictions.is_empty(), "it was a question");
+}
+
+#[test]
+fn nobody_is_named_for_who_has_no_right_does_not_wait_or_is_not_there() {
+    let mut c = gentle();
+    c.nodes(&[("n1", 4)]);
+    c.gang("old", "default", "high", 1, 1, 4);
+    c.run();
+    c.gang("new", "default", "low", 1, 1, 4);
+    c.run();
+    for gang in ["new", "old", "nobody"] {
+        assert_eq!(whom(&mut c, gang), [], "{gang}");
+    }
+}
