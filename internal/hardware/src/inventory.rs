@@ -19,6 +19,9 @@ pub struct Inventory {
     pub numa_nodes: Vec<NumaNode>,
     /// GPUs, by index.
     pub gpus: Vec<Gpu>,
+    /// How slices of GPUs are to be given out: `single`, `mixed`, or empty where nobody says.
+    #[serde(default)]
+    pub mig_strategy: String,
     /// Where the GPUs were learned of.
     pub origin: Origin,
     /// What could not be found out though it seems to be there; in sentences.
@@ -85,8 +88,22 @@ pub struct Gpu {
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.
     pub problem: String,
+    /// Its slices, where it is in MIG mode.
+    #[serde(default)]
+    pub slices: Option<Vec<Slice>>,
     /// Its links to the machine's other GPUs, best kind only.
     pub links: Vec<Link>,
+}
+
+/// A slice of a GPU that the driver cut (MIG).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// Its UUID, `MIG-...`.
+    pub id: String,
+    /// How much of the GPU it is: `1g.10gb`.
+    pub profile: String,
+    /// Its memory, MiB.
+    pub memory_mib: u64,
 }
 
 /// A GPU's path to another.

@@ -32,6 +32,7 @@ mod report;
 mod resource;
 mod score;
 mod share;
+mod slices;
 mod state;
 mod table;
 mod terms;
