@@ -1,9 +1,11 @@
 //! Which GPUs a container sees, from the devices that the scheduler chose and the node's
 //! inventory. Pure.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::devices::chosen;
-use resources::names::NVIDIA_GPU;
+use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::inventory::Machine;
 
@@ -12,8 +14,9 @@ use crate::inventory::Machine;
 pub struct Gpus {
     /// Their ids, as chosen.
     pub ids: Vec<String>,
-    /// Their places in the inventory's order, which is CUDA's with `CUDA_DEVICE_ORDER=PCI_BUS_ID`.
-    pub indices: Vec<u32>,
+    /// What CUDA is to see: their places in the inventory's order, which is CUDA's with
+    /// `CUDA_DEVICE_ORDER=PCI_BUS_ID`; slices by their ids, as CUDA takes them.
+    pub seen: Vec<String>,
     /// The numbers in their device files' names, where they have such files.
     pub minors: Vec<u32>,
 }
@@ -21,19 +24,28 @@ pub struct Gpus {
 /// The container's GPUs; an error when it was given one that the node doesn't have, or asks for
 /// more than it was given.
 pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, String> {
-    let ids = chosen(pod.metadata.annotations.as_ref())
+    let given: BTreeMap<String, Vec<String>> = chosen(pod.metadata.annotations.as_ref())
         .remove(&container.name)
-        .and_then(|mut by_resource| by_resource.remove(NVIDIA_GPU))
-        .unwrap_or_default();
-    let indices = ids
+        .unwrap_or_default()
+        .into_iter()
+        .filter(|(resource, _)| resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG))
+        .collect();
+    let ids: Vec<String> = given.values().flatten().cloned().collect();
+    let is_slice = |id: &String| {
+        let gpus = machine.inventory.gpus.iter();
+        let mut slices = gpus.flat_map(|gpu| gpu.slices.iter().flatten());
+        slices.any(|slice| slice.id == *id)
+    };
+    let seen = ids
         .iter()
         .map(|id| {
             machine
                 .inventory
                 .gpus
                 .iter()
-                .find(|gpu| gpu.id == *id)
-                .map(|gpu| gpu.index)
+                .find(|gpu| gpu.id == *id && gpu.slices.is_none())
+                .map(|gpu| gpu.index.to_string())
+                .or_else(|| is_slice(id).then(|| id.clone()))
                 .ok_or_else(|| {
                     format!(
                         "device {id:?} was chosen for container {:?}, but this node has no such GPU",
@@ -42,34 +54,30 @@ pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, S
                 })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    let asked = container
-        .resources
-        .as_ref()
-        .and_then(|resources| {
-            let limits = resources
-                .limits
-                .as_ref()
-                .and_then(|map| map.get(NVIDIA_GPU));
-            limits.or_else(|| resources.requests.as_ref()?.get(NVIDIA_GPU))
-        })
-        .and_then(|quantity| quantity.0.parse::<usize>().ok())
-        .unwrap_or(0);
-    if asked > ids.len() {
-        return Err(format!(
-            "container {:?} asks for {asked} of {NVIDIA_GPU}, but {} were chosen for it",
-            container.name,
-            ids.len()
-        ));
+    for (resource, asked) in asked(container) {
+        let got = given.get(&resource).map_or(0, Vec::len);
+        if asked > got {
+            return Err(format!(
+                "container {:?} asks for {asked} of {resource}, but {got} were chosen for it",
+                container.name,
+            ));
+        }
     }
     let minors = ids
         .iter()
         .filter_map(|id| machine.minors.get(id).copied())
         .collect();
-    Ok(Gpus {
-        ids,
-        indices,
-        minors,
-    })
+    Ok(Gpus { ids, seen, minors })
+}
+
+/// How many GPUs and slices a container asks for, by resource.
+fn asked(container: &Container) -> BTreeMap<String, usize> {
+    let resources = container.resources.as_ref();
+    let lists = resources.map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
+    let lists = lists.into_iter().flatten().flatten().flatten();
+    let ours = lists.filter(|(name, _)| *name == NVIDIA_GPU || name.starts_with(NVIDIA_MIG));
+    ours.filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse().ok()?)))
+        .collect()
 }
 
 impl Gpus {
@@ -83,8 +91,7 @@ impl Gpus {
         };
         let mut variables = vec![("NVIDIA_VISIBLE_DEVICES", ids)];
         if !renumbered {
-            let indices: Vec<String> = self.indices.iter().map(u32::to_string).collect();
-            variables.push(("CUDA_VISIBLE_DEVICES", indices.join(",")));
+            variables.push(("CUDA_VISIBLE_DEVICES", self.seen.join(",")));
             variables.push(("CUDA_DEVICE_ORDER", "PCI_BUS_ID".to_owned()));
         }
         variables
@@ -132,6 +139,32 @@ mod tests {
         assert_eq!(gpus(&pod).unwrap().minors, [7]);
         assert_eq!(variables[0].1, "GPU-3,GPU-1");
         assert_eq!(variables[1], ("CUDA_VISIBLE_DEVICES", "3,1".to_owned()));
+    }
+
+    #[test]
+    fn a_container_sees_slices_by_their_ids_and_no_gpu_that_is_cut() {
+        let mut machine = machine();
+        machine.inventory.gpus[3].slices = Some(vec![resources::devices::MigSlice {
+            id: "MIG-1".into(),
+            profile: "1g.10gb".into(),
+            ..resources::devices::MigSlice::default()
+        }]);
+        machine.minors.insert("MIG-1".into(), 7);
+        let small = "nvidia.com/mig-1g.10gb";
+        let mut pod = pod(&json!({"main": {small: ["MIG-1"]}}).to_string(), "0");
+        let container = &mut pod.spec.as_mut().unwrap().containers[0];
+        container.resources = serde_json::from_value(json!({"limits": {small: "1"}})).unwrap();
+        let of_it = |pod: &Pod| of(pod, &pod.spec.as_ref().unwrap().containers[0], &machine);
+        let gpus = of_it(&pod).unwrap();
+        assert_eq!(
+            (gpus.seen.join(","), gpus.minors.clone()),
+            ("MIG-1".to_owned(), vec![7])
+        );
+        assert_eq!(gpus.variables(true)[0].1, "MIG-1");
+        pod.metadata.annotations = None;
+        assert!(of_it(&pod).unwrap_err().contains(small));
+        let whole = self::pod(r#"{"main":{"nvidia.com/gpu":["GPU-3"]}}"#, "1");
+        assert!(of_it(&whole).is_err());
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use hardware::LinkKind;
-use resources::devices::{GpuDevice, GpuLink, NodeInventory, NumaNode};
+use resources::devices::{GpuDevice, GpuLink, MigSlice, NodeInventory, NumaNode};
 
 /// What the node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -27,6 +27,10 @@ impl Machine {
             pci: gpu.pci.clone(),
             compute_capability: gpu.compute_capability.clone(),
             driver: gpu.driver.clone(),
+            slices: gpu
+                .slices
+                .as_ref()
+                .map(|all| all.iter().map(slice).collect()),
             links: gpu.links.iter().map(link).collect(),
         });
         let numa_nodes = found.numa_nodes.iter().map(|node| NumaNode {
@@ -44,11 +48,18 @@ impl Machine {
                 kernel: found.kernel.clone(),
                 os: found.os.clone(),
                 source: found.origin.as_str().to_owned(),
+                mig_strategy: found.mig_strategy.clone(),
             },
             minors: found
                 .gpus
                 .iter()
-                .filter_map(|gpu| Some((gpu.id.clone(), gpu.minor?)))
+                .filter_map(|gpu| Some((gpu, gpu.minor?)))
+                .flat_map(|(gpu, minor)| {
+                    // A slice's device file is its GPU's.
+                    let slices = gpu.slices.iter().flatten().map(|slice| &slice.id);
+                    let ids = std::iter::once(&gpu.id).chain(slices);
+                    ids.map(move |id| (id.clone(), minor))
+                })
                 .collect(),
         }
     }
@@ -56,6 +67,15 @@ impl Machine {
     /// As JSON, for the wire.
     pub fn json(&self) -> String {
         serde_json::to_string(&self.inventory).expect("an inventory is plain data and always JSON")
+    }
+}
+
+fn slice(slice: &hardware::Slice) -> MigSlice {
+    MigSlice {
+        id: slice.id.clone(),
+        profile: slice.profile.clone(),
+        memory_mib: slice.memory_mib,
+        healthy: true,
     }
 }
 

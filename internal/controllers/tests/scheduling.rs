@@ -485,6 +485,12 @@ async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
     for i in 0..2 {
         cluster.until_bound(&format!("old-{i}")).await;
     }
+    let saves = json!({"metadata": {"annotations": {"muster.io/checkpoint-grace": "10m"}}});
+    let groups: Api<PodGroup> = cluster.api();
+    groups
+        .patch("old", &PatchParams::default(), &Patch::Merge(&saves))
+        .await
+        .unwrap();
     let mut wanted = group("new", 2);
     wanted["spec"]["priorityClassName"] = json!("urgent");
     let wanted: PodGroup = read(wanted);
@@ -508,6 +514,14 @@ async fn a_gang_of_higher_priority_gets_room_and_the_evicted_are_told_why() {
         assert!(
             pod.metadata.deletion_timestamp.is_some(),
             "it has its grace"
+        );
+        assert_eq!(pod.metadata.deletion_grace_period_seconds, Some(600));
+        assert!(
+            pod.metadata
+                .annotations
+                .as_ref()
+                .is_some_and(|notes| notes.contains_key("muster.io/checkpoint-by")),
+            "it knows by when it must have saved itself"
         );
         let (reason, message) = disruption(&pod).unwrap();
         assert_eq!(reason, "PreemptionByScheduler");

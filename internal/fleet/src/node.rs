@@ -107,19 +107,25 @@ fn product(inventory: &NodeInventory) -> Option<String> {
 
 /// What the node has, and of that what may be given out.
 fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
-    let amounts = |gpus: usize| {
+    let offered = inventory.offered();
+    let amounts = |healthy: bool| {
+        let counts = |fit: bool| fit || !healthy;
         let mut all = json!({
             "cpu": inventory.cpus.to_string(),
             "memory": inventory.memory_bytes.to_string(),
             "pods": max_pods.to_string(),
         });
         if !inventory.gpus.is_empty() {
-            all[NVIDIA_GPU] = json!(gpus.to_string());
+            let gpus = offered.gpus.iter().filter(|gpu| counts(gpu.healthy));
+            all[NVIDIA_GPU] = json!(gpus.count().to_string());
+        }
+        for (resource, slices) in &offered.slices {
+            let slices = slices.iter().filter(|(_, slice)| counts(slice.healthy));
+            all[resource] = json!(slices.count().to_string());
         }
         all
     };
-    let healthy = inventory.gpus.iter().filter(|gpu| gpu.healthy).count();
-    (amounts(inventory.gpus.len()), amounts(healthy))
+    (amounts(false), amounts(true))
 }
 
 /// Nodes and their leases, as written by the fleet.
@@ -381,6 +387,17 @@ mod tests {
         assert_eq!(has[NVIDIA_GPU], "2");
         assert_eq!(gives[NVIDIA_GPU], "1");
         assert_eq!(gives["cpu"], "8");
+        let mut cut = inventory();
+        let slice = |healthy| resources::devices::MigSlice {
+            profile: "1g.10gb".into(),
+            healthy,
+            ..resources::devices::MigSlice::default()
+        };
+        cut.gpus[0].slices = Some(vec![slice(true), slice(false)]);
+        let (has, gives) = capacity(&cut, 100);
+        assert_eq!([&has[NVIDIA_GPU], &gives[NVIDIA_GPU]], ["1", "0"]);
+        let small = "nvidia.com/mig-1g.10gb";
+        assert_eq!([&has[small], &gives[small]], ["2", "1"]);
         let (none, _) = capacity(&NodeInventory::default(), 100);
         assert!(none.get(NVIDIA_GPU).is_none());
     }

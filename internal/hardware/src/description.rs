@@ -6,6 +6,7 @@
 //! cpus = 64
 //! memory_mib = 524288
 //! driver = "550.54.15"
+//! mig_strategy = "mixed"       # or "single": slices of one profile are given out as GPUs
 //!
 //! [[numa]]                     # optional
 //! id = 0
@@ -26,6 +27,7 @@
 //! celsius = 71
 //! watts = 612
 //! watts_limit = 700
+//! mig = ["1g.10gb", "3g.40gb"] # its slices, if it is in MIG mode
 //! ```
 //!
 //! Owns the format. Ids are made of the host name and the place, so that they are the same
@@ -37,13 +39,15 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::error::HardwareError;
-use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin};
+use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
 use crate::system::cpu_list;
 
 /// GPUs a described machine may have.
 pub const MAX_GPUS: usize = 64;
 /// NVLinks a described GPU may have.
 pub const MAX_NVLINKS: u32 = 36;
+/// Slices a described GPU may have.
+pub const MAX_SLICES: usize = 7;
 
 /// A machine description, checked.
 #[derive(Debug)]
@@ -74,6 +78,8 @@ struct MachineTable {
     memory_mib: Option<u64>,
     #[serde(default)]
     driver: String,
+    #[serde(default)]
+    mig_strategy: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -106,6 +112,7 @@ struct GpuTable {
     celsius: Option<u32>,
     watts: Option<u32>,
     watts_limit: Option<u32>,
+    mig: Option<Vec<String>>,
 }
 
 fn one() -> usize {
@@ -187,6 +194,22 @@ impl Description {
                     ),
                 ));
             }
+            let slices = gpu.mig.as_deref().unwrap_or_default();
+            if let Some(profile) = slices.iter().find(|slice| profile_mib(slice).is_none()) {
+                return Err(bad(
+                    "mig",
+                    format!("{profile:?} is not usable; write profiles such as \"1g.10gb\""),
+                ));
+            }
+            if slices.len() > MAX_SLICES {
+                return Err(bad(
+                    "mig",
+                    format!(
+                        "{} slices are not usable; a card has 0 to {MAX_SLICES}",
+                        slices.len()
+                    ),
+                ));
+            }
             if gpu.nvlinks > MAX_NVLINKS {
                 return Err(bad(
                     "nvlinks",
@@ -214,6 +237,14 @@ impl Description {
                 return Err(bad("memory_used_mib", detail));
             }
             gpus.push(gpu);
+        }
+        if !["", "single", "mixed"].contains(&file.machine.mig_strategy.as_str()) {
+            let given = &file.machine.mig_strategy;
+            return Err(fault(
+                0,
+                "machine.mig_strategy".into(),
+                format!("{given:?} is not usable; write \"single\" or \"mixed\""),
+            ));
         }
         if let Some(0) = file.machine.cpus {
             return Err(fault(
@@ -263,6 +294,7 @@ impl Description {
         if let Some(mib) = machine.memory_mib {
             inventory.memory_bytes = mib << 20;
         }
+        inventory.mig_strategy = machine.mig_strategy.clone();
         let (mut gpus, mut kinds) = (Vec::new(), Vec::new());
         for kind in &self.gpus {
             for _ in 0..kind.count {
@@ -301,7 +333,19 @@ impl Description {
 
 fn card(kind: &GpuTable, place: usize, hostname: &str, driver: &str) -> Gpu {
     let index = u32::try_from(place).unwrap_or(u32::MAX);
+    let slice = |(at, profile): (usize, &String)| {
+        let number = index
+            .saturating_mul(MAX_SLICES as u32)
+            .saturating_add(u32::try_from(at).unwrap_or(0));
+        Slice {
+            id: id(&format!("{hostname} slice"), number).replacen("GPU", "MIG", 1),
+            profile: profile.clone(),
+            memory_mib: profile_mib(profile).unwrap_or(0),
+        }
+    };
+    let slices = |list: &Vec<String>| list.iter().enumerate().map(slice).collect();
     Gpu {
+        slices: kind.mig.as_ref().map(slices),
         id: id(hostname, index),
         index,
         minor: None,
@@ -326,6 +370,16 @@ fn card(kind: &GpuTable, place: usize, hostname: &str, driver: &str) -> Gpu {
         },
         links: Vec::new(),
     }
+}
+
+/// The memory in MiB that a profile's name says: `1g.10gb`, `1g.10gb+me`.
+pub(crate) fn profile_mib(profile: &str) -> Option<u64> {
+    let (parts, rest) = profile.split_once("g.")?;
+    let (gigabytes, more) = rest.split_once("gb")?;
+    let good = more.is_empty() || more.starts_with('+');
+    let parts: u64 = parts.parse().ok()?;
+    let gigabytes: u64 = gigabytes.parse().ok()?;
+    (good && parts > 0 && gigabytes > 0).then(|| gigabytes << 10)
 }
 
 /// A UUID's shape from a host name and a place: FNV-1a, twice with different starts.
@@ -439,8 +493,39 @@ nvswitch = true
     }
 
     #[test]
+    fn a_card_may_be_cut_into_slices() {
+        let machine = described(
+            "[machine]\nmig_strategy = \"single\"\n[[gpu]]\nmodel = \"A\"\nmemory_mib = 81920\ncount = 2\nmig = [\"1g.10gb\", \"3g.40gb+me\"]\n",
+        );
+        assert_eq!(machine.mig_strategy, "single");
+        let slices = machine.gpus[1].slices.clone().unwrap();
+        assert_eq!(
+            (slices[0].profile.as_str(), slices[0].memory_mib),
+            ("1g.10gb", 10_240)
+        );
+        assert_eq!(slices[1].memory_mib, 40_960);
+        let all = machine
+            .gpus
+            .iter()
+            .flat_map(|gpu| gpu.slices.iter().flatten());
+        let ids: std::collections::BTreeSet<&str> = all.map(|slice| slice.id.as_str()).collect();
+        assert_eq!(ids.len(), 4);
+        assert!(ids.iter().all(|id| id.starts_with("MIG-")));
+    }
+
+    #[test]
     fn faults_name_line_and_field() {
         let cases = [
+            (
+                "[[gpu]]\nmodel = \"x\"\nmemory_mib = 1\nmig = [\"half\"]\n",
+                "line 1",
+                "gpu[0].mig",
+            ),
+            (
+                "[machine]\nmig_strategy = \"none\"\n",
+                "line 1",
+                "machine.mig_strategy",
+            ),
             ("[machine]\nhostnam = \"x\"\n", "line 2", "hostnam"),
             ("[[gpu]]\nmodel = \"x\"\n", "line 1", "memory_mib"),
             (

@@ -10,7 +10,8 @@ use nvml_wrapper::device::Device;
 use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TopologyLevel};
 use nvml_wrapper::error::NvmlError;
 
-use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, Origin};
+use crate::description::profile_mib;
+use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
 use crate::system::numa_of_pci;
 
 /// NVLinks a GPU has at most, in the library's own terms.
@@ -147,6 +148,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         pci,
         healthy: problem.is_empty(),
         problem,
+        slices: slices(device),
         links: Vec::new(),
     })
 }
@@ -160,6 +162,31 @@ fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
         milliwatts: device.power_usage().ok(),
         milliwatts_limit: device.enforced_power_limit().ok(),
     }
+}
+
+/// The slices of a GPU in MIG mode; none of one that is not, or cannot be.
+fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
+    let mode = device.mig_mode().ok()?;
+    if mode.current == 0 {
+        return None;
+    }
+    let places = 0..device.mig_device_count().unwrap_or(0);
+    // There are fewer than there could be: the others' places do not answer.
+    let cut = places.filter_map(|place| device.mig_device_by_index(place).ok());
+    let slices = cut.filter_map(|slice| {
+        Some(Slice {
+            id: slice.uuid().ok()?,
+            profile: profile(&slice.name().ok()?)?.to_owned(),
+            memory_mib: slice.memory_info().map_or(0, |memory| memory.total >> 20),
+        })
+    });
+    Some(slices.collect())
+}
+
+/// The profile in a slice's name: `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.
+fn profile(name: &str) -> Option<&str> {
+    let (_, profile) = name.rsplit_once("MIG ")?;
+    Some(profile.trim()).filter(|profile| profile_mib(profile).is_some())
 }
 
 /// NVML writes eight digits of domain in capitals; sysfs four in small letters.
@@ -259,6 +286,17 @@ fn kind(level: TopologyLevel) -> LinkKind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_slices_name_ends_with_its_profile() {
+        let name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb";
+        assert_eq!(profile(name), Some("1g.10gb"));
+        assert_eq!(
+            profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb+me"),
+            Some("1g.10gb+me")
+        );
+        assert_eq!(profile("NVIDIA H100 80GB HBM3"), None);
+    }
 
     #[test]
     fn addresses_take_the_form_of_sysfs() {

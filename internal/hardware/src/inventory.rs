@@ -19,6 +19,9 @@ pub struct Inventory {
     pub numa_nodes: Vec<NumaNode>,
     /// GPUs, by index.
     pub gpus: Vec<Gpu>,
+    /// How slices of GPUs are to be given out: `single`, `mixed`, or empty where nobody says.
+    #[serde(default)]
+    pub mig_strategy: String,
     /// Where the GPUs were learned of.
     pub origin: Origin,
     /// What could not be found out though it seems to be there; in sentences.
@@ -87,6 +90,9 @@ pub struct Gpu {
     pub problem: String,
     /// What it is doing; what the driver does not say is not known.
     pub load: Load,
+    /// Its slices, where it is in MIG mode.
+    #[serde(default)]
+    pub slices: Option<Vec<Slice>>,
     /// Its links to the machine's other GPUs, best kind only.
     pub links: Vec<Link>,
 }
@@ -104,6 +110,17 @@ pub struct Load {
     pub milliwatts: Option<u32>,
     /// What it may draw, thousandths of watts.
     pub milliwatts_limit: Option<u32>,
+}
+
+/// A slice of a GPU that the driver cut (MIG).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Slice {
+    /// Its UUID, `MIG-...`.
+    pub id: String,
+    /// How much of the GPU it is: `1g.10gb`.
+    pub profile: String,
+    /// Its memory, MiB.
+    pub memory_mib: u64,
 }
 
 /// A GPU's path to another.

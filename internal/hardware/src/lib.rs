@@ -16,7 +16,7 @@ pub mod system;
 use std::path::PathBuf;
 
 pub use error::HardwareError;
-pub use inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin};
+pub use inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
 
 /// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -44,6 +44,8 @@ pub(crate) struct NodeFacts {
     pub(crate) devices: Option<BTreeMap<String, bool>>,
     /// MiB of each GPU, where known.
     pub(crate) gpu_memory: Option<i64>,
+    /// Slices of its GPUs by id: their resource, and whether they may be given out.
+    pub(crate) slices: BTreeMap<String, (String, bool)>,
     /// The words of each product among its GPUs.
     pub(crate) products: BTreeSet<Vec<String>>,
     /// The least compute capability and the oldest driver among them.
@@ -118,9 +120,16 @@ impl Cluster {
             .and_then(|s| s.conditions.as_deref())
             .unwrap_or_default();
         let inventory = devices::inventory(node.metadata.annotations.as_ref());
-        let known = inventory
-            .map(|inventory| inventory.gpus)
-            .filter(|gpus| !gpus.is_empty());
+        let offered = inventory
+            .filter(|inventory| !inventory.gpus.is_empty())
+            .map(|inventory| inventory.offered());
+        let slices = offered.iter().flat_map(|offered| &offered.slices);
+        let slices = slices.flat_map(|(resource, list)| {
+            list.iter()
+                .map(|(_, slice)| (slice.id.clone(), (resource.clone(), slice.healthy)))
+        });
+        let slices = slices.collect();
+        let known = offered.map(|offered| offered.gpus);
         let spec = node.spec.clone().unwrap_or_default();
         let (labels, listed) = (
             node.metadata.labels.as_ref(),
@@ -139,6 +148,7 @@ impl Cluster {
             not_ready: conditions
                 .iter()
                 .any(|c| c.type_ == "Ready" && c.status != "True"),
+            slices,
             devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
         };
         self.change_node(name, Some(facts));

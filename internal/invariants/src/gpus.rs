@@ -195,8 +195,49 @@ pub(crate) fn memory(node: &k8s::Node, known: &[resources::devices::GpuDevice]) 
 }
 
 fn ids(chosen: &ChosenDevices) -> BTreeSet<&String> {
-    let lists = chosen.values().flat_map(|by_resource| by_resource.values());
+    let lists = chosen
+        .values()
+        .filter_map(|by_resource| by_resource.get(names::NVIDIA_GPU));
     lists.flatten().collect()
+}
+
+/// The slices that a pod has or gets, with their resource.
+fn slices(chosen: &ChosenDevices) -> impl Iterator<Item = (&String, &String)> {
+    let lists = chosen.values().flatten();
+    let lists = lists.filter(|(resource, _)| resource.starts_with(names::NVIDIA_MIG));
+    lists.flat_map(|(resource, ids)| ids.iter().map(move |id| (resource, id)))
+}
+
+/// No slice is given to two pods, unknown, unhealthy, or of another profile than asked for.
+pub(crate) fn cut(before: &Cluster, name: &str, new: &[&Placement], out: &mut Vec<Violation>) {
+    let Some(node) = before.nodes.get(name) else {
+        return;
+    };
+    let mut held: BTreeMap<&String, &PodId> = BTreeMap::new();
+    for id in before.on_node.get(name).into_iter().flatten() {
+        if let Some((_, chosen)) = before.pods.get(id).and_then(|pod| pod.at.as_ref()) {
+            held.extend(slices(chosen).map(|(_, slice)| (slice, id)));
+        }
+    }
+    for bind in new {
+        let mut mine = BTreeMap::new();
+        for (resource, slice) in slices(&bind.devices) {
+            let wrong = match (node.slices.get(slice), held.get(slice)) {
+                (None, _) => Some("which the node does not have".to_owned()),
+                (Some((of, _)), _) if of != resource => Some(format!("which is one of {of}")),
+                (Some((_, false)), _) => Some("which is unhealthy".to_owned()),
+                (_, Some(holder)) => Some(format!("which {holder} holds")),
+                _ => None,
+            };
+            mine.insert(slice, &bind.pod);
+            out.extend(wrong.map(|wrong| Violation {
+                invariant: Invariant::Devices,
+                what: format!("pod {} gets {slice} on node {name}, {wrong}", bind.pod),
+                pods: vec![bind.pod.clone()],
+            }));
+        }
+        held.extend(mine);
+    }
 }
 
 /// One node's GPUs as they are given out.

@@ -154,6 +154,49 @@ fn i2_fires_on_a_device_that_a_resident_holds() {
     assert_eq!(broken(&cluster, &binds), [Invariant::Devices]);
 }
 
+#[test]
+fn i2_fires_on_a_slice_given_twice_unknown_unhealthy_or_of_another_profile() {
+    const SMALL: &str = "nvidia.com/mig-1g.10gb";
+    let mut cluster = cluster();
+    let slice = |id: &str, profile: &str, healthy: bool| json!({"id": id, "profile": profile, "healthy": healthy});
+    let slices = json!([
+        slice("MIG-a", "1g.10gb", true),
+        slice("MIG-b", "1g.10gb", true),
+        slice("MIG-c", "1g.10gb", false),
+        slice("MIG-d", "2g.20gb", true),
+    ]);
+    let gpu = json!({"id": "GPU-0", "index": 0, "healthy": true, "slices": slices});
+    let mut cut = node("n1", 0);
+    let notes = cut.metadata.annotations.get_or_insert_default();
+    notes.insert(
+        "muster.io/inventory".into(),
+        json!({"gpus": [gpu]}).to_string(),
+    );
+    let mut status = serde_json::to_value(&cut.status).unwrap();
+    status["allocatable"][SMALL] = json!("2");
+    cut.status = serde_json::from_value(status).unwrap();
+    cluster.put_node(&cut);
+    for name in ["a", "b", "c"] {
+        cluster.put_pod(&pod(name, |pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"] = json!({SMALL: "1"});
+        }));
+    }
+    let with = |name: &str, id: &str| {
+        let one = BTreeMap::from([(SMALL.to_owned(), vec![id.to_owned()])]);
+        let mut bind = bind(name, "n1", "");
+        bind.devices = BTreeMap::from([("main".to_owned(), one)]);
+        bind
+    };
+    assert_eq!(
+        broken(&cluster, &[with("a", "MIG-a"), with("b", "MIG-b")]),
+        []
+    );
+    for other in ["MIG-a", "MIG-c", "MIG-d", "MIG-x"] {
+        let binds = [with("a", "MIG-a"), with("b", other)];
+        assert_eq!(broken(&cluster, &binds), [Invariant::Devices], "{other}");
+    }
+}
+
 fn sharer(name: &str, note: &str, value: &str) -> Pod {
     pod(name, |pod| {
         pod["metadata"]["annotations"] = json!({ note: value });

@@ -1,7 +1,7 @@
 //! What a node has, as its agent reports it, and which devices a pod was given. Data only: both travel as JSON in
 //! annotations ([`crate::names::INVENTORY`], [`crate::names::DEVICES`]).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,83 @@ pub struct NodeInventory {
     pub os: String,
     /// Where the GPUs were learned from: `nvml`, `described` or `none`.
     pub source: String,
+    /// How slices of GPUs are given out: [`MIG_SINGLE`], or by their profile where it is anything else.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mig_strategy: String,
+}
+
+/// The strategy under which a slice is given out as a GPU, where all slices of the machine have one profile.
+pub const MIG_SINGLE: &str = "single";
+
+/// What of a machine's GPUs is given out, and as what.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Offered {
+    /// As `nvidia.com/gpu`: GPUs that are not cut, and slices under the single strategy.
+    pub gpus: Vec<GpuDevice>,
+    /// Slices by their resource, `nvidia.com/mig-1g.10gb`; each with the index of its GPU.
+    pub slices: BTreeMap<String, Vec<(u32, MigSlice)>>,
+}
+
+impl NodeInventory {
+    /// What is given out of its GPUs. A GPU that can be cut is never given out whole.
+    pub fn offered(&self) -> Offered {
+        let cut = || {
+            self.gpus
+                .iter()
+                .filter_map(|gpu| Some((gpu, gpu.slices.as_ref()?)))
+        };
+        let profiles: BTreeSet<&String> = cut()
+            .flat_map(|(_, slices)| slices.iter().map(|slice| &slice.profile))
+            .collect();
+        let single = self.mig_strategy == MIG_SINGLE && profiles.len() <= 1;
+        let mut offered = Offered::default();
+        for gpu in &self.gpus {
+            let Some(slices) = &gpu.slices else {
+                offered.gpus.push(gpu.clone());
+                continue;
+            };
+            for slice in slices {
+                let healthy = slice.healthy && gpu.healthy;
+                if single {
+                    offered.gpus.push(GpuDevice {
+                        id: slice.id.clone(),
+                        model: format!("{} MIG {}", gpu.model, slice.profile),
+                        memory_mib: slice.memory_mib,
+                        healthy,
+                        slices: None,
+                        links: Vec::new(),
+                        ..gpu.clone()
+                    });
+                } else {
+                    let resource = format!("{}{}", crate::names::NVIDIA_MIG, slice.profile);
+                    let slice = MigSlice {
+                        healthy,
+                        ..slice.clone()
+                    };
+                    offered
+                        .slices
+                        .entry(resource)
+                        .or_default()
+                        .push((gpu.index, slice));
+                }
+            }
+        }
+        offered
+    }
+}
+
+/// A slice of a GPU that the driver cut.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct MigSlice {
+    /// The id that containers are told (`MIG-...`).
+    pub id: String,
+    /// How much of the GPU it is: `1g.10gb`.
+    pub profile: String,
+    /// Memory in MiB.
+    pub memory_mib: u64,
+    /// May it be given out, as far as it is up to itself?
+    pub healthy: bool,
 }
 
 /// One GPU.
@@ -59,6 +136,9 @@ pub struct GpuDevice {
     /// The driver's version; empty if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub driver: String,
+    /// Its slices, where it can be cut (MIG mode): it is not given out whole then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slices: Option<Vec<MigSlice>>,
     /// Its best path to each other GPU of the machine; empty if not known.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<GpuLink>,
@@ -123,6 +203,68 @@ mod tests {
         );
         annotations.insert(crate::names::DEVICES.to_owned(), "[".to_owned());
         assert!(chosen(Some(&annotations)).is_empty());
+    }
+
+    #[test]
+    fn slices_are_given_out_by_profile_or_as_gpus_and_a_gpu_that_is_cut_is_not() {
+        let slice = |id: &str, profile: &str| MigSlice {
+            id: id.into(),
+            profile: profile.into(),
+            memory_mib: 10_000,
+            healthy: true,
+        };
+        let gpu = |index: u32, slices| GpuDevice {
+            id: format!("GPU-{index}"),
+            index,
+            healthy: index != 2,
+            slices,
+            ..GpuDevice::default()
+        };
+        let mut inventory = NodeInventory {
+            gpus: vec![
+                gpu(0, None),
+                gpu(
+                    1,
+                    Some(vec![slice("MIG-a", "1g.10gb"), slice("MIG-b", "1g.10gb")]),
+                ),
+                gpu(2, Some(vec![slice("MIG-c", "1g.10gb")])),
+                gpu(3, Some(vec![])),
+            ],
+            ..NodeInventory::default()
+        };
+        let ids = |offered: &Offered| -> Vec<String> {
+            offered.gpus.iter().map(|gpu| gpu.id.clone()).collect()
+        };
+        let mixed = inventory.offered();
+        assert_eq!(ids(&mixed), ["GPU-0"]);
+        let slices = &mixed.slices["nvidia.com/mig-1g.10gb"];
+        let told: Vec<(u32, &str, bool)> = slices
+            .iter()
+            .map(|(gpu, slice)| (*gpu, &*slice.id, slice.healthy))
+            .collect();
+        assert_eq!(
+            told,
+            [(1, "MIG-a", true), (1, "MIG-b", true), (2, "MIG-c", false)]
+        );
+        inventory.mig_strategy = MIG_SINGLE.into();
+        let single = inventory.offered();
+        assert_eq!(ids(&single), ["GPU-0", "MIG-a", "MIG-b", "MIG-c"]);
+        assert!(single.slices.is_empty());
+        assert_eq!(
+            (single.gpus[1].memory_mib, single.gpus[3].healthy),
+            (10_000, false)
+        );
+        inventory.gpus[2].slices = Some(vec![slice("MIG-d", "2g.20gb")]);
+        assert_eq!(
+            inventory.offered().slices.len(),
+            2,
+            "several profiles are always mixed"
+        );
+        let text = serde_json::to_string(&inventory).unwrap();
+        assert_eq!(
+            serde_json::from_str::<NodeInventory>(&text).unwrap(),
+            inventory
+        );
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub const RUNTIME_HOST_IMAGES: &str = "muster.io/runtime.host-images";
 
 /// Extended resource: NVIDIA GPUs by count.
 pub const NVIDIA_GPU: &str = "nvidia.com/gpu";
+/// What the resources begin with that are slices of GPUs (MIG), by their profile: `nvidia.com/mig-1g.10gb`.
+pub const NVIDIA_MIG: &str = "nvidia.com/mig-";
 /// The namespace of Muster's own Secrets and ConfigMaps (users, tokens, certificates).
 pub const SYSTEM_NAMESPACE: &str = "muster-system";
 /// The namespace of the nodes' leases.
@@ -118,6 +120,13 @@ pub const MOVABLE: &str = "muster.io/movable";
 /// Annotation on a PodGroup or pod: how often it saves itself, in seconds or as `1h30m`. What has one may be moved to
 /// make nodes whole unless [`MOVABLE`] says no.
 pub const CHECKPOINT: &str = "muster.io/checkpoint";
+/// Annotation on a PodGroup or pod: how long it needs to save itself once it is told to go: seconds, or like `10m`; at
+/// most an hour. An eviction gives it that long after SIGTERM (and its preStop hook), where its own grace period is
+/// shorter.
+pub const CHECKPOINT_GRACE: &str = "muster.io/checkpoint-grace";
+/// Pod annotation written before an eviction of a pod with a [`CHECKPOINT_GRACE`]: the time (RFC 3339) by which it must
+/// have saved itself.
+pub const CHECKPOINT_BY: &str = "muster.io/checkpoint-by";
 /// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
 pub const WALLTIME: &str = "muster.io/walltime";
 

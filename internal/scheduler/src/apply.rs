@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::kinds::PodGroup;
+use resources::names::DEVICES;
 
-use crate::class::ClassIx;
 use crate::devices::Ask;
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
@@ -18,7 +18,7 @@ use crate::queue::Rules;
 use crate::share::{Share, Wish};
 use crate::state::{Priority, Scheduler};
 use crate::topology::Hints;
-use crate::{GroupRef, PodRef, devices};
+use crate::{GroupRef, PodRef, devices, slices};
 
 impl Scheduler {
     /// Takes in one event.
@@ -50,35 +50,7 @@ impl Scheduler {
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
             Event::BudgetChanged(budget) => self.budget_changed(&budget),
             Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
-            Event::ClaimChanged(claim) => {
-                let meta = &claim.metadata;
-                let namespace = meta.namespace.as_deref().unwrap_or("default");
-                let name = meta.name.as_deref().unwrap_or_default();
-                let pods = self.volumes.set_claim(namespace, name, Some(&claim));
-                self.reach_anew(pods);
-            }
-            Event::ClaimGone(namespace, name) => {
-                let pods = self.volumes.set_claim(&namespace, &name, None);
-                self.reach_anew(pods);
-            }
-            Event::VolumeChanged(volume) => {
-                let name = volume.metadata.name.as_deref().unwrap_or_default();
-                let pods = self.volumes.set_volume(name, Some(&volume));
-                self.reach_anew(pods);
-            }
-            Event::VolumeGone(name) => {
-                let pods = self.volumes.set_volume(&name, None);
-                self.reach_anew(pods);
-            }
-            Event::StorageClassChanged(class) => {
-                let name = class.metadata.name.as_deref().unwrap_or_default();
-                let pods = self.volumes.set_class(name, Some(&class));
-                self.reach_anew(pods);
-            }
-            Event::StorageClassGone(name) => {
-                let pods = self.volumes.set_class(&name, None);
-                self.reach_anew(pods);
-            }
+            storage => self.storage_changed(storage),
         }
         self.meet_models();
     }
@@ -98,6 +70,7 @@ impl Scheduler {
         waiting.node = None;
         waiting.devices.clear();
         waiting.stage = Stage::Pending;
+        self.slices.release(&key);
         self.replace_pod(&key, waiting);
     }
 
@@ -182,6 +155,7 @@ impl Scheduler {
         self.share_words(&mut told);
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
+        let slice_asks = devices::slice_asks(told.spec);
         let wish = Wish::read(&pod.metadata, told.spec);
         let class = self.classes.join(
             told.spec,
@@ -204,13 +178,16 @@ impl Scheduler {
             created: told.created,
             queue: told.queue,
             terms: told.terms,
-            asks: self.kept_asks(match wish.share {
-                // Containers that ask for GPUs each get their number of them.
-                Some(share) if asks.is_empty() || wish.container.is_some() => {
-                    devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
-                }
-                _ => asks,
-            }),
+            asks: self.kept_asks(
+                slice_asks,
+                match wish.share {
+                    // Containers that ask for GPUs each get their number of them.
+                    Some(share) if asks.is_empty() || wish.container.is_some() => {
+                        devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
+                    }
+                    _ => asks,
+                },
+            ),
             started: told.started,
             polite: told.polite,
             evicting: None,
@@ -252,11 +229,21 @@ impl Scheduler {
                 return;
             }
         }
+        match new.node.filter(|_| new.stage.on_node()) {
+            Some(_) if new.assumed => {}
+            Some(at) => {
+                let notes = pod.metadata.annotations.as_ref();
+                let said = slices::said(notes.and_then(|notes| notes.get(DEVICES)));
+                self.slices.hold(&key, at, said);
+            }
+            None => self.slices.release(&key),
+        }
         self.replace_pod_joined(&key, new);
     }
 
     /// The same asks as another pod's are kept once: pods come in rows of the same kind.
-    fn kept_asks(&mut self, asks: Vec<Ask>) -> Arc<[Ask]> {
+    fn kept_asks(&mut self, slices: Vec<Ask>, mut asks: Vec<Ask>) -> Arc<[Ask]> {
+        asks.extend(slices);
         if *self.last_asks != asks[..] {
             self.last_asks = Arc::from(asks);
         }
@@ -297,7 +284,7 @@ impl Scheduler {
         self.replace_pod_joined(key, Pod { class, ..new });
     }
 
-    fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
+    pub(crate) fn replace_pod_joined(&mut self, key: &PodKey, new: Pod) {
         // One that waits makes no difference to others' searches for evictions, but that budgets
         // may count it.
         let there = |pod: &Pod| pod.stage.on_node();
@@ -317,34 +304,9 @@ impl Scheduler {
         self.settle(&gang);
     }
 
-    /// The class that its volumes make of a pod's.
-    fn volumed(&mut self, key: &PodKey, spec: &k8s::PodSpec, class: ClassIx) -> ClassIx {
-        let Some(reach) = self.volumes.named(key, spec) else {
-            return class;
-        };
-        let own = self.classes.reaching(class, Some(reach));
-        self.leave_class(class);
-        own
-    }
-
-    /// Finds the classes of pods again whose volumes may let them run elsewhere now.
-    fn reach_anew(&mut self, pods: Vec<PodKey>) {
-        for key in pods {
-            let Some(pod) = self.pods.get(&key).cloned() else {
-                continue;
-            };
-            let class = self.classes.reaching(pod.class, self.volumes.reach(&key));
-            if class == pod.class {
-                self.leave_class(class);
-                continue;
-            }
-            self.world_changed();
-            self.replace_pod_joined(&key, Pod { class, ..pod });
-        }
-    }
-
     fn pod_gone(&mut self, key: &PodKey) {
         self.volumes.gone(key);
+        self.slices.release(key);
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
             self.world_changed();
         }

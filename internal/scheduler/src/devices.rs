@@ -2,13 +2,13 @@
 //! they suffice, then in index order. Only healthy ones that nobody holds. Parts of a device are
 //! `share`'s.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::devices::{ChosenDevices, GpuDevice};
-use resources::names::NVIDIA_GPU;
+use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::links::Links;
 
@@ -102,10 +102,51 @@ pub(crate) struct Ask {
     count: usize,
     /// An init container that ends before the others start: it borrows theirs.
     borrows: bool,
+    /// The resource whose slices it asks for; none: GPUs.
+    slice: Option<Arc<str>>,
+}
+
+impl Ask {
+    /// Is it for slices of this resource?
+    pub(crate) fn is_for(&self, resource: &str) -> bool {
+        self.slice.as_deref() == Some(resource)
+    }
+
+    /// How many suffice for all of them.
+    pub(crate) fn total(asks: &[&Ask]) -> usize {
+        let kept = asks.iter().filter(|ask| !ask.borrows);
+        let borrowed = asks.iter().filter(|ask| ask.borrows).map(|ask| ask.count);
+        kept.map(|ask| ask.count)
+            .sum::<usize>()
+            .max(borrowed.max().unwrap_or(0))
+    }
 }
 
 /// What each container of a pod asks for; empty for pods without GPUs.
 pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+    let counted = |container: &k8s::Container| vec![(None, amount_of(container, NVIDIA_GPU))];
+    all_asks(spec, counted)
+}
+
+/// The same of slices of GPUs.
+pub(crate) fn slice_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+    all_asks(spec, |container| {
+        let resources = container.resources.as_ref();
+        let lists = resources.map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
+        let lists = lists.into_iter().flatten().flatten();
+        let names: BTreeSet<&String> = lists
+            .flat_map(|list| list.keys())
+            .filter(|name| name.starts_with(NVIDIA_MIG))
+            .collect();
+        let amount = |name: &String| (Some(Arc::from(name.as_str())), amount_of(container, name));
+        names.into_iter().map(amount).collect()
+    })
+}
+
+fn all_asks(
+    spec: &k8s::PodSpec,
+    counted: impl Fn(&k8s::Container) -> Vec<(Option<Arc<str>>, i64)>,
+) -> Vec<Ask> {
     let inits = spec.init_containers.iter().flatten().map(|container| {
         let stays = container.restart_policy.as_deref() == Some("Always");
         (container, !stays)
@@ -113,13 +154,17 @@ pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     let mains = spec.containers.iter().map(|container| (container, false));
     inits
         .chain(mains)
-        .filter_map(|(container, borrows)| {
-            let count = usize::try_from(gpus_of(container)).unwrap_or(0);
-            (count > 0).then(|| Ask {
-                container: container.name.clone(),
-                count,
-                borrows,
-            })
+        .flat_map(|(container, borrows)| {
+            let ask = move |(slice, count)| {
+                let count = usize::try_from(count).unwrap_or(0);
+                (count > 0).then(|| Ask {
+                    container: container.name.clone(),
+                    count,
+                    borrows,
+                    slice,
+                })
+            };
+            counted(container).into_iter().filter_map(ask)
         })
         .collect()
 }
@@ -130,24 +175,25 @@ pub(crate) fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64
     let all = || spec.containers.iter();
     let named = named.and_then(|name| all().find(|container| container.name == name));
     let container = named
-        .or_else(|| all().find(|container| gpus_of(container) > 0))
+        .or_else(|| all().find(|container| amount_of(container, NVIDIA_GPU) > 0))
         .or_else(|| spec.containers.first());
     let ask = container.map(|container| Ask {
         container: container.name.clone(),
         count: usize::try_from(count).unwrap_or(0),
         borrows: false,
+        slice: None,
     });
     ask.into_iter().collect()
 }
 
-fn gpus_of(container: &k8s::Container) -> i64 {
+fn amount_of(container: &k8s::Container, resource: &str) -> i64 {
     let Some(resources) = &container.resources else {
         return 0;
     };
     let of = |list: &Option<BTreeMap<String, _>>| {
         list.as_ref()
-            .filter(|list| list.contains_key(NVIDIA_GPU))
-            .map(|list| Amounts::from_k8s(list).get(NVIDIA_GPU))
+            .filter(|list| list.contains_key(resource))
+            .map(|list| Amounts::from_k8s(list).get(resource))
     };
     of(&resources.requests)
         .or_else(|| of(&resources.limits))
@@ -158,8 +204,20 @@ fn gpus_of(container: &k8s::Container) -> i64 {
 /// will have.
 pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
     let mut dealt = ChosenDevices::new();
+    let asks = asks.iter().filter(|ask| ask.slice.is_none());
+    deal_as(asks, devices, NVIDIA_GPU, &mut dealt);
+    dealt
+}
+
+/// The same as devices of a resource, beside what was dealt before.
+pub(crate) fn deal_as<'a>(
+    asks: impl Iterator<Item = &'a Ask>,
+    devices: &[Arc<str>],
+    resource: &str,
+    dealt: &mut ChosenDevices,
+) {
     if devices.is_empty() {
-        return dealt;
+        return;
     }
     let mut next = 0;
     for ask in asks {
@@ -175,9 +233,8 @@ pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
         dealt
             .entry(ask.container.clone())
             .or_default()
-            .insert(NVIDIA_GPU.to_owned(), ids);
+            .insert(resource.to_owned(), ids);
     }
-    dealt
 }
 
 /// Every device that a pod says it holds, once.
@@ -251,6 +308,7 @@ mod tests {
             container: name.into(),
             count,
             borrows,
+            slice: None,
         };
         let asks = [
             ask("fetch", 2, true),

@@ -35,6 +35,7 @@ mod said;
 mod score;
 pub mod settings;
 mod share;
+mod slices;
 mod state;
 mod table;
 mod terms;

@@ -14,6 +14,7 @@ use crate::gpu::Kind;
 use crate::health::Health;
 use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
 use crate::share::{FreeGpus, Ledger, Take, foreign};
+use crate::slices::{self, Cut};
 
 /// A node's place in the state's table.
 pub(crate) type NodeIx = usize;
@@ -37,6 +38,8 @@ pub(crate) struct Offer {
     pub(crate) health: Health,
     /// The devices known one by one; none where only their number is known.
     pub(crate) devices: Option<Devices>,
+    /// Its slices of GPUs, where its inventory names them.
+    pub(crate) cut: Cut,
     /// What each GPU has of memory, in MiB, where that is known.
     pub(crate) gpu_memory: Option<i64>,
     /// What its GPUs are.
@@ -55,10 +58,18 @@ impl Offer {
             .map(Amounts::from_k8s)
             .unwrap_or_default();
         let (allocatable, shared) = foreign::offered(allocatable);
+        let known = inventory(node.metadata.annotations.as_ref())
+            .filter(|inventory| !inventory.gpus.is_empty())
+            .map(|inventory| inventory.offered());
+        let cut = known.as_ref().map(slices::cut).unwrap_or_default();
+        let mut allocatable = allocatable;
+        for (resource, healthy) in &cut {
+            let count = i64::try_from(healthy.len()).unwrap_or(i64::MAX);
+            let least = allocatable.get(resource).min(count);
+            allocatable.set(resource, least);
+        }
         let allocatable = names.room(&allocatable);
-        let gpus = inventory(node.metadata.annotations.as_ref())
-            .map(|inventory| inventory.gpus)
-            .filter(|gpus| !gpus.is_empty());
+        let gpus = known.map(|offered| offered.gpus);
         let least = gpus.iter().flatten().map(|gpu| gpu.memory_mib).min();
         let label = labels.get(NVIDIA_GPU_MEMORY);
         let memory = least
@@ -78,6 +89,7 @@ impl Offer {
             allocatable,
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
+            cut,
         };
         offer.count_models(names);
         offer
@@ -112,6 +124,7 @@ impl Offer {
             allocatable,
             health,
             devices,
+            cut,
             gpu_memory,
             kind,
             models,
@@ -123,6 +136,7 @@ impl Offer {
             && *runtimes == other.runtimes
             && *allocatable == other.allocatable
             && *devices == other.devices
+            && *cut == other.cut
             && *gpu_memory == other.gpu_memory
             && *kind == other.kind
             && *models == other.models

@@ -127,6 +127,9 @@ pub struct Eviction {
     pub by: Option<GroupRef>,
     /// Why, in a sentence.
     pub message: String,
+    /// How long it needs to save itself, in seconds, where it says so
+    /// (`muster.io/checkpoint-grace`).
+    pub grace: Option<i64>,
 }
 
 /// Why a pod is evicted.
@@ -488,18 +491,25 @@ impl Scheduler {
         }
     }
 
-    pub(crate) fn write_binds(&self, key: &GangKey, placed: Vec<Placement>, binds: &mut Vec<Bind>) {
+    pub(crate) fn write_binds(
+        &mut self,
+        key: &GangKey,
+        placed: Vec<Placement>,
+        binds: &mut Vec<Bind>,
+    ) {
         let group = GroupRef::of(key);
         for placement in placed {
             let Some(pod) = self.pods.get(&placement.pod) else {
                 continue;
             };
-            let devices = devices::deal(&pod.asks, &placement.devices);
+            let (asks, uid) = (pod.asks.clone(), pod.uid.clone());
+            let mut devices = devices::deal(&asks, &placement.devices);
+            self.add_slices(&placement.pod, placement.node, &asks, &mut devices);
             binds.push(Bind {
                 pod: PodRef {
                     namespace: placement.pod.namespace.to_string(),
                     name: placement.pod.name.to_string(),
-                    uid: pod.uid.clone(),
+                    uid,
                 },
                 group: group.clone(),
                 node: self.nodes[placement.node].name.to_string(),

@@ -25,6 +25,7 @@ use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::said::Said;
 use crate::share::{GpuOrder, Take};
+use crate::slices::Held;
 use crate::table::Table;
 use crate::terms::Terms;
 use crate::timeline::Timeline;
@@ -253,6 +254,8 @@ pub struct Scheduler {
     /// Expected ends, who is first in line, and from when on it has room.
     pub(crate) timeline: Timeline,
     pub(crate) neighbours: Neighbours,
+    /// Who holds which slices of GPUs.
+    pub(crate) slices: Held,
     /// Claims, volumes, and who names them.
     pub(crate) volumes: Volumes,
     pub(crate) expected: Expected,
@@ -280,6 +283,7 @@ impl Scheduler {
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
             volumes: Volumes::default(),
+            slices: Held::default(),
             loads: BTreeSet::new(),
             eased: 0,
             reworded: 0,

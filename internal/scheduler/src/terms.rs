@@ -5,9 +5,13 @@ use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::names::{
-    CHECKPOINT, MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER, VOLCANO_PREEMPTABLE, WALLTIME,
+    CHECKPOINT, CHECKPOINT_GRACE, MIN_RUNTIME, MOVABLE, PREEMPTIBLE, TEAM, USER,
+    VOLCANO_PREEMPTABLE, WALLTIME,
 };
 use resources::span::seconds;
+
+/// Nobody keeps room that others take back for longer than this to save himself, in seconds.
+const CHECKPOINT_GRACE_MAX: i64 = 3600;
 
 /// What is said; none where nothing is, or nothing that can be read.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,6 +27,8 @@ pub(crate) struct Terms {
     pub(crate) movable: Option<bool>,
     /// How often it saves itself, in seconds: an interruption loses no more.
     pub(crate) checkpoint: Option<i64>,
+    /// How long it needs to save itself once it is told to go, in seconds.
+    pub(crate) checkpoint_grace: Option<i64>,
     /// How long it says it runs, in seconds.
     pub(crate) walltime: Option<i64>,
     /// How long after its start it may not be lost to others, in seconds.
@@ -43,6 +49,9 @@ impl Terms {
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             movable: truth(MOVABLE),
             checkpoint: said(CHECKPOINT).and_then(seconds),
+            checkpoint_grace: said(CHECKPOINT_GRACE)
+                .and_then(seconds)
+                .map(|grace| grace.min(CHECKPOINT_GRACE_MAX)),
             walltime: said(WALLTIME).and_then(seconds),
             min_runtime: said(MIN_RUNTIME).and_then(seconds),
         }
@@ -62,6 +71,7 @@ impl Terms {
             preemptible: self.preemptible.or(other.preemptible),
             movable: self.movable.or(other.movable),
             checkpoint: self.checkpoint.or(other.checkpoint),
+            checkpoint_grace: self.checkpoint_grace.or(other.checkpoint_grace),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
         }

@@ -48,6 +48,35 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
 }
 
 #[test]
+fn whoever_saves_itself_has_the_time_it_says_within_an_hour() {
+    for (group, pod, want) in [
+        (None, None, None),
+        (Some("10m"), None, Some(600)),
+        (Some("10m"), Some("90"), Some(90)),
+        (Some("2d"), None, Some(3600)),
+        (Some("soon"), None, None),
+    ] {
+        let mut c = Cluster::new();
+        c.nodes(&[("n1", 4)]);
+        c.gang_with("old", "default", "low", 1, 1, 4, |g| {
+            if let Some(grace) = group {
+                g["metadata"]["annotations"]["muster.io/checkpoint-grace"] = json!(grace);
+            }
+        });
+        if let Some(grace) = pod {
+            c.change("old-0", |p| {
+                p["metadata"]["annotations"]["muster.io/checkpoint-grace"] = json!(grace);
+            });
+        }
+        c.run();
+        c.gang("new", "default", "high", 1, 1, 4);
+        let plan = c.plan();
+        assert_eq!(evicted(&plan), ["old-0"]);
+        assert_eq!(plan.evictions[0].grace, want, "{group:?} {pod:?}");
+    }
+}
+
+#[test]
 fn room_that_is_held_is_nobody_elses() {
     let mut c = Cluster::new();
     c.nodes(&[("n1", 4)]);

@@ -103,6 +103,48 @@ fn a_pod_with_a_finalizer_leaves_and_never_goes() {
 }
 
 #[test]
+fn work_that_saves_itself_on_eviction_has_its_time_and_loses_nothing() {
+    let class = |name: &str, value: u32| {
+        format!(
+            "{{kind: PriorityClass, apiVersion: scheduling.k8s.io/v1, metadata: {{name: {name}}}, value: {value}}}\n"
+        )
+    };
+    let lost = |grace: &str| {
+        let saves = format!(
+            "annotations: {{muster.io/duration: '1000'{grace}}}, ownerReferences: [{{apiVersion: batch/v1, kind: Job, name: j, uid: u}}]"
+        );
+        let late = "annotations: {muster.io/arrival: '100', muster.io/duration: '50'}";
+        let text = with(&[
+            NODE,
+            &class("low", 1),
+            &class("high", 9),
+            &pod("old", 8, &saves, "priorityClassName: low, priority: 1,"),
+            &pod("new", 8, late, "priorityClassName: high, priority: 9,"),
+        ]);
+        let mut found = (None, None);
+        let options = Options {
+            until: Some(1000),
+            ..Options::default()
+        };
+        run(&scenario(&text), &options, &mut |decision| {
+            let line = serde_json::to_value(decision).unwrap();
+            match line["decision"].as_str() {
+                Some("interrupted") => found.0 = line["lost_gpu_seconds"].as_i64(),
+                Some("gone") if found.1.is_none() => found.1 = line["second"].as_i64(),
+                _ => {}
+            }
+        })
+        .unwrap();
+        found
+    };
+    assert_eq!(lost(""), (Some(800), Some(130)));
+    assert_eq!(
+        lost(", muster.io/checkpoint-grace: 2m"),
+        (Some(0), Some(220))
+    );
+}
+
+#[test]
 fn one_action_alone_can_be_asked_for() {
     let class = |name: &str, value: u32| {
         format!(

@@ -1,16 +1,21 @@
 //! Writes evictions: through the pod's `eviction`, with its own grace period and only for the very
-//! pod that was meant, until the API has said yes or no. What protects a pod there (a disruption
+//! pod that was meant, until the API has said yes or no. A pod that says how long it needs to save
+//! itself is told by when it must have, and gets that long. What protects a pod there (a disruption
 //! budget) is heeded: a no is an answer. Then the pod is told who it made room for.
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
-use kube::api::{DeleteParams, EvictParams, Patch, PatchParams, Preconditions};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
+use resources::names::CHECKPOINT_BY;
 use scheduler::Eviction;
 use serde_json::{Value, json};
 
 use super::asking::{Answer, until_answered};
 use super::statuses::seconds;
+
+/// A pod's grace period where it says none, in seconds.
+const GRACE: i64 = 30;
 
 /// How an eviction ended.
 pub(super) struct Evicted {
@@ -22,19 +27,19 @@ pub(super) struct Evicted {
 /// Evicts one pod. One that is gone, or replaced by another of the name, needs no eviction.
 pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     let api: Api<Pod> = Api::namespaced(client, &eviction.pod.namespace);
-    let params = EvictParams {
-        delete_options: Some(DeleteParams {
-            preconditions: Some(Preconditions {
-                uid: Some(eviction.pod.uid.clone()),
-                resource_version: None,
-            }),
-            ..DeleteParams::default()
-        }),
-        ..EvictParams::default()
-    };
-    let (api, params, meant) = (&api, &params, &eviction);
+    let request = request(&eviction, grace(&api, &eviction).await);
+    let (api, request, meant) = (&api, &request, &eviction);
     let refused = until_answered(|| async move {
-        match api.evict(&meant.pod.name, params).await {
+        // Not `Api::evict`, whose options' name is one that no API reads.
+        let asked: kube::Result<Value> = api
+            .create_subresource(
+                "eviction",
+                &meant.pod.name,
+                &PostParams::default(),
+                request.clone(),
+            )
+            .await;
+        match asked {
             Ok(_) => {
                 tell(api, meant).await;
                 Answer::Yes
@@ -48,6 +53,53 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     })
     .await;
     Evicted { eviction, refused }
+}
+
+/// The body that asks for the eviction of the very pod, with a grace where its own is too short.
+fn request(eviction: &Eviction, grace: Option<u32>) -> Vec<u8> {
+    let mut request = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"namespace": eviction.pod.namespace, "name": eviction.pod.name},
+        "deleteOptions": {
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"uid": eviction.pod.uid},
+        },
+    });
+    if let Some(grace) = grace {
+        request["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
+    }
+    request.to_string().into_bytes()
+}
+
+/// The grace of a pod that saves itself, where that is longer than its own; writes on the pod by
+/// when it must have saved itself. None: its own grace.
+async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
+    let asked = eviction.grace?;
+    let own = match api.get(&eviction.pod.name).await {
+        Ok(pod) if pod.metadata.uid.as_deref() == Some(&*eviction.pod.uid) => {
+            let spec = pod.spec.unwrap_or_default();
+            spec.termination_grace_period_seconds.unwrap_or(GRACE)
+        }
+        // Gone, or another of its name: the eviction will say so.
+        _ => return None,
+    };
+    let grace = asked.max(own);
+    let patch = Patch::Strategic(notice(eviction, grace, Timestamp::now()));
+    let params = PatchParams::default();
+    if let Err(error) = api.patch(&eviction.pod.name, &params, &patch).await {
+        tracing::debug!(%error, pod = %eviction.pod.name, "a pod could not be told to save itself");
+    }
+    u32::try_from(grace).ok().filter(|_| asked > own)
+}
+
+/// What is written on a pod that has so many seconds to save itself.
+fn notice(eviction: &Eviction, grace: i64, now: Timestamp) -> Value {
+    let by = now.checked_add(SignedDuration::from_secs(grace));
+    let by = by.unwrap_or(Timestamp::MAX);
+    json!({"metadata": {
+        "uid": eviction.pod.uid,
+        "annotations": {CHECKPOINT_BY: seconds(by)},
+    }})
 }
 
 /// Says on the pod why it goes. It may be gone already: then nobody is left to know.
@@ -95,7 +147,15 @@ mod tests {
             why: EvictionReason::Reclaimed,
             by: None,
             message: "makes room for ns/h".into(),
+            grace: Some(600),
         };
+        let body: Value = serde_json::from_slice(&request(&eviction, Some(600))).unwrap();
+        assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "u");
+        assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 600);
+        let note = notice(&eviction, 600, Timestamp::UNIX_EPOCH);
+        assert_eq!(note["metadata"]["uid"], "u");
+        let by = &note["metadata"]["annotations"]["muster.io/checkpoint-by"];
+        assert_eq!(by, "1970-01-01T00:10:00Z");
         let patch = condition(&eviction, Timestamp::UNIX_EPOCH);
         assert_eq!(patch["metadata"]["uid"], "u");
         let condition = &patch["status"]["conditions"][0];

@@ -387,8 +387,11 @@ impl Scheduler {
         if pod.stage != Stage::Leaving {
             return None;
         }
-        let queue = self.gangs.get(&pod.gang).map(|gang| gang.queue.clone());
+        let gang = self.gangs.get(&pod.gang);
+        let queue = gang.map(|gang| gang.queue.clone());
+        let grace = pod.terms.checkpoint_grace;
         Some(Eviction {
+            grace: grace.or_else(|| self.terms_of(gang?).checkpoint_grace),
             pod: PodRef {
                 namespace: key.namespace.to_string(),
                 name: key.name.to_string(),

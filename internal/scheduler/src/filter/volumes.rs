@@ -10,11 +10,15 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::quantity::Quantity;
 
 use super::{Refusal, affinity};
+use crate::class::ClassIx;
+use crate::event::Event;
 use crate::node::{Node, Offer};
-use crate::pod::PodKey;
+use crate::pod::{Pod, PodKey};
+use crate::state::Scheduler;
 
 /// What a StorageClass says of itself whose volumes nobody makes.
 const NO_PROVISIONER: &str = "kubernetes.io/no-provisioner";
@@ -368,6 +372,57 @@ impl Class {
                     node_selector_terms: terms,
                 })
             }),
+        }
+    }
+}
+
+impl Scheduler {
+    /// Takes in what is told of claims, volumes and their classes.
+    pub(crate) fn storage_changed(&mut self, event: Event) {
+        let name_of = |meta: &ObjectMeta| meta.name.clone().unwrap_or_default();
+        let volumes = &mut self.volumes;
+        let pods = match event {
+            Event::ClaimChanged(claim) => {
+                let namespace = claim.metadata.namespace.as_deref().unwrap_or("default");
+                volumes.set_claim(namespace, &name_of(&claim.metadata), Some(&claim))
+            }
+            Event::ClaimGone(namespace, name) => volumes.set_claim(&namespace, &name, None),
+            Event::VolumeChanged(volume) => {
+                volumes.set_volume(&name_of(&volume.metadata), Some(&volume))
+            }
+            Event::VolumeGone(name) => volumes.set_volume(&name, None),
+            Event::StorageClassChanged(class) => {
+                volumes.set_class(&name_of(&class.metadata), Some(&class))
+            }
+            Event::StorageClassGone(name) => volumes.set_class(&name, None),
+            _ => return,
+        };
+        self.reach_anew(pods);
+    }
+
+    /// The class that its volumes make of a pod's.
+    pub(crate) fn volumed(&mut self, key: &PodKey, spec: &k8s::PodSpec, class: ClassIx) -> ClassIx {
+        let Some(reach) = self.volumes.named(key, spec) else {
+            return class;
+        };
+        let own = self.classes.reaching(class, Some(reach));
+        self.leave_class(class);
+        own
+    }
+
+    /// Finds the classes of pods again whose volumes may let them run elsewhere now.
+    fn reach_anew(&mut self, pods: Vec<PodKey>) {
+        for key in pods {
+            let Some(pod) = self.pods.get(&key).cloned() else {
+                continue;
+            };
+            let class = self.classes.reaching(pod.class, self.volumes.reach(&key));
+            if class == pod.class {
+                self.leave_class(class);
+                continue;
+            }
+            self.world_changed();
+            self.replace_pod_joined(&key, Pod { class, ..pod });
         }
     }
 }

@@ -189,7 +189,8 @@ impl Scheduler {
             .filter(|place| holds(needs, *place))
             .filter(|place| self.holds_in_all(branch, *place, wants, least, &room_of))
             .filter_map(|place| {
-                let mut room = main.map_or(0, |class| room_of(&class, place));
+                let raw = main.map_or(0, |class| room_of(&class, place));
+                let mut room = raw;
                 if let (Some(slices), Some(class)) = (slices, main) {
                     room = self.sliced_room(class, place, slices, &branch.on);
                     let need = needs.get(&class).copied().unwrap_or(0) as u64;
@@ -212,7 +213,7 @@ impl Scheduler {
                     } else {
                         Vec::new()
                     },
-                    room,
+                    (room, raw),
                     self.order_of(place),
                     place,
                 ))
@@ -220,8 +221,10 @@ impl Scheduler {
             .collect();
         // Where not all that is wanted fits, the roomiest comes nearest to it.
         weighed.sort_by_cached_key(|(away, short, tier, around, room, order, _)| {
-            let tight = if *short { u64::MAX - room } else { *room };
-            (*away, *tier, *short, around.clone(), tight, *order)
+            let (room, raw) = *room;
+            let tight = if *short { u64::MAX - room } else { room };
+            // As many slices fit in several: the one with the least room beside them.
+            (*away, *tier, *short, around.clone(), tight, raw, *order)
         });
         weighed.truncate(TRIES_MAX);
         weighed.into_iter().map(|(.., place)| place).collect()

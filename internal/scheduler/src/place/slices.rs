@@ -227,8 +227,10 @@ impl Scheduler {
         let places = items.iter().map(|item| {
             let weighed = self.weighed(view, *item);
             Weighed {
+                item: weighed.item,
+                tier: weighed.tier,
                 room: self.whole(view, *item, layers, taken),
-                ..weighed
+                tie: (weighed.room, weighed.tie),
             }
         });
         pick::fewest(places.filter(|place| place.room > 0).collect(), n)

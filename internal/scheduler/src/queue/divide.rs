@@ -21,6 +21,7 @@ impl Queues {
         for queue in &mut self.table {
             queue.entitled = Room::default();
             queue.own_entitled = Room::default();
+            queue.promised = Room::default();
         }
         let asked = self.table[ROOT].sum.requested.iter();
         let resources: Vec<Ix> = asked
@@ -71,6 +72,7 @@ impl Queues {
         for step in 0..self.order.len() {
             let at = self.order[step];
             let pool = self.table[at].entitled.get(ix);
+            let promised = self.promise(at, ix, wants[at]);
             let own = self.own_claim(at, ix);
             let mut claims: Vec<Claim> = self.table[at]
                 .children
@@ -78,14 +80,34 @@ impl Queues {
                 .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
                 .collect();
             claims.push(own);
+            let asked = claims.clone();
             share_out(pool, unit(self.gpus, ix), &mut claims, memory);
             let own = claims.pop().map_or(0, |claim| claim.got);
             self.table[at].own_entitled.set(ix, own);
             let children = self.table[at].children.clone();
-            for (child, claim) in children.into_iter().zip(claims) {
-                self.table[child].entitled.set(ix, claim.got);
+            for (child, claim) in children.iter().zip(&claims) {
+                self.table[*child].entitled.set(ix, claim.got);
+            }
+            if promised > pool && !children.is_empty() {
+                let mut claims = asked;
+                share_out(promised, unit(self.gpus, ix), &mut claims, memory);
+                for (child, claim) in children.into_iter().zip(claims) {
+                    self.table[child].promised.set(ix, claim.got);
+                }
             }
         }
+    }
+
+    /// What a queue's children divide where quotas are more than there is: what it deserves and
+    /// asks for, or was promised itself.
+    fn promise(&self, at: QueueIx, ix: Ix, wants: i64) -> i64 {
+        let queue = &self.table[at];
+        let entitled = queue.entitled.get(ix);
+        let Some(rules) = self.rules(at).filter(|_| at != ROOT) else {
+            return entitled;
+        };
+        let deserved = rules.entitled_first(ix).min(wants).min(self.pool.get(ix));
+        deserved.max(queue.promised.get(ix)).max(entitled)
     }
 
     /// What the gangs that name the queue ask for; a queue that takes no work asks for no more
@@ -131,13 +153,18 @@ impl Queues {
         self.table[at].entitled.get(ix)
     }
 
-    /// What a queue may hold without being above its share: its entitlement, or what it deserves
-    /// where that is more (quotas that add up to more than there is), within its ceiling.
+    /// What a queue may hold without being above its share: its entitlement, or what it deserves or
+    /// has of what its parent deserves where that is more (quotas that add up to more than there
+    /// is), within its ceiling.
     pub(crate) fn allocatable(&self, at: QueueIx, ix: Ix) -> i64 {
         let Some(rules) = self.rules(at) else {
             return 0;
         };
-        let share = self.entitled(at, ix).max(rules.entitled_first(ix));
+        let promised = self.table[at].promised.get(ix);
+        let share = self
+            .entitled(at, ix)
+            .max(promised)
+            .max(rules.entitled_first(ix));
         share.min(rules.ceiling(ix).unwrap_or(i64::MAX))
     }
 

@@ -137,6 +137,8 @@ pub(crate) struct Queue {
     entitled: Room,
     /// What its own gangs are entitled to beside its children.
     own_entitled: Room,
+    /// Its part of what its parent deserves, where quotas are more than there is.
+    pub(crate) promised: Room,
     /// How much it may hold as its share, over all resources: settles ties.
     size: Share,
     /// What it held of late, as an average that forgets.

@@ -6,7 +6,7 @@
 //! part that depends on the node: rounded up to hundredths of what its GPUs have. Parts are counted
 //! in thousandths. A GPU is shared up to 1000 of them; who asks for whole GPUs gets such as nobody
 //! has a part of. What containers ask for in other device plugins' resources is the same (`foreign`). Queues are charged the part. Slices of a GPU that the driver cuts (MIG) are
-//! resources by name of their own and have nothing to do with this.
+//! resources by name of their own (`slices`).
 
 pub(crate) mod foreign;
 mod gpus;

@@ -17,5 +17,6 @@ pub(crate) fn read(eviction: &Eviction) -> Option<Evict> {
             .as_ref()
             .map(|by| format!("{}/{}", by.namespace, by.name)),
         message: eviction.message.clone(),
+        grace: eviction.grace,
     })
 }

@@ -37,27 +37,26 @@ impl Stage<'_> {
                 let after = self.gangs[at].placed_milli();
                 self.account.work(after - before);
             } else {
-                self.interrupt(at, since, before);
+                self.interrupt(at, since, before, evict.grace.is_some());
             }
         }
         self.planner
             .leaving(at, &self.gangs[at], evict.member, self.now);
-        self.leave(at, evict.member, self.now);
+        let grace = self.options.grace.max(evict.grace.unwrap_or(0));
+        self.leave(at, evict.member, self.now, grace);
     }
 
     /// A member will be gone when its grace is over, unless somebody keeps it.
-    pub(super) fn leave(&mut self, at: GangIx, member: usize, since: Seconds) {
+    pub(super) fn leave(&mut self, at: GangIx, member: usize, since: Seconds, grace: Seconds) {
         if self.gangs[at].members[member].stays {
             return;
         }
-        self.agenda.put(
-            since + self.options.grace.max(0),
-            Happening::Gone { gang: at, member },
-        );
+        self.agenda
+            .put(since + grace.max(0), Happening::Gone { gang: at, member });
     }
 
-    /// A gang can't go on: what was not saved is lost.
-    fn interrupt(&mut self, at: GangIx, since: Seconds, placed: i64) {
+    /// A gang can't go on: what was not saved is lost, nothing where it saves itself now.
+    fn interrupt(&mut self, at: GangIx, since: Seconds, placed: i64, saved: bool) {
         let gang = &mut self.gangs[at];
         gang.whole_since = None;
         let done = gang.kept + (self.now - since);
@@ -66,6 +65,7 @@ impl Stage<'_> {
             .checkpoint
             .filter(|every| *every > 0)
             .map_or(0, |every| done - done % every);
+        let kept = if saved { done } else { kept };
         let lost = (done - kept) * placed / 1000;
         gang.kept = kept;
         let (queue, milli) = (gang.queue, gang.gpu_milli());

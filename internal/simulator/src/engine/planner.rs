@@ -26,6 +26,8 @@ pub(crate) struct Evict {
     pub(crate) reason: String,
     pub(crate) by: Option<String>,
     pub(crate) message: String,
+    /// How long it needs to save itself, where it does so on being told to go.
+    pub(crate) grace: Option<Seconds>,
 }
 
 /// Room that is held for a member, or planned for it.

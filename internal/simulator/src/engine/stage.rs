@@ -337,7 +337,7 @@ impl<'a> Stage<'a> {
         }
         self.planner.arrived(at, &self.gangs[at], self.now);
         for (place, since) in leaving {
-            self.leave(at, place, since);
+            self.leave(at, place, since, self.options.grace);
         }
     }
 

@@ -48,7 +48,7 @@ enum Form {
 const TRUTH: Form = Form::Word(&["true", "false"]);
 
 /// The annotations that are read, and on what kinds; empty: on work of any kind.
-const KNOWN: [(&str, &[&str], Form); 31] = [
+const KNOWN: [(&str, &[&str], Form); 32] = [
     (names::BORROWING_LIMIT, &["Queue"], Form::Amounts),
     (names::LENDING_LIMIT, &["Queue"], Form::Amounts),
     (names::USER_LIMIT, &["Queue"], Form::Amounts),
@@ -83,6 +83,7 @@ const KNOWN: [(&str, &[&str], Form); 31] = [
     (names::TEAM, &[], Form::Text),
     (names::RESERVE_AFTER, &["Queue"], Form::Span),
     (names::CHECKPOINT, &[], Form::Text),
+    (names::CHECKPOINT_GRACE, &[], Form::Span),
     (names::TEAM_LIMIT, &["Queue"], Form::Amounts),
 ];
 /// What controllers and clients write for themselves.
