@@ -4,14 +4,12 @@
 //!
 //! `make bench` runs it with the release binary.
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use e2e::{Platform, part, run};
+use e2e::{Platform, Setup, resident_mib};
 use futures::AsyncReadExt;
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
@@ -44,125 +42,6 @@ const LISTED: usize = 10_000;
 /// Watchers, and updates that each of them must see.
 const WATCHERS: usize = 100;
 const UPDATES: usize = 1_000;
-
-/// A kube-apiserver with its etcd, ended when dropped.
-struct Kubernetes {
-    etcd: Child,
-    apiserver: Child,
-    directory: tempfile::TempDir,
-    port: u16,
-}
-
-fn port() -> u16 {
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("it has an address").port()
-}
-
-fn quiet(program: &str, log: &Path) -> Command {
-    let log = std::fs::File::create(log).expect("a log");
-    let mut command = Command::new(part(program));
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(log);
-    command
-}
-
-impl Kubernetes {
-    fn start() -> Kubernetes {
-        let directory = tempfile::tempdir().expect("a directory");
-        let at = |name: &str| directory.path().join(name).display().to_string();
-        let (clients, peers, port) = (port(), port(), port());
-        let etcd_url = format!("http://127.0.0.1:{clients}");
-        let peer_url = format!("http://127.0.0.1:{peers}");
-        let etcd = quiet("etcd", &directory.path().join("etcd.log"))
-            .args(["--data-dir", &at("etcd"), "--log-level", "error"])
-            .args([
-                "--listen-client-urls",
-                &etcd_url,
-                "--advertise-client-urls",
-                &etcd_url,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer_url,
-                "--initial-advertise-peer-urls",
-                &peer_url,
-            ])
-            .args(["--initial-cluster", &format!("default={peer_url}")])
-            .spawn()
-            .expect("etcd starts");
-        std::fs::write(at("tokens.csv"), "bench-token,bench,1,system:masters\n").expect("tokens");
-        run(Command::new("openssl").args(["genrsa", "-out", &at("sa.key"), "2048"])).ok();
-        let apiserver = quiet("kube-apiserver", &directory.path().join("apiserver.log"))
-            .args(["--etcd-servers", &etcd_url, "--cert-dir", &at("certs")])
-            .args([
-                "--bind-address",
-                "127.0.0.1",
-                "--secure-port",
-                &port.to_string(),
-            ])
-            .args([
-                "--token-auth-file",
-                &at("tokens.csv"),
-                "--authorization-mode",
-                "AlwaysAllow",
-            ])
-            .args(["--service-account-issuer", "https://bench"])
-            .args(["--service-account-key-file", &at("sa.key")])
-            .args(["--service-account-signing-key-file", &at("sa.key")])
-            .args(["--service-cluster-ip-range", "10.0.0.0/24"])
-            .args(["--disable-admission-plugins", "ServiceAccount"])
-            .spawn()
-            .expect("kube-apiserver starts");
-        Kubernetes {
-            etcd,
-            apiserver,
-            directory,
-            port,
-        }
-    }
-
-    fn kubeconfig(&self) -> Kubeconfig {
-        let certificate = self.directory.path().join("certs/apiserver.crt");
-        e2e::eventually("its certificate", Duration::from_secs(60), || {
-            certificate.exists().then_some(())
-        });
-        let text = std::fs::read_to_string(&certificate).expect("its certificate");
-        let ca = serde_json::to_value(k8s_openapi::ByteString(text.into_bytes())).expect("JSON");
-        let server = format!("https://127.0.0.1:{}", self.port);
-        let config = serde_json::json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "b",
-            "clusters": [{"name": "b", "cluster": {"server": server, "certificate-authority-data": ca}}],
-            "users": [{"name": "b", "user": {"token": "bench-token"}}],
-            "contexts": [{"name": "b", "context": {"cluster": "b", "user": "b"}}],
-        });
-        serde_json::from_value(config).expect("a kubeconfig")
-    }
-
-    async fn client(&self) -> Client {
-        let client = client_of(self.kubeconfig()).await;
-        e2e::eventually_async("kube-apiserver is ready", Duration::from_secs(90), || {
-            let client = client.clone();
-            async move { get(&client, "/api/v1/namespaces/default").await.ok() }
-        })
-        .await;
-        client
-    }
-
-    fn resident_mib(&self) -> f64 {
-        resident_mib(self.apiserver.id()) + resident_mib(self.etcd.id())
-    }
-}
-
-impl Drop for Kubernetes {
-    fn drop(&mut self) {
-        for child in [&mut self.apiserver, &mut self.etcd] {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
-}
 
 async fn client_of(kubeconfig: Kubeconfig) -> Client {
     let options = KubeConfigOptions::default();
@@ -383,21 +262,6 @@ fn cpu_seconds() -> f64 {
         / 100.0
 }
 
-/// What a process has in memory, in MiB.
-fn resident_mib(pid: u32) -> f64 {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status
-        .lines()
-        .find(|line| line.starts_with("VmRSS:"))
-        .unwrap_or("VmRSS: 0 kB");
-    let kib: f64 = line
-        .split_whitespace()
-        .nth(1)
-        .and_then(|n| n.parse().ok())
-        .unwrap_or(0.0);
-    kib / 1024.0
-}
-
 /// The table that is printed: one measure a row, ours, theirs, and how many times better
 /// ours is.
 struct Table(Vec<[String; 4]>);
@@ -460,9 +324,10 @@ async fn compare() {
     let kubeconfig = Kubeconfig::read_from(platform.kubeconfig()).expect("a kubeconfig");
     let our_target = Arc::new(Target::of(&kubeconfig));
     let ours = client_of(kubeconfig).await;
-    let kubernetes = Kubernetes::start();
-    let theirs = kubernetes.client().await;
-    let their_target = Arc::new(Target::of(&kubernetes.kubeconfig()));
+    let kubernetes = Setup::default().durable().start();
+    let kubeconfig = Kubeconfig::read_from(kubernetes.kubeconfig()).expect("a kubeconfig");
+    let their_target = Arc::new(Target::of(&kubeconfig));
+    let theirs = client_of(kubeconfig).await;
     let mut table = Table::new();
     let resident = |table: &mut Table, what: &str| {
         let our = resident_mib(platform.pid());

@@ -3,12 +3,16 @@
 //!
 //! It starts, stops and waits; what is expected stands in the tests.
 
+mod cluster;
+mod containerd;
 mod network;
 mod parts;
 mod platform;
 mod waiting;
 
+pub use cluster::{Cluster, Kubelet, Setup};
+pub use containerd::{Containerd, IMAGE};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
-pub use platform::{Agent, Platform, Ran, run};
+pub use platform::{Agent, Platform, Ran, resident_mib, run};
 pub use waiting::{eventually, eventually_async};

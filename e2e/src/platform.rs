@@ -56,6 +56,14 @@ pub fn run(command: &mut Command) -> Ran {
     }
 }
 
+/// A process's resident memory, in MiB; 0 once it has ended.
+pub fn resident_mib(pid: u32) -> f64 {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.split_whitespace().next());
+    kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
 /// A server (`muster up` or `muster server`) under test.
 pub struct Platform {
     child: Option<Child>,

@@ -1,114 +1,12 @@
 //! Pods that name an image: as containers of a real containerd where a node has one, on the
 //! host where an administrator allows it, and explained where neither is so.
 
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Agent, Platform, eventually, require_root, run};
+use e2e::{Agent, Containerd, IMAGE, Platform, eventually, require_root};
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(120);
-const IMAGE: &str = "localhost/muster-test:1";
-
-/// A containerd of the test's own, with an image made of busybox.
-struct Containerd {
-    dir: tempfile::TempDir,
-    daemon: Child,
-}
-
-impl Containerd {
-    fn start() -> Containerd {
-        require_root();
-        let dir = tempfile::tempdir().expect("a directory");
-        let at = |name: &str| dir.path().join(name).display().to_string();
-        let config = format!(
-            r#"version = 2
-root = "{root}"
-state = "{state}"
-[grpc]
-  address = "{socket}"
-[plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{IMAGE}"
-  restrict_oom_score_adj = true
-  [plugins."io.containerd.grpc.v1.cri".containerd]
-    snapshotter = "native"
-"#,
-            root = at("root"),
-            state = at("state"),
-            socket = at("socket"),
-        );
-        std::fs::write(at("config.toml"), config).expect("a config file");
-        let log = std::fs::File::create(at("containerd.log")).expect("a log file");
-        let daemon = Command::new("containerd")
-            .args(["--config", &at("config.toml")])
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("containerd, from Debian's package");
-        let daemon = Containerd { dir, daemon };
-        daemon.import_image();
-        daemon
-    }
-
-    fn socket(&self) -> PathBuf {
-        self.dir.path().join("socket")
-    }
-
-    fn script(&self, script: &str) -> e2e::Ran {
-        let mut shell = Command::new("sh");
-        shell
-            .args(["-c", script])
-            .current_dir(self.dir.path())
-            .env("DIR", self.dir.path())
-            .env("IMAGE", IMAGE)
-            .env("SOCKET", self.socket());
-        run(&mut shell)
-    }
-
-    /// A docker archive of one layer: busybox and its names.
-    fn import_image(&self) {
-        let ran = self.script(
-            r#"
-            set -e
-            mkdir -p layer/bin layer/tmp layer/etc && cp /bin/busybox layer/bin/
-            for name in sh sleep cat echo grep hostname touch ls env true; do ln -sf busybox layer/bin/$name; done
-            tar -C layer -cf layer.tar .
-            printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin","FROM_IMAGE=yes"],"Cmd":["/bin/sh","-c","trap exit TERM; while :; do sleep 1; done"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
-                $(sha256sum layer.tar | cut -d' ' -f1) > config.json
-            printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$IMAGE" > manifest.json
-            tar -cf image.tar manifest.json config.json layer.tar
-            for try in $(seq 600); do ctr -a "$SOCKET" version >/dev/null 2>&1 && break; sleep 0.1; done
-            ctr -a "$SOCKET" -n k8s.io images import --snapshotter native image.tar
-        "#,
-        );
-        let log = std::fs::read_to_string(self.dir.path().join("containerd.log"));
-        assert_eq!(
-            ran.code,
-            Some(0),
-            "{}\n{}",
-            ran.err,
-            log.unwrap_or_default()
-        );
-    }
-
-    /// The ids of all containers, sandboxes' own too.
-    fn containers(&self) -> Vec<String> {
-        let ran = self.script("ctr -a \"$SOCKET\" -n k8s.io containers ls -q");
-        ran.ok().lines().map(String::from).collect()
-    }
-}
-
-impl Drop for Containerd {
-    fn drop(&mut self) {
-        // What a failed test left running, and what is still mounted.
-        self.script("ctr -a \"$SOCKET\" -n k8s.io tasks ls -q | xargs -r -n1 ctr -a \"$SOCKET\" -n k8s.io tasks rm -f");
-        run(Command::new("kill").arg(self.daemon.id().to_string()));
-        let _ = self.daemon.wait();
-        self.script("for mount in $(cut -d' ' -f5 /proc/self/mountinfo | grep \"^$DIR/\" | sort -r); do umount -l \"$mount\"; done");
-    }
-}
-
 /// A server, a node named `boxes` with a container runtime, and one named `plain` without.
 fn two_nodes(daemon: &Containerd) -> (Platform, Vec<Agent>) {
     let platform = Platform::server(&[]);
@@ -358,7 +256,7 @@ fn it_waits_while_the_only_node_that_could_is_cordoned(platform: &Platform) {
 }
 
 fn it_ends_gracefully_when_deleted(platform: &Platform, daemon: &Containerd) {
-    let out = daemon.dir.path().join("out");
+    let out = daemon.directory().join("out");
     std::fs::create_dir(&out).expect("a directory");
     let script =
         "trap 'sleep 1; echo bye > /out/bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
@@ -384,7 +282,7 @@ fn it_ends_gracefully_when_deleted(platform: &Platform, daemon: &Containerd) {
 fn a_container_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let daemon = Containerd::start();
     let (platform, mut agents) = two_nodes(&daemon);
-    let out = daemon.dir.path().join("out");
+    let out = daemon.directory().join("out");
     std::fs::create_dir(&out).unwrap();
     let script = "i=0; until [ -e /out/go ]; do i=$((i+1)); echo count $i; sleep 0.2; done; echo end; touch /out/done";
     let more = format!(

@@ -1,0 +1,368 @@
+//! A real Kubernetes 1.34: etcd and kube-apiserver with its own authorization, and whichever
+//! of its other programs a test asks for, each on a free port with a directory of its own,
+//! so that several clusters run side by side. Everything ends when it is dropped.
+//!
+//! Nodes are plain objects, unless a test starts a kubelet ([`Kubelet`]).
+
+mod kubelet;
+mod process;
+
+use std::ffi::OsStr;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use k8s_openapi::ByteString;
+use serde_json::{Value, json};
+
+use crate::{Ran, eventually, kubectl, run};
+pub use kubelet::Kubelet;
+use process::Process;
+
+/// How long a program may take to be ready on a busy machine.
+const START: Duration = Duration::from_secs(120);
+
+/// Who may act as whom: a static token for each of the cluster's own users.
+const USERS: &[(&str, &str, &str)] = &[
+    ("admin", "admin", "system:masters"),
+    ("controller-manager", "system:kube-controller-manager", ""),
+    ("scheduler", "system:kube-scheduler", ""),
+];
+
+/// A running cluster.
+pub struct Cluster {
+    // Dropped in this order: what talks to the API ends before the API does.
+    others: Vec<Process>,
+    apiserver: Process,
+    etcd: Process,
+    address: Ipv4Addr,
+    port: u16,
+    /// Whether its nodes have kubelets.
+    kubelets: bool,
+    directory: tempfile::TempDir,
+}
+
+/// What a cluster is started with.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    address: Ipv4Addr,
+    nodes: Vec<String>,
+    durable: bool,
+}
+
+impl Default for Setup {
+    fn default() -> Setup {
+        Setup {
+            address: Ipv4Addr::LOCALHOST,
+            nodes: Vec::new(),
+            durable: false,
+        }
+    }
+}
+
+impl Setup {
+    /// etcd flushes what it acknowledges, as in production; else what a test writes needn't
+    /// outlive the machine.
+    #[must_use]
+    pub fn durable(mut self) -> Setup {
+        self.durable = true;
+        self
+    }
+
+    /// The API on an address that other network namespaces reach.
+    #[must_use]
+    pub fn at(mut self, address: Ipv4Addr) -> Setup {
+        self.address = address;
+        self
+    }
+
+    /// A kubelet may join under this name.
+    #[must_use]
+    pub fn kubelet(mut self, node: &str) -> Setup {
+        self.nodes.push(node.to_string());
+        self
+    }
+
+    /// Starts etcd and kube-apiserver, and waits until the API answers.
+    pub fn start(self) -> Cluster {
+        Cluster::start_with(&self)
+    }
+}
+
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
+    let address = listener.local_addr();
+    address.expect("a bound socket has an address").port()
+}
+
+fn token(user: &str) -> String {
+    format!("token-of-{user}")
+}
+
+impl Cluster {
+    /// etcd and kube-apiserver, nothing else.
+    pub fn start() -> Cluster {
+        Setup::default().start()
+    }
+
+    fn start_with(setup: &Setup) -> Cluster {
+        let directory = tempfile::Builder::new().prefix("muster-kube-").tempdir();
+        let directory = directory.expect("a directory");
+        let at = |name: &str| directory.path().join(name).display().to_string();
+        let (clients, peers, port) = (free_port(), free_port(), free_port());
+        let etcd_url = format!("http://127.0.0.1:{clients}");
+        let peer_url = format!("http://127.0.0.1:{peers}");
+        let etcd = Process::part("etcd", directory.path())
+            // What a test writes needn't outlive the machine.
+            .flag("data-dir", &at("etcd"))
+            .flag("unsafe-no-fsync", "true")
+            .flag("log-level", "error")
+            .flag("listen-client-urls", &etcd_url)
+            .flag("advertise-client-urls", &etcd_url)
+            .flag("listen-peer-urls", &peer_url)
+            .flag("initial-advertise-peer-urls", &peer_url)
+            .flag("initial-cluster", &format!("default={peer_url}"))
+            .start();
+        let mut users: Vec<String> = (USERS.iter())
+            .map(|(name, user, group)| format!("{},{user},{name},{group}\n", token(name)))
+            .collect();
+        let node =
+            |node: &String| format!("{},system:node:{node},{node},system:nodes\n", token(node));
+        users.extend(setup.nodes.iter().map(node));
+        std::fs::write(at("tokens.csv"), users.concat()).expect("the users' file is written");
+        run(Command::new("openssl").args(["genrsa", "-out", &at("sa.key"), "2048"])).ok();
+        let address = setup.address.to_string();
+        let apiserver = Process::part("kube-apiserver", directory.path())
+            .flag("etcd-servers", &etcd_url)
+            .flag("cert-dir", &at("certs"))
+            .flag("bind-address", &address)
+            .flag("advertise-address", &address)
+            .flag("secure-port", &port.to_string())
+            .flag("token-auth-file", &at("tokens.csv"))
+            .flag("authorization-mode", "Node,RBAC")
+            .flag("enable-admission-plugins", "NodeRestriction")
+            .flag("service-account-issuer", "https://kubernetes.default.svc")
+            .flag("service-account-key-file", &at("sa.key"))
+            .flag("service-account-signing-key-file", &at("sa.key"))
+            .flag("service-cluster-ip-range", "10.0.0.0/24")
+            .flag("endpoint-reconciler-type", "none")
+            .flag("kubelet-preferred-address-types", "InternalIP")
+            .start();
+        let cluster = Cluster {
+            others: Vec::new(),
+            apiserver,
+            etcd,
+            address: setup.address,
+            port,
+            kubelets: !setup.nodes.is_empty(),
+            directory,
+        };
+        cluster.await_api();
+        cluster
+    }
+
+    fn await_api(&self) {
+        let certificate = self.directory.path().join("certs/apiserver.crt");
+        eventually("kube-apiserver's certificate", START, || {
+            certificate.exists().then_some(())
+        });
+        for name in USERS.iter().map(|(name, ..)| name) {
+            self.write_kubeconfig(name, &token(name));
+        }
+        eventually("kube-apiserver is ready", START, || {
+            self.apiserver.must_run();
+            let ran = self.kubectl(&["get", "--raw", "/readyz"]);
+            (ran.code == Some(0)).then_some(())
+        });
+        // Made by kube-apiserver itself after it is ready.
+        eventually("the default namespace", START, || {
+            let ran = self.kubectl(&["get", "namespace", "default", "kube-system"]);
+            (ran.code == Some(0)).then_some(())
+        });
+        // Pods need it, also where no kube-controller-manager makes it.
+        self.kubectl(&["create", "serviceaccount", "default"]).ok();
+    }
+
+    /// kube-controller-manager; where the nodes are plain objects, without what would call
+    /// nodes dead that no kubelet stands behind.
+    #[must_use]
+    pub fn with_controller_manager(mut self) -> Cluster {
+        let key = self.directory.path().join("sa.key");
+        let controllers = match self.kubelets {
+            true => "*,-node-ipam-controller",
+            false => "*,-node-ipam-controller,-node-lifecycle-controller",
+        };
+        let process = Process::part("kube-controller-manager", self.directory.path())
+            .flag(
+                "kubeconfig",
+                &self
+                    .kubeconfig_of("controller-manager")
+                    .display()
+                    .to_string(),
+            )
+            .flag("use-service-account-credentials", "true")
+            .flag(
+                "service-account-private-key-file",
+                &key.display().to_string(),
+            )
+            .flag("controllers", controllers)
+            .flag("root-ca-file", &self.authority().display().to_string())
+            .flag("leader-elect", "false")
+            .flag("secure-port", "0")
+            .start();
+        self.others.push(process);
+        eventually("namespaces have their service account", START, || {
+            self.others.iter().for_each(Process::must_run);
+            let ran = self.kubectl(&["get", "serviceaccount", "default"]);
+            (ran.code == Some(0)).then_some(())
+        });
+        self
+    }
+
+    /// kube-scheduler, with a KubeSchedulerConfiguration or its defaults.
+    #[must_use]
+    pub fn with_scheduler(mut self, configuration: Option<&Value>) -> Cluster {
+        let kubeconfig = self.kubeconfig_of("scheduler").display().to_string();
+        let mut document = json!({
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": false},
+            "clientConnection": {"kubeconfig": kubeconfig, "qps": 5000, "burst": 5000},
+        });
+        if let (Some(document), Some(more)) = (
+            document.as_object_mut(),
+            configuration.and_then(Value::as_object),
+        ) {
+            document.extend(more.clone());
+        }
+        let file = self.directory.path().join("scheduler.json");
+        std::fs::write(&file, document.to_string()).expect("a configuration is written");
+        let process = Process::part("kube-scheduler", self.directory.path())
+            .flag("config", &file.display().to_string())
+            .flag("secure-port", "0")
+            .start();
+        self.others.push(process);
+        self
+    }
+
+    /// kwok, which marks the pods of every node object as running and keeps the nodes' leases.
+    #[must_use]
+    pub fn with_kwok(mut self) -> Cluster {
+        let process = Process::part("kwok", self.directory.path())
+            .flag("kubeconfig", &self.kubeconfig().display().to_string())
+            .flag("manage-all-nodes", "true")
+            .flag("node-lease-duration-seconds", "40")
+            .start();
+        self.others.push(process);
+        self
+    }
+
+    /// Where the API is.
+    pub fn url(&self) -> String {
+        format!("https://{}:{}", self.address, self.port)
+    }
+
+    /// The certificate that clients trust.
+    pub fn authority(&self) -> PathBuf {
+        self.directory.path().join("certs/apiserver.crt")
+    }
+
+    /// A directory of the test's own, removed with the cluster.
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The kubeconfig of an administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig_of("admin")
+    }
+
+    fn kubeconfig_of(&self, user: &str) -> PathBuf {
+        self.directory.path().join(format!("{user}.kubeconfig"))
+    }
+
+    /// A kubeconfig for who has this token, under a name of its own.
+    pub fn write_kubeconfig(&self, name: &str, token: &str) -> PathBuf {
+        let authority = std::fs::read(self.authority()).expect("its certificate");
+        let config = json!({
+            "apiVersion": "v1", "kind": "Config", "current-context": name,
+            "clusters": [{"name": "test", "cluster": {
+                "server": self.url(), "certificate-authority-data": ByteString(authority)}}],
+            "users": [{"name": name, "user": {"token": token}}],
+            "contexts": [{"name": name, "context": {"cluster": "test", "user": name}}],
+        });
+        let path = self.kubeconfig_of(name);
+        std::fs::write(&path, config.to_string()).expect("a kubeconfig is written");
+        path
+    }
+
+    /// A kubeconfig that acts as a service account, with what its roles allow.
+    pub fn kubeconfig_of_account(&self, namespace: &str, account: &str) -> PathBuf {
+        let token = self.kubectl(&["-n", namespace, "create", "token", account, "--duration=2h"]);
+        self.write_kubeconfig(account, token.ok().trim())
+    }
+
+    /// Runs kubectl as an administrator.
+    pub fn kubectl<S: AsRef<OsStr>>(&self, arguments: &[S]) -> Ran {
+        let mut command = Command::new(kubectl());
+        command
+            .args(arguments)
+            .env("KUBECONFIG", self.kubeconfig())
+            .env("KUBECACHEDIR", self.directory.path().join("kubectl-cache"))
+            .env("HOME", self.directory.path());
+        run(&mut command)
+    }
+
+    /// Applies documents given as text.
+    #[track_caller]
+    pub fn apply(&self, text: &str) -> String {
+        let file = self.directory.path().join("apply.yaml");
+        std::fs::write(&file, text).expect("a manifest can be written");
+        let file = file.display().to_string();
+        self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &file])
+            .ok()
+    }
+
+    /// One object as JSON, or null.
+    pub fn get(&self, arguments: &[&str]) -> Value {
+        let all = [&["get", "-o", "json"], arguments].concat();
+        serde_json::from_str(&self.kubectl(&all).out).unwrap_or_default()
+    }
+
+    /// A ready node that no kubelet stands behind: this many CPUs and GPUs.
+    pub fn plain_node(&self, name: &str, cpus: u32, gpus: u32, labels: &Value) {
+        let room = json!({
+            "cpu": cpus.to_string(), "memory": format!("{}Gi", cpus * 8), "pods": "250",
+            "nvidia.com/gpu": gpus.to_string(),
+        });
+        let node = json!({
+            "apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels},
+        });
+        self.apply(&node.to_string());
+        let status = json!({"status": {
+            "capacity": room, "allocatable": room,
+            "conditions": [{"type": "Ready", "status": "True", "reason": "Described",
+                "message": "no kubelet stands behind this node", "lastHeartbeatTime": null}],
+        }});
+        let patch = status.to_string();
+        let arguments = [
+            "patch",
+            "node",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "-p",
+        ];
+        self.kubectl(&[&arguments[..], &[patch.as_str()]].concat())
+            .ok();
+        // Admission marks a new node as not ready; the controller that takes the mark away
+        // also calls nodes without a kubelet dead, and is off.
+        let untaint = ["taint", "node", name, "node.kubernetes.io/not-ready-"];
+        self.kubectl(&untaint);
+    }
+
+    /// Resident memory of kube-apiserver and etcd, in MiB.
+    pub fn resident_mib(&self) -> f64 {
+        self.apiserver.resident_mib() + self.etcd.resident_mib()
+    }
+}

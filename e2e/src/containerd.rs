@@ -1,0 +1,144 @@
+//! A containerd of a test's own, with one image made of busybox.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use crate::{Ran, require_root, run};
+
+/// The image that it holds.
+pub const IMAGE: &str = "localhost/muster-test:1";
+
+/// The names that busybox has in the image.
+const NAMES: &str = "sh sleep cat echo grep hostname touch ls env true ip nc wget";
+
+/// A daemon with its own state, ended (with what it ran) when dropped.
+pub struct Containerd {
+    directory: PathBuf,
+    inside: Option<PathBuf>,
+    daemon: Child,
+    _keep: Option<tempfile::TempDir>,
+}
+
+impl Containerd {
+    /// One whose pods share the host's network, in a directory of its own.
+    pub fn start() -> Containerd {
+        let keep = tempfile::tempdir().expect("a directory");
+        let mut containerd = Containerd::start_in(keep.path(), None, "");
+        containerd._keep = Some(keep);
+        containerd
+    }
+
+    /// One in `directory`, inside a mount namespace (its file) when one is given, with these
+    /// further lines in its CRI section.
+    pub fn start_in(directory: &Path, inside: Option<&Path>, more: &str) -> Containerd {
+        require_root();
+        let at = |name: &str| directory.join(name).display().to_string();
+        let config = format!(
+            r#"version = 2
+root = "{root}"
+state = "{state}"
+[grpc]
+  address = "{socket}"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{IMAGE}"
+  restrict_oom_score_adj = true
+  [plugins."io.containerd.grpc.v1.cri".containerd]
+    snapshotter = "native"
+{more}
+"#,
+            root = at("root"),
+            state = at("state"),
+            socket = at("socket"),
+        );
+        std::fs::write(at("config.toml"), config).expect("a config file");
+        let log = std::fs::File::create(at("containerd.log")).expect("a log file");
+        let daemon = command_inside(inside, "containerd")
+            .args(["--config", &at("config.toml")])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("containerd, from Debian's package");
+        let containerd = Containerd {
+            directory: directory.to_path_buf(),
+            inside: inside.map(Path::to_path_buf),
+            daemon,
+            _keep: None,
+        };
+        containerd.import_image();
+        containerd
+    }
+
+    /// Where its state is, and a test's own files may be.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Where the container runtime interface is served.
+    pub fn socket(&self) -> PathBuf {
+        self.directory.join("socket")
+    }
+
+    fn script(&self, script: &str) -> Ran {
+        let mut shell = command_inside(self.inside.as_deref(), "sh");
+        shell
+            .args(["-c", script])
+            .current_dir(&self.directory)
+            .env("DIR", &self.directory)
+            .env("IMAGE", IMAGE)
+            .env("NAMES", NAMES)
+            .env("SOCKET", self.socket());
+        run(&mut shell)
+    }
+
+    /// A docker archive of one layer: busybox and its names.
+    fn import_image(&self) {
+        let ran = self.script(
+            r#"
+            set -e
+            mkdir -p layer/bin layer/tmp layer/etc && cp /bin/busybox layer/bin/
+            for name in $NAMES; do ln -sf busybox layer/bin/$name; done
+            tar -C layer -cf layer.tar .
+            printf '{"architecture":"amd64","os":"linux","config":{"Env":["PATH=/bin","FROM_IMAGE=yes"],"Cmd":["/bin/sh","-c","trap exit TERM; while :; do sleep 1; done"]},"rootfs":{"type":"layers","diff_ids":["sha256:%s"]}}' \
+                $(sha256sum layer.tar | cut -d' ' -f1) > config.json
+            printf '[{"Config":"config.json","RepoTags":["%s"],"Layers":["layer.tar"]}]' "$IMAGE" > manifest.json
+            tar -cf image.tar manifest.json config.json layer.tar
+            for try in $(seq 600); do ctr -a "$SOCKET" version >/dev/null 2>&1 && break; sleep 0.1; done
+            ctr -a "$SOCKET" -n k8s.io images import --snapshotter native image.tar
+        "#,
+        );
+        let log = std::fs::read_to_string(self.directory.join("containerd.log"));
+        let log = log.unwrap_or_default();
+        assert_eq!(ran.code, Some(0), "{}\n{log}", ran.err);
+    }
+
+    /// The ids of all containers, sandboxes' own too.
+    pub fn containers(&self) -> Vec<String> {
+        let ran = self.script("ctr -a \"$SOCKET\" -n k8s.io containers ls -q");
+        ran.ok().lines().map(String::from).collect()
+    }
+}
+
+/// A command, inside a mount namespace when one is given.
+pub(crate) fn command_inside(namespace: Option<&Path>, program: &str) -> Command {
+    match namespace {
+        Some(file) => {
+            let mut command = Command::new("nsenter");
+            command
+                .arg(format!("--mount={}", file.display()))
+                .arg(program);
+            command
+        }
+        None => Command::new(program),
+    }
+}
+
+impl Drop for Containerd {
+    fn drop(&mut self) {
+        // What a failed test left running, and what is still mounted.
+        self.script("ctr -a \"$SOCKET\" -n k8s.io tasks ls -q | xargs -r -n1 ctr -a \"$SOCKET\" -n k8s.io tasks rm -f");
+        run(Command::new("kill").arg(self.daemon.id().to_string()));
+        let _ = self.daemon.wait();
+        self.script("for mount in $(cut -d' ' -f5 /proc/self/mountinfo | grep \"^$DIR/\" | sort -r); do umount -l \"$mount\"; done");
+    }
+}
