@@ -143,7 +143,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "guarantees: what a queue deserves it gets where any lawful victims make room",
         file: "src/evict/across.rs",
-        find: "                lender.cursor.rewind();",
+        find: "lender.cursor.rewind();",
         replace: "",
         test: (
             "evictions_oracle",
