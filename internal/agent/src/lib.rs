@@ -15,6 +15,7 @@ mod fields;
 mod hosts;
 mod identity;
 mod inventory;
+mod kubelet;
 pub mod lifecycle;
 mod logs;
 mod node;
@@ -38,6 +39,7 @@ pub use config::{AgentConfig, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
+pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, run_beside_kubelet};
 
 use disk::Layout;
 use fields::NodeFacts;
