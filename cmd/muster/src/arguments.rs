@@ -7,7 +7,10 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub use serving::{Agent, Doctor, MachineOptions, Server, ServerOptions, Up};
+pub use serving::{
+    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, Server,
+    ServerOptions, Up,
+};
 pub use until::{SUCCEEDED, Until};
 
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};
@@ -49,7 +52,8 @@ pub struct Global {
 pub enum Command {
     /// Run server and agent on this machine
     Up(Up),
-    /// Run the server: API, scheduler, controllers and web UI
+    /// Run the server: API, scheduler, controllers and web UI; or scheduler and controllers for
+    /// a Kubernetes cluster
     Server(Server),
     /// Run this machine's agent, which joins a server and runs pods
     Agent(Agent),
@@ -88,6 +92,9 @@ pub enum Command {
     Token(Token),
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
+    /// Install Muster's kinds in a Kubernetes cluster (server-side apply), and wait until it
+    /// serves them
+    Crds(Crds),
     /// Check this machine: what the agent can isolate and which devices it sees
     Doctor(Doctor),
     /// Write everything the server knows to one file, while it runs
@@ -166,6 +173,16 @@ pub struct Apply {
     pub force_conflicts: bool,
     #[arg(short, long, value_enum)]
     pub output: Option<Output>,
+}
+
+#[derive(Args, Debug)]
+pub struct Crds {
+    /// Write them to standard output as YAML instead
+    #[arg(long)]
+    pub print: bool,
+    /// Take over fields that another manager owns, such as those of an operator's own CRDs
+    #[arg(long, conflicts_with = "print")]
+    pub force_conflicts: bool,
 }
 
 #[derive(Args, Debug)]

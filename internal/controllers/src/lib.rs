@@ -2,12 +2,15 @@
 //! answer is written back. It decides nothing itself: decisions live in `scheduler` and
 //! `workloads`.
 
+pub mod cluster;
 pub mod jobs;
+pub mod lead;
 pub mod notes;
 pub mod preview;
 pub mod scheduling;
 pub mod upkeep;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,8 +30,14 @@ pub struct Context {
 /// Settings of the control loops.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The `schedulerName` values that Muster's scheduler answers to.
+    /// The `schedulerName` values that Muster's scheduler answers to; pods that a job controller
+    /// makes from templates that name none get the first.
     pub scheduler_names: Vec<String>,
+    /// The kinds of jobs that are controlled; others are another operator's.
+    pub jobs: BTreeSet<jobs::JobKind>,
+    /// Whether to do here what Kubernetes' own controllers and kubelets do in a cluster: garbage
+    /// collection, namespaces, endpoints, claims, nodes' life cycle, budgets' statuses.
+    pub upkeep: bool,
     /// How long a node may be silent before its pods are declared lost.
     pub node_grace: std::time::Duration,
     /// The first and last port handed out for rendezvous on nodes whose pods share the
@@ -54,12 +63,22 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
         stop: stopping,
     };
     let (board, mut tasks) = scheduling::spawn(&ctx);
-    tasks.extend(upkeep::spawn(&ctx));
+    if ctx.config.upkeep {
+        tasks.extend(upkeep::spawn(&ctx));
+    }
     tasks.extend(jobs::spawn(&ctx));
     Handle { board, stop, tasks }
 }
 
 impl Handle {
+    /// Cuts the loops off where they stand, as a crash would.
+    pub fn cut_off(self) {
+        let _ = self.stop.send(true);
+        for task in self.tasks {
+            task.abort();
+        }
+    }
+
     /// Asks the loops to stop and waits for them; those that have not stopped after
     /// `patience` are cut off, which loses nothing that was acknowledged.
     pub async fn shutdown(self, patience: Duration) {

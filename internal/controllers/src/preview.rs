@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::{PodGroup, PyTorchJob};
+use resources::names;
 use resources::report::PlacementReport;
 use serde_json::Value;
 use workloads::pytorch::Network;
@@ -58,6 +59,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
                 taken_ports: &BTreeSet::new(),
                 // Ports don't decide where pods go.
                 network: &Network::PerPod,
+                scheduler_name: names::SCHEDULER,
             };
             pytorch::reconcile(&observed, now).actions
         }

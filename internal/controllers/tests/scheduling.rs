@@ -232,6 +232,8 @@ fn schedule(client: Client) -> (watch::Sender<bool>, Arc<ReportBoard>, Vec<JoinH
         config: Arc::new(Config {
             scheduler_names: vec!["muster".to_owned(), "default-scheduler".to_owned()],
             node_grace: Duration::from_secs(40),
+            jobs: controllers::jobs::JobKind::ALL.into(),
+            upkeep: true,
             rendezvous_ports: 20_000..=20_099,
         }),
         stop: stopping,

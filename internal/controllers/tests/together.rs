@@ -96,6 +96,8 @@ async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
                 .map(str::to_owned)
                 .to_vec(),
             node_grace: Duration::from_secs(300),
+            jobs: controllers::jobs::JobKind::ALL.into(),
+            upkeep: true,
             rendezvous_ports: resources::names::RENDEZVOUS_PORTS,
         },
     );

@@ -49,6 +49,8 @@ impl Cluster {
             config: Arc::new(Config {
                 scheduler_names: Vec::new(),
                 node_grace,
+                jobs: controllers::jobs::JobKind::ALL.into(),
+                upkeep: true,
                 rendezvous_ports: 20_000..=20_099,
             }),
             stop: stopping,

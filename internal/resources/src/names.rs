@@ -66,6 +66,8 @@ pub const FIRST_NAMESPACES: [&str; 5] = [
 pub const NODE_USER_PREFIX: &str = "system:node:";
 /// The group that nodes are in.
 pub const NODES_GROUP: &str = "system:nodes";
+/// The `schedulerName` of pods that are Muster's to place.
+pub const SCHEDULER: &str = "muster";
 /// The scheduler names that Muster answers to unless configured otherwise.
 pub const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
 /// `status.reason` of a pod whose node was lost.

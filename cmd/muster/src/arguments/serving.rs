@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 
 use super::name_and_value;
 
@@ -20,8 +20,70 @@ pub struct Up {
 
 #[derive(Args, Debug)]
 pub struct Server {
+    /// Where resources are kept and who runs pods
+    #[arg(long, value_enum, default_value_t = Engine::Embedded)]
+    pub engine: Engine,
     #[command(flatten)]
     pub server: ServerOptions,
+    #[command(flatten, next_help_heading = "Options of --engine kubernetes")]
+    pub kubernetes: KubernetesOptions,
+}
+
+/// Where resources are kept and who runs pods.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// This server itself: its own API and store; agents run pods
+    Embedded,
+    /// A Kubernetes cluster (--kubeconfig, else the one that this runs in): scheduler and job
+    /// controllers only; of several such servers one acts, by a Lease. --listen serves
+    /// /metrics, /healthz and /readyz over plain HTTP
+    Kubernetes,
+}
+
+#[derive(Args, Debug, Clone, Default)]
+pub struct KubernetesOptions {
+    /// A schedulerName to answer to (repeatable); the pods of jobs whose template names none
+    /// get the first [default: muster]
+    #[arg(long = "scheduler-name", value_name = "NAME")]
+    pub scheduler_names: Vec<String>,
+    /// The kinds of jobs to control, with commas: leave out what another operator controls
+    /// [default: PyTorchJob]
+    #[arg(
+        long,
+        value_name = "KINDS",
+        value_enum,
+        ignore_case = true,
+        value_delimiter = ','
+    )]
+    pub kinds: Vec<ControlledKind>,
+    /// The namespace of the Lease, the same for all servers of one cluster [default:
+    /// muster-system]
+    #[arg(long, value_name = "NAME")]
+    pub lease_namespace: Option<String>,
+}
+
+impl KubernetesOptions {
+    /// The first of these options that was given, to refuse it where it means nothing.
+    pub fn given(&self) -> Option<&'static str> {
+        [
+            (!self.scheduler_names.is_empty(), "--scheduler-name"),
+            (!self.kinds.is_empty(), "--kinds"),
+            (self.lease_namespace.is_some(), "--lease-namespace"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
+}
+
+/// A kind of job that can be controlled in a cluster.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ControlledKind {
+    /// kubeflow.org/v1 PyTorchJob
+    #[value(name = "PyTorchJob")]
+    PyTorchJob,
+    /// No kind
+    #[value(name = "none")]
+    None,
 }
 
 #[derive(Args, Debug, Clone)]

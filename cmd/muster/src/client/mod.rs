@@ -3,6 +3,7 @@
 mod apply;
 mod backup;
 mod connection;
+mod crds;
 mod describe;
 mod exit;
 mod explain;
@@ -52,6 +53,11 @@ pub async fn run(global: Global, command: Command) -> Result<Answer> {
     if matches!(command, Command::Version) {
         return version::version(&global).await;
     }
+    if let Command::Crds(crds) = &command
+        && crds.print
+    {
+        return crds::print();
+    }
     let connection = Connection::open(&global).await?;
     let answered = dispatch(&connection, command).await;
     answered.map_err(|error| failure::in_words(error, &connection))
@@ -75,6 +81,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         Command::Queue(listing) => queues::queues(connection, listing).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
+        Command::Crds(arguments) => crds::install(connection, &arguments).await,
         Command::Backup { file } => backup::backup(connection, &file).await,
         Command::Version
         | Command::Restore { .. }

@@ -3,8 +3,10 @@
 
 mod admin;
 mod doctor;
+mod health;
 mod hooks;
 mod host;
+mod kubernetes;
 mod layout;
 mod listener;
 mod machine;
@@ -14,15 +16,23 @@ mod signals;
 
 use anyhow::{Result, bail};
 
-use crate::arguments::{Agent, Global, Up};
+use crate::arguments::{Agent, Engine, Global, Up};
 use crate::client::Answer;
 
 pub use doctor::doctor;
 
-/// Runs the server alone.
+/// Runs the server alone, with its own API or for a Kubernetes cluster.
 pub async fn server(global: Global, arguments: crate::arguments::Server) -> Result<Answer> {
+    let given = arguments.kubernetes.given();
+    if let Some(option) = given.filter(|_| arguments.engine == Engine::Embedded) {
+        bail!("{option} is an option of --engine kubernetes");
+    }
     logging();
     let stop = signals::stop()?;
+    if arguments.engine == Engine::Kubernetes {
+        kubernetes::run(&global, &arguments.server, &arguments.kubernetes, stop).await?;
+        return Ok(Answer::Yes);
+    }
     let layout = layout::Layout::open(&data(&global))?;
     let server = server::Server::start(&layout, &arguments.server, stop).await?;
     ready::announce(&server, &layout);

@@ -87,6 +87,8 @@ impl Server {
             controllers::Config {
                 scheduler_names: SCHEDULER_NAMES.map(str::to_string).to_vec(),
                 node_grace: Duration::from_secs(options.node_grace),
+                jobs: controllers::jobs::JobKind::ALL.into(),
+                upkeep: true,
                 rendezvous_ports: RENDEZVOUS_PORTS,
             },
         );

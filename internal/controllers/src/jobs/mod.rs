@@ -26,17 +26,45 @@ pub(crate) type Key = (String, String);
 /// How long a controller that panicked is left alone before it is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);
 
-/// Starts the controllers of PyTorchJobs and of plain Jobs; they end when the context
-/// says so. Must be called within a tokio runtime.
+/// A kind of job that can be controlled here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum JobKind {
+    /// `batch/v1` Job. In a Kubernetes cluster it is kube-controller-manager's.
+    Job,
+    /// `kubeflow.org/v1` PyTorchJob.
+    PyTorchJob,
+}
+
+impl JobKind {
+    /// All of them.
+    pub const ALL: [JobKind; 2] = [JobKind::Job, JobKind::PyTorchJob];
+
+    /// As manifests spell it.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            JobKind::Job => "Job",
+            JobKind::PyTorchJob => "PyTorchJob",
+        }
+    }
+}
+
+/// Starts the controllers of the configured kinds; they end when the context says so. Must be
+/// called within a tokio runtime.
 #[must_use]
 pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
-    let ports = ctx.config.rendezvous_ports.clone();
-    vec![
-        tokio::spawn(kept_running(ctx.clone(), move || {
-            pytorch::PyTorch::new(ports::Book::new(ports.clone()))
-        })),
-        tokio::spawn(kept_running(ctx.clone(), || batch::Batch)),
-    ]
+    let start = |kind: &JobKind| match kind {
+        JobKind::Job => tokio::spawn(kept_running(ctx.clone(), || batch::Batch)),
+        JobKind::PyTorchJob => {
+            let config = ctx.config.clone();
+            let make = move || {
+                let ports = ports::Book::new(config.rendezvous_ports.clone());
+                pytorch::PyTorch::new(ports, config.scheduler_names.first().cloned())
+            };
+            tokio::spawn(kept_running(ctx.clone(), make))
+        }
+    };
+    ctx.config.jobs.iter().map(start).collect()
 }
 
 /// Runs a controller until the context says stop, again after a panic: it starts from

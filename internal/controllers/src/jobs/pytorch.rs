@@ -15,10 +15,11 @@ use super::runner::{Seen, Workload};
 pub(crate) struct PyTorch {
     ports: Book,
     network: Network,
+    scheduler_name: String,
 }
 
 impl PyTorch {
-    pub(crate) fn new(ports: Book) -> PyTorch {
+    pub(crate) fn new(ports: Book, scheduler_name: Option<String>) -> PyTorch {
         let network = if ports.range.is_empty() {
             Network::PerPod
         } else {
@@ -26,7 +27,11 @@ impl PyTorch {
                 ports: ports.range.clone(),
             }
         };
-        PyTorch { ports, network }
+        PyTorch {
+            ports,
+            network,
+            scheduler_name: scheduler_name.unwrap_or_else(|| names::SCHEDULER.to_owned()),
+        }
     }
 }
 
@@ -55,7 +60,7 @@ impl Workload for PyTorch {
         seen: &Seen<'_, PyTorchJob>,
         now: Timestamp,
     ) -> Outcome<PyTorchJobStatus> {
-        let network = &self.network;
+        let (network, scheduler_name) = (&self.network, self.scheduler_name.as_str());
         let outcome = self.ports.with_others(key, |taken_ports| {
             let observed = Observed {
                 job: seen.job,
@@ -64,6 +69,7 @@ impl Workload for PyTorch {
                 services: &seen.services,
                 taken_ports,
                 network,
+                scheduler_name,
             };
             reconcile(&observed, now)
         });

@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -14,12 +13,13 @@ use scheduler::Trial;
 use tokio::sync::watch;
 
 use super::brain::Brain;
+use super::tally::{Counts, Tally};
 
 /// The latest report on each waiting gang, and a way to ask what-ifs.
 pub struct ReportBoard {
     reports: RwLock<BTreeMap<(String, String), PlacementReport>>,
     brain: Arc<Mutex<Brain>>,
-    violations: AtomicU64,
+    tally: Tally,
     version: watch::Sender<u64>,
 }
 
@@ -28,7 +28,7 @@ impl ReportBoard {
         ReportBoard {
             reports: RwLock::new(BTreeMap::new()),
             brain: Arc::new(Mutex::new(Brain::new(scheduler_names))),
-            violations: AtomicU64::new(0),
+            tally: Tally::default(),
             version: watch::Sender::new(0),
         }
     }
@@ -69,7 +69,13 @@ impl ReportBoard {
     /// written, since the server started. Anything but zero is a fault in the scheduler.
     #[must_use]
     pub fn violations(&self) -> u64 {
-        self.violations.load(Ordering::Relaxed)
+        self.counts().violations
+    }
+
+    /// What the loop did since the server started, for metrics.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.tally.counts()
     }
 
     /// Where pods would go if they were there now, and why not. Those that name `group` are
@@ -101,7 +107,7 @@ impl ReportBoard {
         }
     }
 
-    pub(super) fn count_violations(&self, found: usize) {
-        self.violations.fetch_add(found as u64, Ordering::Relaxed);
+    pub(super) fn tally(&self) -> &Tally {
+        &self.tally
     }
 }

@@ -11,6 +11,7 @@ mod lane;
 mod queues;
 mod run;
 mod statuses;
+mod tally;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 use crate::Context;
 
 pub use board::ReportBoard;
+pub use tally::{Counts, Tally};
 
 /// How long a loop that panicked is left alone before it is started again.
 const RESTART_AFTER: Duration = Duration::from_secs(1);

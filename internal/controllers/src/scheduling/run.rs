@@ -126,7 +126,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         this.start_writes(Instant::now());
         let next = this.next_due();
         tokio::select! {
-            () = stopped(&mut ctx.stop) => return,
+            () = stopped(&mut ctx.stop) => return this.finish().await,
             told = changes.next() => match told {
                 Some(told) => this.take_changes(told, &mut changes),
                 None => return,
@@ -175,9 +175,7 @@ impl Loop {
                     self.heed(&event);
                     brain.apply(event);
                 }
-                Some(Told::Listed(kind)) => {
-                    self.listed.insert(kind);
-                }
+                Some(Told::Listed(kind)) => self.has_listed(kind),
                 None => break,
             }
             told = changes.next().now_or_never().flatten();
@@ -186,10 +184,32 @@ impl Loop {
             self.heed(&event);
             brain.apply(event);
         } else if let Some(Told::Listed(kind)) = told {
-            self.listed.insert(kind);
+            self.has_listed(kind);
         }
         drop(brain);
         self.plan_by(Instant::now() + self.gather);
+    }
+
+    fn has_listed(&mut self, kind: &'static str) {
+        self.listed.insert(kind);
+        if self.listed.len() == KINDS {
+            self.board.tally().set_listed();
+        }
+    }
+
+    /// The server stops: what was begun is written to its end, and of what was decided the bindings,
+    /// since a gang is not to be left half bound. The rest is decided anew at the next start.
+    async fn finish(mut self) {
+        self.evictions.clear();
+        loop {
+            self.start_binds();
+            tokio::select! {
+                Some(outcome) = self.binding.next(), if !self.binding.is_empty() => self.bound(outcome),
+                Some(evicted) = self.evicting.next(), if !self.evicting.is_empty() => self.evicted(evicted),
+                Some(written) = self.writes.next(), if !self.writes.is_empty() => self.written(written),
+                else => return,
+            }
+        }
     }
 
     /// What the loop itself must know of a change.
@@ -258,8 +278,9 @@ impl Loop {
                 Err(_) => return,
             },
         };
-        self.gather = GATHER.max(started.elapsed());
-        self.board.count_violations(violations);
+        let took = started.elapsed();
+        self.gather = GATHER.max(took);
+        self.board.tally().planned(took, violations);
         if let Some(wake) = plan.wake {
             let wait =
                 Duration::try_from(wake.duration_since(Timestamp::now())).unwrap_or_default();
@@ -311,6 +332,19 @@ impl Loop {
             self.evicting
                 .push(evictor::evict(self.client.clone(), eviction).boxed());
         }
+        self.start_binds();
+        while self.writes.len() < WRITES_IN_FLIGHT {
+            if let Some((group, update)) = self.groups.take(now) {
+                self.write_group(group, &update);
+            } else if let Some((key, word)) = self.pods.take(now) {
+                self.write_pod(key, word);
+            } else {
+                break;
+            }
+        }
+    }
+
+    fn start_binds(&mut self) {
         // A pod's condition under way would undo what its binding says: that one waits its turn.
         for _ in 0..self.binds.len() {
             if self.binding.len() >= BINDS_IN_FLIGHT {
@@ -328,15 +362,6 @@ impl Loop {
             }
             self.binding
                 .push(binder::bind(self.client.clone(), bind).boxed());
-        }
-        while self.writes.len() < WRITES_IN_FLIGHT {
-            if let Some((group, update)) = self.groups.take(now) {
-                self.write_group(group, &update);
-            } else if let Some((key, word)) = self.pods.take(now) {
-                self.write_pod(key, word);
-            } else {
-                break;
-            }
         }
     }
 
@@ -385,6 +410,7 @@ impl Loop {
 
     fn bound(&mut self, outcome: Outcome) {
         let Outcome { bind, refused } = outcome;
+        self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
         let Some(said) = refused else {
             self.failures.remove(&bind.group);
@@ -416,6 +442,7 @@ impl Loop {
 
     fn evicted(&mut self, evicted: Evicted) {
         let Evicted { eviction, refused } = evicted;
+        self.board.tally().evicted(refused.is_some());
         let about = about_pod(&eviction.pod);
         let Some(said) = refused else {
             self.notes.note(

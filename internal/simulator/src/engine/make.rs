@@ -7,7 +7,7 @@ use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use resources::kinds::{PodGroup, PodGroupSpec, PyTorchJob};
-use resources::names::{DEFAULT_QUEUE, DURATION, QUEUE_NAME, TEAM, USER, WALLTIME};
+use resources::names::{DEFAULT_QUEUE, DURATION, QUEUE_NAME, SCHEDULER, TEAM, USER, WALLTIME};
 use workloads::{Action, pytorch};
 
 use crate::read::duration;
@@ -136,6 +136,7 @@ impl Maker {
                     services: &services.iter().collect::<Vec<_>>(),
                     taken_ports: &taken,
                     network: &pytorch::Network::PerPod,
+                    scheduler_name: SCHEDULER,
                 },
                 now,
             );

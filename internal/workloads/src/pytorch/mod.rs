@@ -54,6 +54,8 @@ pub struct Observed<'a> {
     pub taken_ports: &'a BTreeSet<u16>,
     /// Whose network the pods use.
     pub network: &'a Network,
+    /// The scheduler that places pods whose template names none.
+    pub scheduler_name: &'a str,
 }
 
 /// Decides what to do about a job now. Asking again once the answer was carried out gives
@@ -257,7 +259,8 @@ fn keep_up(
             }
             if slot.standing(replicas) == Standing::Vacant {
                 let lost = ledger.lost(slot.role, slot.index);
-                let pod = pods::pod(plan, replicas, slot.index, &ports, lost);
+                let scheduler = observed.scheduler_name;
+                let pod = pods::pod(plan, replicas, slot.index, &ports, lost, scheduler);
                 outcome.actions.push(Action::CreatePod(Box::new(pod)));
             }
         }

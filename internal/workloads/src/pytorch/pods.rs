@@ -13,8 +13,6 @@ use super::rendezvous::Ports;
 use super::{API_VERSION, KIND};
 use crate::ownership::controller_reference;
 
-/// The scheduler that places pods whose template names none.
-const SCHEDULER: &str = "muster";
 /// The longest host name.
 const HOSTNAME_MAX: usize = 63;
 
@@ -25,6 +23,7 @@ pub(crate) fn pod(
     index: u32,
     ports: &Ports,
     lost: bool,
+    scheduler_name: &str,
 ) -> Pod {
     let name = plan.pod_name(replicas.role, index);
     let template = replicas.template;
@@ -43,7 +42,7 @@ pub(crate) fn pod(
         .unwrap_or_default()
         .is_empty()
     {
-        spec.scheduler_name = Some(SCHEDULER.to_owned());
+        spec.scheduler_name = Some(scheduler_name.to_owned());
     }
     spec.restart_policy = Some(pod_restart_policy(replicas.restart).to_owned());
 

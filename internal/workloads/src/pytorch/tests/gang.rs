@@ -202,3 +202,19 @@ fn a_job_managed_by_another_controller_is_left_alone() {
     let outcome = world.step(at(0));
     assert!(outcome.actions.is_empty() && outcome.status.conditions.is_empty());
 }
+
+#[test]
+fn pods_whose_template_names_no_scheduler_go_to_the_one_that_is_configured() {
+    let mut world = World::new(master_and_workers(1, "Never"));
+    world.scheduler_name = "gangs".to_owned();
+    world.step(at(0));
+    let scheduler = |pod: &str| {
+        world.pods[pod]
+            .spec
+            .as_ref()
+            .unwrap()
+            .scheduler_name
+            .clone()
+    };
+    assert_eq!(scheduler("demo-worker-0").as_deref(), Some("gangs"));
+}

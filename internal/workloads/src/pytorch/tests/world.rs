@@ -53,6 +53,7 @@ pub struct World {
     pub group: Option<PodGroup>,
     pub taken: BTreeSet<u16>,
     pub network: Network,
+    pub scheduler_name: String,
     pub job_deleted: bool,
     pub created: Vec<String>,
     /// Deleted pods stay, marked, until `finish_deletions`.
@@ -69,6 +70,7 @@ impl World {
             group: None,
             taken: BTreeSet::new(),
             network: Network::PerPod,
+            scheduler_name: "muster".to_owned(),
             job_deleted: false,
             created: Vec::new(),
             slow_deletion: false,
@@ -87,6 +89,7 @@ impl World {
                 services: &services,
                 taken_ports: &self.taken,
                 network: &self.network,
+                scheduler_name: &self.scheduler_name,
             },
             now,
         )

@@ -1,0 +1,64 @@
+//! `muster crds`: Muster's kinds for a Kubernetes cluster, generated from their types.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::wait::{await_condition, conditions};
+use kube::{Api, ResourceExt};
+
+use super::apply::FIELD_MANAGER;
+use super::{Answer, Connection, output};
+use crate::arguments::Crds;
+
+/// How long the cluster may take until it serves a kind.
+const ESTABLISHED: Duration = Duration::from_secs(60);
+
+/// Writes all of them as YAML documents.
+pub fn print() -> Result<Answer> {
+    for crd in resources::crds::all() {
+        output::put_line(&format!(
+            "---\n{}",
+            serde_norway::to_string(&crd)?.trim_end()
+        ))?;
+    }
+    Ok(Answer::Yes)
+}
+
+/// Applies all of them, then waits until the cluster serves each.
+pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer> {
+    let crds: Api<CustomResourceDefinition> = Api::all(connection.client.clone());
+    let all = resources::crds::all();
+    let mut parameters = PatchParams::apply(FIELD_MANAGER);
+    parameters.force = arguments.force_conflicts;
+    for crd in &all {
+        let name = crd.name_any();
+        match crds.patch(&name, &parameters, &Patch::Apply(crd)).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let server = &connection.server;
+                bail!(
+                    "{server} takes no CRDs: a muster server of its own has these kinds built in"
+                );
+            }
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                bail!(
+                    "{}\n  {name} is there already and somebody else's: either leave it, or take it over with --force-conflicts",
+                    status.message
+                );
+            }
+            answer => answer.with_context(|| name.clone())?,
+        };
+        output::put_line(&format!("customresourcedefinition/{name} applied"))?;
+    }
+    for crd in &all {
+        let name = crd.name_any();
+        let established = conditions::is_crd_established();
+        let waiting = await_condition(crds.clone(), &name, established);
+        match tokio::time::timeout(ESTABLISHED, waiting).await {
+            Ok(answer) => answer.with_context(|| name.clone())?,
+            Err(_) => return Ok(Answer::TimedOut),
+        };
+    }
+    Ok(Answer::Yes)
+}

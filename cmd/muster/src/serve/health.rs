@@ -1,0 +1,209 @@
+//! What a server for a Kubernetes cluster says of itself, over plain HTTP: whether it lives,
+//! whether it is of use, and counts in Prometheus' text format.
+
+use std::fmt::Write as _;
+use std::sync::{Arc, RwLock};
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use controllers::jobs::JobKind;
+use controllers::scheduling::{Counts, ReportBoard};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+/// Where the server stands.
+pub enum Standing {
+    /// The cluster is not ready for it; why.
+    Waits(String),
+    /// Another leads, or nobody does yet: the holder's name, or nothing.
+    Follows(watch::Receiver<String>),
+    /// It leads; what its scheduler does.
+    Leads(Arc<ReportBoard>),
+}
+
+/// What is said.
+pub struct State {
+    standing: RwLock<Standing>,
+    /// Each kind of job, and whether it is controlled here.
+    kinds: Vec<(JobKind, bool)>,
+}
+
+impl State {
+    /// A server that has looked at nothing yet.
+    pub fn new(kinds: Vec<(JobKind, bool)>) -> State {
+        State {
+            standing: RwLock::new(Standing::Waits("starting".to_owned())),
+            kinds,
+        }
+    }
+
+    /// It stands so now.
+    pub fn set(&self, standing: Standing) {
+        if let Ok(mut now) = self.standing.write() {
+            *now = standing;
+        }
+    }
+
+    /// Ready: it acts, or would where the leader goes.
+    fn ready(&self) -> (StatusCode, String) {
+        let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
+        let Ok(standing) = self.standing.read() else {
+            return unready("broken");
+        };
+        match &*standing {
+            Standing::Waits(why) => unready(&format!("waiting: {why}")),
+            Standing::Follows(leader) => {
+                let leader = leader.borrow();
+                let said = match leader.as_str() {
+                    "" => "standing by".to_owned(),
+                    leader => format!("standing by: {leader} leads"),
+                };
+                (StatusCode::OK, format!("{said}\n"))
+            }
+            Standing::Leads(board) if !board.counts().listed => {
+                unready("leading: the cluster is being listed")
+            }
+            Standing::Leads(_) => (StatusCode::OK, "leading\n".to_owned()),
+        }
+    }
+
+    fn metrics(&self) -> String {
+        let mut page = Page(String::new());
+        let mut leads = false;
+        let mut pending = 0;
+        let mut counts = Counts::default();
+        if let Ok(standing) = self.standing.read()
+            && let Standing::Leads(board) = &*standing
+        {
+            leads = true;
+            pending = board.len();
+            counts = board.counts();
+        }
+        page.one(
+            "muster_leader",
+            "gauge",
+            "This server leads.",
+            u64::from(leads),
+        );
+        page.head(
+            "muster_controls",
+            "gauge",
+            "This server controls jobs of the kind.",
+        );
+        for (kind, controlled) in &self.kinds {
+            let name = format!("muster_controls{{kind=\"{}\"}}", kind.as_str());
+            page.value(&name, u64::from(*controlled));
+        }
+        let counter = "counter";
+        page.one("muster_pending_gangs", "gauge", "Gangs that wait.", pending);
+        page.one("muster_plans_total", counter, "Plans made.", counts.plans);
+        page.one(
+            "muster_planning_seconds_total",
+            counter,
+            "Time spent planning.",
+            counts.planning.as_secs_f64(),
+        );
+        page.one("muster_binds_total", counter, "Pods bound.", counts.binds);
+        page.one(
+            "muster_binds_refused_total",
+            counter,
+            "Bindings that the API refused.",
+            counts.binds_refused,
+        );
+        page.one(
+            "muster_evictions_total",
+            counter,
+            "Pods evicted.",
+            counts.evictions,
+        );
+        page.one(
+            "muster_evictions_refused_total",
+            counter,
+            "Evictions that the API refused.",
+            counts.evictions_refused,
+        );
+        page.one(
+            "muster_invariant_violations_total",
+            counter,
+            "Faults found in plans and kept from being written.",
+            counts.violations,
+        );
+        page.0
+    }
+}
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn value(&mut self, name: &str, value: impl std::fmt::Display) {
+        let _ = writeln!(self.0, "{name} {value}");
+    }
+
+    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl std::fmt::Display) {
+        self.head(name, kind, help);
+        self.value(name, value);
+    }
+}
+
+/// Serves until told to stop.
+pub async fn serve(
+    socket: TcpListener,
+    state: Arc<State>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let (readiness, metrics) = (state.clone(), state);
+    let router = Router::new()
+        .route("/healthz", get(|| async { "ok\n" }))
+        .route("/readyz", get(move || async move { readiness.ready() }))
+        .route("/metrics", get(move || async move { metrics.metrics() }));
+    let stopped = async move {
+        // Whoever could say stop is gone: as good as a stop.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    axum::serve(socket, router)
+        .with_graceful_shutdown(stopped)
+        .await
+        .context("health and metrics are served no more")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_is_ready_while_it_stands_by_and_not_while_the_cluster_lacks_its_kinds() {
+        let state = State::new(vec![(JobKind::PyTorchJob, false)]);
+        assert_eq!(state.ready().0, StatusCode::SERVICE_UNAVAILABLE);
+        state.set(Standing::Waits(
+            "the cluster does not know queues".to_owned(),
+        ));
+        let (status, said) = state.ready();
+        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
+        assert!(said.contains("queues"), "{said}");
+        let (_leader, follows) = watch::channel("other_1".to_owned());
+        state.set(Standing::Follows(follows));
+        let ready = (StatusCode::OK, "standing by: other_1 leads\n".to_owned());
+        assert_eq!(state.ready(), ready);
+    }
+
+    #[test]
+    fn metrics_say_who_leads_and_which_kinds_are_left_alone() {
+        let state = State::new(vec![(JobKind::PyTorchJob, false)]);
+        let text = state.metrics();
+        assert!(text.contains("\nmuster_leader 0\n"), "{text}");
+        assert!(
+            text.contains("\nmuster_controls{kind=\"PyTorchJob\"} 0\n"),
+            "{text}"
+        );
+        assert!(
+            text.contains("# TYPE muster_binds_total counter\n"),
+            "{text}"
+        );
+    }
+}

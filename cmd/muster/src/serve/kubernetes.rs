@@ -1,0 +1,219 @@
+//! `muster server --engine kubernetes`: scheduler and job controllers for a cluster that a real
+//! kube-apiserver keeps. Of several such servers one acts at a time.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use controllers::cluster;
+use controllers::jobs::JobKind;
+use controllers::lead::{Candidate, Times};
+use kube::Client;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use resources::names;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+
+use super::health::{self, Standing, State};
+use super::host;
+use crate::arguments::{ControlledKind, Global, KubernetesOptions, ServerOptions};
+
+/// The Lease that servers of one cluster contend for.
+const LEASE: &str = "muster-server";
+/// How long the control loops get to finish their writes at a stop.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often a cluster that is not ready is looked at again.
+const LOOK_AGAIN: Duration = Duration::from_secs(2);
+/// The kinds that can be controlled in a cluster; plain Jobs are kube-controller-manager's.
+const CONTROLLABLE: [JobKind; 1] = [JobKind::PyTorchJob];
+
+/// Runs until told to stop.
+pub async fn run(
+    global: &Global,
+    server: &ServerOptions,
+    options: &KubernetesOptions,
+    mut stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let (client, address) = client(global).await?;
+    let socket = TcpListener::bind(server.listen).await.with_context(|| {
+        format!(
+            "--listen: {} can't be listened on; choose another port",
+            server.listen
+        )
+    })?;
+    let config = config(server, options);
+    let identity = identity();
+    for kind in CONTROLLABLE {
+        let word = kind.as_str();
+        if config.jobs.contains(&kind) {
+            tracing::info!("{word}s are controlled");
+        } else {
+            tracing::info!("{word}s are another operator's and left alone (--kinds)");
+        }
+    }
+    println!(
+        "muster works for {address} as {identity}; health and metrics at http://{}/",
+        socket.local_addr()?
+    );
+    let state = Arc::new(State::new(
+        CONTROLLABLE
+            .map(|kind| (kind, config.jobs.contains(&kind)))
+            .into(),
+    ));
+    let serving = tokio::spawn(health::serve(socket, state.clone(), stop.clone()));
+    let namespace = options.lease_namespace.as_deref();
+    let candidate = Candidate::new(
+        client.clone(),
+        namespace.unwrap_or(names::SYSTEM_NAMESPACE),
+        LEASE,
+        &identity,
+        Times::default(),
+    );
+    let mut stopping = stop.clone();
+    tokio::select! {
+        () = until_kinds_are_there(&client, &config, &state) => {}
+        _ = stopping.wait_for(|stop| *stop) => return serving.await?,
+    }
+    lead(candidate, &config, &state, &mut stop).await;
+    serving.await?
+}
+
+/// Leads whenever it is this server's turn, until told to stop.
+async fn lead(
+    mut candidate: Candidate,
+    config: &controllers::Config,
+    state: &State,
+    stop: &mut watch::Receiver<bool>,
+) {
+    let mut stopping = stop.clone();
+    loop {
+        state.set(Standing::Follows(candidate.leader()));
+        let mut term = tokio::select! {
+            term = candidate.lead() => term,
+            _ = stopping.wait_for(|stop| *stop) => return,
+        };
+        tracing::info!("this server leads");
+        let client = term.client();
+        if let Err(error) = cluster::ensure_default_queue(&client).await {
+            tracing::warn!(%error, "the default queue could not be made; gangs without a queue wait");
+        }
+        let controllers = controllers::start(client, config.clone());
+        state.set(Standing::Leads(controllers.board.clone()));
+        tokio::select! {
+            () = term.hold() => {
+                controllers.cut_off();
+                continue;
+            }
+            _ = stopping.wait_for(|stop| *stop) => {}
+        }
+        // What is under way may be written to its end, for as long as the lease is ours.
+        let lost = tokio::select! {
+            () = controllers.shutdown(PATIENCE) => false,
+            () = term.hold() => true,
+        };
+        if !lost {
+            term.release().await;
+        }
+        return;
+    }
+}
+
+async fn until_kinds_are_there(client: &Client, config: &controllers::Config, state: &State) {
+    let mut said = String::new();
+    while let Err(reason) = cluster::check_kinds(client, config.jobs.iter().copied()).await {
+        let reason = reason.to_string();
+        if reason != said {
+            tracing::warn!("waiting: {reason}");
+            said.clone_from(&reason);
+        }
+        state.set(Standing::Waits(reason));
+        tokio::time::sleep(LOOK_AGAIN).await;
+    }
+}
+
+fn config(server: &ServerOptions, options: &KubernetesOptions) -> controllers::Config {
+    let mut scheduler_names = options.scheduler_names.clone();
+    if scheduler_names.is_empty() {
+        scheduler_names.push(names::SCHEDULER.to_owned());
+    }
+    let jobs: BTreeSet<JobKind> = if options.kinds.is_empty() {
+        CONTROLLABLE.into()
+    } else {
+        let chosen = options.kinds.iter().filter_map(|kind| match kind {
+            ControlledKind::PyTorchJob => Some(JobKind::PyTorchJob),
+            ControlledKind::None => None,
+        });
+        chosen.collect()
+    };
+    controllers::Config {
+        scheduler_names,
+        jobs,
+        upkeep: false,
+        node_grace: Duration::from_secs(server.node_grace),
+        // Every pod has a network of its own.
+        rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
+    }
+}
+
+/// A client, and the cluster's address for words to people.
+async fn client(global: &Global) -> Result<(Client, String)> {
+    let mut config = match &global.kubeconfig {
+        Some(file) => {
+            let kubeconfig = Kubeconfig::read_from(file)
+                .with_context(|| format!("--kubeconfig: {} can't be used", file.display()))?;
+            kube::Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default())
+                .await
+                .context("--kubeconfig: it names no usable server")?
+        }
+        None => kube::Config::infer().await.context(
+            "no cluster is known: name a kubeconfig with --kubeconfig, or run this in a cluster",
+        )?,
+    };
+    // The loops try again by themselves, within bounds of their own, and heed an answer that says no.
+    config.default_retry = false;
+    let address = config.cluster_url.to_string();
+    let client = Client::try_from(config).context("the client could not be made")?;
+    Ok((client, address.trim_end_matches('/').to_owned()))
+}
+
+/// Nobody else's, nor that of an earlier start.
+fn identity() -> String {
+    let host = host::name().unwrap_or_else(|| "muster".to_owned());
+    let drawn = std::fs::read_to_string("/proc/sys/kernel/random/uuid");
+    let drawn = drawn.map_or_else(
+        |_| std::process::id().to_string(),
+        |id| id.trim().to_owned(),
+    );
+    format!("{host}_{drawn}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn jobs(kinds: &[ControlledKind]) -> BTreeSet<JobKind> {
+        let server = ServerOptions {
+            listen: ([127, 0, 0, 1], 0).into(),
+            advertise: Vec::new(),
+            first_password_file: None,
+            node_grace: 40,
+        };
+        let options = KubernetesOptions {
+            kinds: kinds.to_vec(),
+            ..KubernetesOptions::default()
+        };
+        let config = config(&server, &options);
+        assert!(!config.upkeep, "a cluster has its own controllers");
+        assert_eq!(config.scheduler_names, ["muster"]);
+        config.jobs
+    }
+
+    #[test]
+    fn kinds_are_controlled_unless_left_out_and_plain_jobs_never() {
+        assert_eq!(jobs(&[]), BTreeSet::from([JobKind::PyTorchJob]));
+        assert_eq!(jobs(&[ControlledKind::None]), BTreeSet::new());
+        let named = jobs(&[ControlledKind::PyTorchJob]);
+        assert_eq!(named, BTreeSet::from([JobKind::PyTorchJob]));
+    }
+}

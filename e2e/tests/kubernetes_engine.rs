@@ -1,0 +1,422 @@
+//! `muster server --engine kubernetes` against a real kube-apiserver, with the rights that
+//! packaging/kubernetes/rbac.yaml gives and no more. Nodes are plain objects: pods get bound,
+//! none runs.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use e2e::{Cluster, eventually, muster, repository, run};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(90);
+/// How soon another server leads after the leader died.
+const TAKEOVER: Duration = Duration::from_secs(15);
+
+/// A cluster with Muster's kinds and rights.
+struct Ground {
+    cluster: Cluster,
+    account: PathBuf,
+}
+
+impl Ground {
+    fn start() -> Ground {
+        let cluster = Cluster::start();
+        let admin = cluster.kubeconfig();
+        let crds = run(Command::new(muster())
+            .arg("--kubeconfig")
+            .arg(&admin)
+            .arg("crds"));
+        assert_eq!(crds.ok().lines().count(), 3);
+        let rbac = repository().join("packaging/kubernetes/rbac.yaml");
+        cluster.apply(&std::fs::read_to_string(rbac).unwrap());
+        // There is no controller that makes it.
+        cluster.apply(
+            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: default}}",
+        );
+        let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
+        Ground { cluster, account }
+    }
+
+    /// A node with GPUs that an agent has described.
+    fn node(&self, name: &str, gpus: u32) {
+        self.cluster.plain_node(name, 64, gpus, &json!({}));
+        let list: Vec<Value> = (0..gpus)
+            .map(|i| json!({"id": format!("{name}-{i}"), "index": i, "numa": 0, "healthy": true}))
+            .collect();
+        let inventory = format!("muster.io/inventory={}", json!({ "gpus": list }));
+        self.cluster
+            .kubectl(&["annotate", "node", name, &inventory])
+            .ok();
+    }
+
+    fn server(&self, name: &str, arguments: &[&str]) -> Server {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        drop(listener);
+        let log = self.cluster.directory().join(format!("{name}.log"));
+        let output = File::create(&log).unwrap();
+        let child = Command::new(muster())
+            .arg("--kubeconfig")
+            .arg(&self.account)
+            .args(["server", "--engine", "kubernetes", "--listen", &address])
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(output.try_clone().unwrap())
+            .stderr(output)
+            .spawn()
+            .unwrap();
+        Server {
+            child,
+            address,
+            log,
+        }
+    }
+
+    fn items(&self, arguments: &[&str]) -> Vec<Value> {
+        let list = self.cluster.get(arguments);
+        list["items"].as_array().cloned().unwrap_or_default()
+    }
+
+    fn pods_of(&self, job: &str) -> Vec<Value> {
+        self.items(&[
+            "pods",
+            "-l",
+            &format!("training.kubeflow.org/job-name={job}"),
+        ])
+    }
+
+    /// All pods of the job, once all are bound.
+    fn until_bound(&self, job: &str, count: usize) -> Vec<Value> {
+        eventually(&format!("{job} is bound whole"), SOON, || {
+            let pods = self.pods_of(job);
+            let bound = pods.iter().filter(|pod| node_of(pod).is_some()).count();
+            (bound == count).then_some(pods)
+        })
+    }
+
+    fn holder(&self) -> String {
+        let lease = self
+            .cluster
+            .get(&["lease", "-n", "muster-system", "muster-server"]);
+        let holder = lease["spec"]["holderIdentity"].as_str();
+        holder.unwrap_or_default().to_owned()
+    }
+}
+
+fn node_of(pod: &Value) -> Option<&str> {
+    pod["spec"]["nodeName"].as_str()
+}
+
+/// The devices that the scheduler chose, named by node.
+fn devices_of(pod: &Value) -> Vec<String> {
+    let text = pod["metadata"]["annotations"]["muster.io/devices"].as_str();
+    let chosen: Value = serde_json::from_str(text.unwrap_or("{}")).unwrap();
+    let list = chosen["pytorch"]["nvidia.com/gpu"].as_array().cloned();
+    let ids = list.unwrap_or_default().into_iter();
+    ids.map(|id| id.as_str().unwrap().to_owned()).collect()
+}
+
+/// A master and workers with one GPU each.
+fn job(name: &str, workers: usize) -> String {
+    let replica = |count: usize| {
+        json!({"replicas": count, "template": {"spec": {"containers": [{
+            "name": "pytorch", "image": "example.com/train:1",
+            "resources": {"limits": {"nvidia.com/gpu": 1}},
+        }]}}})
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"pytorchReplicaSpecs": {"Master": replica(1), "Worker": replica(workers)}},
+    })
+    .to_string()
+}
+
+/// A server under test; ended when dropped.
+struct Server {
+    child: Child,
+    address: String,
+    log: PathBuf,
+}
+
+impl Server {
+    fn ask(&self, path: &str) -> Option<String> {
+        let mut stream = TcpStream::connect(&self.address).ok()?;
+        write!(stream, "GET {path} HTTP/1.0\r\nHost: muster\r\n\r\n").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
+    fn leads(&self) -> bool {
+        self.ask("/readyz")
+            .is_some_and(|said| said.ends_with("\r\n\r\nleading\n"))
+    }
+
+    fn until_ready(&self) {
+        let ready = || self.ask("/readyz").filter(|said| said.contains(" 200 "));
+        eventually("the server is ready", SOON, ready);
+    }
+
+    fn until_leading(&self) {
+        eventually("the server leads", SOON, || self.leads().then_some(()));
+    }
+
+    fn logged(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    /// Asks it to stop and answers its exit status.
+    fn stop(mut self) -> Option<i32> {
+        run(Command::new("kill").arg(self.child.id().to_string())).ok();
+        self.child.wait().unwrap().code()
+    }
+
+    fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- a server's log:\n{}", self.logged());
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_says_why() {
+    let ground = Ground::start();
+    ground.node("n1", 4);
+    ground.node("n2", 4);
+    // Somebody else's, placed by somebody else: two GPUs of n2 are gone.
+    let others = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "others", "namespace": "default"},
+        "spec": {"nodeName": "n2", "schedulerName": "other", "containers": [{
+            "name": "c", "image": "example.com/serve:1", "resources": {"limits": {"nvidia.com/gpu": 2}},
+        }]},
+    });
+    ground.cluster.apply(&others.to_string());
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    assert!(server.ask("/healthz").unwrap().contains(" 200 "));
+    let queue = ground
+        .cluster
+        .get(&["queues.scheduling.volcano.sh", "default"]);
+    assert_eq!(queue["spec"]["weight"], 1);
+
+    ground.cluster.apply(&job("fits", 5));
+    let pods = ground.until_bound("fits", 6);
+    let on_second = pods.iter().filter(|pod| node_of(pod) == Some("n2")).count();
+    assert_eq!(on_second, 2, "six of the six that are left");
+    assert_eq!(
+        ground
+            .items(&["services", "-l", "training.kubeflow.org/job-name=fits"])
+            .len(),
+        6
+    );
+    let created = || {
+        let job = ground.cluster.get(&["pytorchjob", "fits"]);
+        (job["status"]["conditions"][0]["type"] == "Created").then_some(())
+    };
+    eventually("the job's status says that it was created", SOON, created);
+    // The Binding's annotation has become the pod's.
+    let first: BTreeSet<String> = (pods.iter())
+        .filter(|pod| node_of(pod) == Some("n1"))
+        .flat_map(devices_of)
+        .collect();
+    assert_eq!(
+        first.into_iter().collect::<Vec<_>>(),
+        ["n1-0", "n1-1", "n1-2", "n1-3"]
+    );
+
+    ground.cluster.apply(&job("large", 8));
+    let reported = || {
+        let group = ground
+            .cluster
+            .get(&["podgroups.scheduling.volcano.sh", "large"]);
+        let conditions = group["status"]["conditions"].as_array().cloned()?;
+        let unschedulable = |c: &&Value| c["type"] == "Unschedulable" && c["status"] == "True";
+        let message = conditions.iter().find(unschedulable)?["message"].clone();
+        (group["status"]["phase"] == "Pending").then_some(message)
+    };
+    let message = eventually("the gang's wait is reported", SOON, reported);
+    assert!(
+        message.as_str().unwrap().contains("nvidia.com/gpu"),
+        "{message}"
+    );
+    let said = || {
+        let selector = "involvedObject.kind=PodGroup,involvedObject.name=large";
+        let events = ground.items(&["events", "--field-selector", selector]);
+        events
+            .into_iter()
+            .find(|event| event["reason"] == "Unschedulable")
+    };
+    eventually("an event says so", SOON, said);
+    assert!(
+        ground
+            .pods_of("large")
+            .iter()
+            .all(|pod| node_of(pod).is_none())
+    );
+    let refused = server.ask("/metrics").unwrap();
+    assert!(refused.contains("\nmuster_binds_total 6\n"), "{refused}");
+    assert!(
+        refused.contains("\nmuster_invariant_violations_total 0\n"),
+        "{refused}"
+    );
+    assert!(
+        !server.logged().contains("forbidden"),
+        "the rights are enough"
+    );
+    assert_eq!(server.stop(), Some(0));
+    assert_eq!(ground.holder(), "", "the lease is released");
+}
+
+#[test]
+fn a_pod_of_higher_priority_gets_its_room_by_eviction() {
+    let ground = Ground::start();
+    ground.node("n1", 2);
+    let class = |name: &str, value: u32| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass",
+            "metadata": {"name": name}, "value": value})
+    };
+    ground.cluster.apply(&class("urgent", 1000).to_string());
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    let pod = |name: &str, class: Option<&str>| {
+        json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "namespace": "default"},
+            "spec": {"schedulerName": "muster", "priorityClassName": class, "containers": [{
+                "name": "c", "image": "example.com/c:1", "resources": {"limits": {"nvidia.com/gpu": 2}},
+            }]},
+        })
+    };
+    let is_bound = |name: &str| node_of(&ground.cluster.get(&["pod", name])).map(|_| ());
+    ground.cluster.apply(&pod("victim", None).to_string());
+    eventually("the first pod is bound", SOON, || is_bound("victim"));
+    ground
+        .cluster
+        .apply(&pod("urgent", Some("urgent")).to_string());
+    let told = || {
+        let victim = ground.cluster.get(&["pod", "victim"]);
+        let conditions = victim["status"]["conditions"].as_array().cloned()?;
+        let target = conditions.iter().any(|c| c["type"] == "DisruptionTarget");
+        (target && victim["metadata"]["deletionTimestamp"].is_string()).then_some(())
+    };
+    eventually("the victim is evicted and told why", SOON, told);
+    // No kubelet ends it: its room is not free before it is gone.
+    assert_eq!(is_bound("urgent"), None);
+    ground
+        .cluster
+        .kubectl(&["delete", "pod", "victim", "--force", "--grace-period=0"])
+        .ok();
+    eventually("the urgent pod is bound", SOON, || is_bound("urgent"));
+    assert!(
+        !server.logged().contains("forbidden"),
+        "the rights are enough"
+    );
+}
+
+#[test]
+fn a_kind_that_is_left_out_is_left_alone_and_pods_of_the_named_scheduler_are_placed() {
+    let ground = Ground::start();
+    ground.node("n1", 4);
+    let server = ground.server(
+        "server",
+        &["--kinds", "none", "--scheduler-name", "volcano"],
+    );
+    server.until_leading();
+    let metrics = server.ask("/metrics").unwrap();
+    assert!(
+        metrics.contains("muster_controls{kind=\"PyTorchJob\"} 0"),
+        "{metrics}"
+    );
+    assert!(
+        server
+            .logged()
+            .contains("PyTorchJobs are another operator's")
+    );
+    ground.cluster.apply(&job("others", 1));
+    let group = json!({
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 2},
+    });
+    ground.cluster.apply(&group.to_string());
+    for name in ["g-0", "g-1"] {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default",
+                "annotations": {"scheduling.k8s.io/group-name": "g"}},
+            "spec": {"schedulerName": "volcano", "containers": [{"name": "c", "image": "example.com/c:1"}]},
+        });
+        ground.cluster.apply(&pod.to_string());
+    }
+    eventually("the gang is bound", SOON, || {
+        let pods = ground.items(&["pods"]);
+        let bound = pods.iter().filter(|pod| node_of(pod).is_some()).count();
+        (bound == 2).then_some(())
+    });
+    let left = ground.cluster.get(&["pytorchjob", "others"]);
+    assert_eq!(left["status"], Value::Null);
+    assert_eq!(ground.pods_of("others").len(), 0);
+    assert!(
+        !server.logged().contains("forbidden"),
+        "the rights are enough"
+    );
+}
+
+#[test]
+fn when_the_leader_dies_the_other_goes_on_and_no_device_is_given_twice() {
+    const NODES: u32 = 4;
+    const GPUS: u32 = 8;
+    let ground = Ground::start();
+    for i in 0..NODES {
+        ground.node(&format!("n{i}"), GPUS);
+    }
+    let first = ground.server("first", &[]);
+    first.until_leading();
+    let second = ground.server("second", &[]);
+    second.until_ready();
+    assert!(!second.leads());
+    let before = ground.holder();
+    // Killed while it binds: part of the gang is bound by it, or all, or nothing.
+    ground.cluster.apply(&job("gang", 19));
+    eventually("it is at work", SOON, || {
+        (ground.pods_of("gang").len() > 10).then_some(())
+    });
+    first.kill();
+    let killed = Instant::now();
+    let changed = || (ground.holder() != before).then(|| killed.elapsed());
+    let took = eventually("the other takes the lease", SOON, changed);
+    assert!(took < TAKEOVER, "{took:?}");
+    ground.cluster.apply(&job("next", 11));
+    let mut pods = ground.until_bound("gang", 20);
+    pods.extend(ground.until_bound("next", 12));
+    let given: Vec<String> = pods.iter().flat_map(devices_of).collect();
+    let distinct: BTreeSet<&String> = given.iter().collect();
+    assert_eq!((given.len(), distinct.len()), (32, 32));
+    second.until_leading();
+
+    // One that comes back stands by; one that is stopped lets go at once.
+    let third = ground.server("third", &[]);
+    third.until_ready();
+    assert!(!third.leads());
+    assert_eq!(second.stop(), Some(0));
+    let begin = Instant::now();
+    third.until_leading();
+    assert!(
+        begin.elapsed() < TAKEOVER,
+        "it need not wait for the lease to run out"
+    );
+}

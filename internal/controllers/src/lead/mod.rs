@@ -1,0 +1,260 @@
+//! Which of several servers acts: the one that holds a `coordination.k8s.io/v1` Lease. Owns
+//! taking, renewing and letting go of it. No two clocks are compared: a holder counts from when
+//! it asked for its last renewal, a candidate from when it saw that renewal, which is later; and
+//! the holder's count (after which its [`Fence`] lets no write out) is the shorter.
+
+mod fence;
+mod lease;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
+
+pub use fence::{Fence, Fenced};
+
+/// How long things take.
+#[derive(Clone, Copy, Debug)]
+pub struct Times {
+    /// How long after a renewal was seen others leave the lease alone; in whole seconds.
+    pub lease: Duration,
+    /// How long after a renewal was asked for the holder acts; shorter than `lease`, by more than a
+    /// request that was sent takes to arrive.
+    pub renew: Duration,
+    /// How often it is renewed, or looked at, and how soon it is tried again.
+    pub retry: Duration,
+}
+
+impl Default for Times {
+    /// Whoever takes over from a holder that died does so 10 to 12 seconds after its last renewal: with
+    /// client-go's 15, 10 and 2 seconds that would be up to 19, and what it does then comes on top.
+    fn default() -> Times {
+        Times {
+            lease: Duration::from_secs(10),
+            renew: Duration::from_secs(7),
+            retry: Duration::from_secs(1),
+        }
+    }
+}
+
+/// One who may lead.
+pub struct Candidate {
+    leases: Api<Lease>,
+    client: Client,
+    name: String,
+    identity: String,
+    times: Times,
+    /// The lease's version as last seen, and since when it has been seen so.
+    seen: Option<(String, Instant)>,
+    leader: watch::Sender<String>,
+}
+
+/// A time of leading; it ends when the lease is lost or let go.
+pub struct Term {
+    fence: Fence,
+    client: Client,
+    leases: Api<Lease>,
+    identity: String,
+    times: Times,
+    lease: Lease,
+    /// Until when writes may go out.
+    until: Instant,
+}
+
+impl Candidate {
+    /// One who may lead by the lease of this name. `identity` must be nobody else's, nor that of an
+    /// earlier start.
+    #[must_use]
+    pub fn new(
+        client: Client,
+        namespace: &str,
+        name: &str,
+        identity: &str,
+        times: Times,
+    ) -> Candidate {
+        Candidate {
+            leases: Api::namespaced(client.clone(), namespace),
+            client,
+            name: name.to_owned(),
+            identity: identity.to_owned(),
+            times,
+            seen: None,
+            leader: watch::Sender::new(String::new()),
+        }
+    }
+
+    /// Who leads, as last seen; empty while nobody is known to.
+    #[must_use]
+    pub fn leader(&self) -> watch::Receiver<String> {
+        self.leader.subscribe()
+    }
+
+    /// Waits until this one leads. Errors are logged and tried again.
+    pub async fn lead(&mut self) -> Term {
+        loop {
+            let asked = Instant::now();
+            let next = match timeout(self.times.renew, self.take(asked)).await {
+                Ok(Ok(Step::Taken(lease))) => {
+                    self.leader.send_replace(self.identity.clone());
+                    let until = asked + self.times.renew;
+                    return Term {
+                        fence: Fence::open_until(until),
+                        client: self.client.clone(),
+                        leases: self.leases.clone(),
+                        identity: self.identity.clone(),
+                        times: self.times,
+                        lease: *lease,
+                        until,
+                    };
+                }
+                Ok(Ok(Step::Held(free))) => free.min(Instant::now() + self.times.retry),
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, lease = self.name, "the lease could not be taken and is tried again");
+                    Instant::now() + self.times.retry
+                }
+                Err(_) => {
+                    tracing::warn!(
+                        lease = self.name,
+                        "the lease could not be asked for in time and is tried again"
+                    );
+                    Instant::now() + self.times.retry
+                }
+            };
+            sleep_until(next).await;
+        }
+    }
+
+    async fn take(&mut self, asked: Instant) -> kube::Result<Step> {
+        let now = Timestamp::now();
+        let length = self.times.lease;
+        let Some(lease) = self.leases.get_opt(&self.name).await? else {
+            let lease = lease::fresh(&self.name, &self.identity, length, now);
+            let made = self.leases.create(&PostParams::default(), &lease).await;
+            return self.answered(made);
+        };
+        let version = lease.metadata.resource_version.clone().unwrap_or_default();
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != version) {
+            // Not when it was asked for but when it came: never earlier than the renewal.
+            self.seen = Some((version, Instant::now()));
+        }
+        if let Some(holder) = lease::holder(&lease) {
+            if *self.leader.borrow() != holder {
+                tracing::info!(leader = holder, "another server leads");
+                self.leader.send_replace(holder.to_owned());
+            }
+            let since = self.seen.as_ref().map_or(asked, |(_, since)| *since);
+            let free = since + lease::duration(&lease).unwrap_or(length);
+            if holder != self.identity && Instant::now() < free {
+                return Ok(Step::Held(free));
+            }
+        }
+        let mine = lease::taken(&lease, &self.identity, length, now);
+        let put = self
+            .leases
+            .replace(&self.name, &PostParams::default(), &mine)
+            .await;
+        self.answered(put)
+    }
+
+    /// Somebody else may have been quicker.
+    fn answered(&self, answer: kube::Result<Lease>) -> kube::Result<Step> {
+        match answer {
+            Ok(lease) => Ok(Step::Taken(Box::new(lease))),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                Ok(Step::Held(Instant::now() + self.times.retry))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// What came of asking for the lease.
+enum Step {
+    Taken(Box<Lease>),
+    /// It is another's, at least until this moment.
+    Held(Instant),
+}
+
+impl Term {
+    /// A client that can write for as long as the term lasts, and read for ever.
+    #[must_use]
+    pub fn client(&self) -> Client {
+        self.fence.around(self.client.clone())
+    }
+
+    /// Renews the lease for as long as that works; when this returns, it is lost and no write goes
+    /// out any more.
+    pub async fn hold(&mut self) {
+        let why = loop {
+            let next = Instant::now() + self.times.retry;
+            if next >= self.until {
+                break "it could not be renewed in time".to_owned();
+            }
+            sleep_until(next).await;
+            let asked = Instant::now();
+            let mine = lease::taken(
+                &self.lease,
+                &self.identity,
+                self.times.lease,
+                Timestamp::now(),
+            );
+            let name = mine.metadata.name.clone().unwrap_or_default();
+            let params = PostParams::default();
+            let renewing = self.leases.replace(&name, &params, &mine);
+            match timeout_at(self.until, renewing).await {
+                Ok(Ok(lease)) => {
+                    self.lease = lease;
+                    self.until = asked + self.times.renew;
+                    self.fence.extend(self.until);
+                }
+                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
+                    match timeout_at(self.until, self.leases.get_opt(&name)).await {
+                        // An answer got lost, or somebody labelled it: still ours.
+                        Ok(Ok(Some(lease))) if lease::holder(&lease) == Some(&self.identity) => {
+                            self.lease = lease;
+                        }
+                        Ok(Ok(Some(_))) => break "another server took it".to_owned(),
+                        Ok(Ok(None)) => break "it was deleted".to_owned(),
+                        Ok(Err(error)) => tracing::warn!(%error, "the lease can't be read"),
+                        Err(_) => {}
+                    }
+                }
+                Ok(Err(error)) => {
+                    tracing::warn!(%error, "the lease could not be renewed and is tried again");
+                }
+                Err(_) => {}
+            }
+        };
+        self.fence.shut();
+        tracing::error!(why, "the lease is lost: nothing is written any more");
+    }
+
+    /// Lets go of the lease, so that another server need not wait. Nothing is written any more.
+    pub async fn release(self) {
+        self.fence.shut();
+        match timeout(self.times.renew, self.let_go()).await {
+            Ok(Ok(())) => tracing::info!("the lease is released"),
+            Ok(Err(error)) => tracing::warn!(%error, "the lease is left to run out"),
+            Err(_) => tracing::warn!("the lease is left to run out: no answer"),
+        }
+    }
+
+    async fn let_go(&self) -> kube::Result<()> {
+        let name = self.lease.metadata.name.clone().unwrap_or_default();
+        // A renewal may have been broken off: what is there now is what is let go.
+        let Some(lease) = self.leases.get_opt(&name).await? else {
+            return Ok(());
+        };
+        if lease::holder(&lease) == Some(&self.identity) {
+            let free = lease::released(&lease, Timestamp::now());
+            self.leases
+                .replace(&name, &PostParams::default(), &free)
+                .await?;
+        }
+        Ok(())
+    }
+}
