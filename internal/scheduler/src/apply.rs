@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as k8s;
 use resources::kinds::PodGroup;
 
+use crate::class::ClassIx;
 use crate::devices::Ask;
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
@@ -49,6 +50,35 @@ impl Scheduler {
             Event::PriorityClassGone(name) => self.priority_changed(name, None),
             Event::BudgetChanged(budget) => self.budget_changed(&budget),
             Event::BudgetGone(namespace, name) => self.budget_gone(&namespace, &name),
+            Event::ClaimChanged(claim) => {
+                let meta = &claim.metadata;
+                let namespace = meta.namespace.as_deref().unwrap_or("default");
+                let name = meta.name.as_deref().unwrap_or_default();
+                let pods = self.volumes.set_claim(namespace, name, Some(&claim));
+                self.reach_anew(pods);
+            }
+            Event::ClaimGone(namespace, name) => {
+                let pods = self.volumes.set_claim(&namespace, &name, None);
+                self.reach_anew(pods);
+            }
+            Event::VolumeChanged(volume) => {
+                let name = volume.metadata.name.as_deref().unwrap_or_default();
+                let pods = self.volumes.set_volume(name, Some(&volume));
+                self.reach_anew(pods);
+            }
+            Event::VolumeGone(name) => {
+                let pods = self.volumes.set_volume(&name, None);
+                self.reach_anew(pods);
+            }
+            Event::StorageClassChanged(class) => {
+                let name = class.metadata.name.as_deref().unwrap_or_default();
+                let pods = self.volumes.set_class(name, Some(&class));
+                self.reach_anew(pods);
+            }
+            Event::StorageClassGone(name) => {
+                let pods = self.volumes.set_class(&name, None);
+                self.reach_anew(pods);
+            }
         }
         self.meet_models();
     }
@@ -159,6 +189,7 @@ impl Scheduler {
             pod.metadata.labels.as_ref(),
             &mut self.names,
         );
+        let class = self.volumed(&key, told.spec, class);
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -285,7 +316,34 @@ impl Scheduler {
         self.settle(&gang);
     }
 
+    /// The class that its volumes make of a pod's.
+    fn volumed(&mut self, key: &PodKey, spec: &k8s::PodSpec, class: ClassIx) -> ClassIx {
+        let Some(reach) = self.volumes.named(key, spec) else {
+            return class;
+        };
+        let own = self.classes.reaching(class, Some(reach));
+        self.leave_class(class);
+        own
+    }
+
+    /// Finds the classes of pods again whose volumes may let them run elsewhere now.
+    fn reach_anew(&mut self, pods: Vec<PodKey>) {
+        for key in pods {
+            let Some(pod) = self.pods.get(&key).cloned() else {
+                continue;
+            };
+            let class = self.classes.reaching(pod.class, self.volumes.reach(&key));
+            if class == pod.class {
+                self.leave_class(class);
+                continue;
+            }
+            self.world_changed();
+            self.replace_pod_joined(&key, Pod { class, ..pod });
+        }
+    }
+
     fn pod_gone(&mut self, key: &PodKey) {
+        self.volumes.gone(key);
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
             self.world_changed();
         }

@@ -2,6 +2,7 @@
 //! worked out once a class, however many pods and gangs share it.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
@@ -10,6 +11,7 @@ use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
 use crate::filter::neighbours::Manners;
+use crate::filter::volumes::Reach;
 use crate::gpu::{Needs, Product};
 use crate::node::Node;
 use crate::resource::{Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
@@ -48,6 +50,8 @@ struct Key {
     manners: String,
     /// It asks for GPUs in words that cannot be read.
     unreadable: bool,
+    /// Where its volumes let it run.
+    reach: Option<Arc<Reach>>,
 }
 
 /// One class.
@@ -151,6 +155,11 @@ impl Class {
         self.key.unreadable
     }
 
+    /// Where its volumes let it run; none where anywhere.
+    pub(crate) fn reach(&self) -> Option<&Reach> {
+        self.key.reach.as_deref()
+    }
+
     /// What it asks of the pods around it; none if it does not care.
     pub(crate) fn manners(&self) -> Option<&Manners> {
         self.manners.as_deref()
@@ -218,6 +227,7 @@ impl Classes {
                 .is_some_and(|value| value == "true"),
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
             unreadable: wish.unreadable,
+            reach: None,
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {
@@ -239,6 +249,30 @@ impl Classes {
             members: 1,
         };
         class.weigh(self.least_memory, &self.models);
+        let ix = self.free.pop().unwrap_or_else(|| {
+            self.table.push(None);
+            self.table.len() - 1
+        });
+        self.table[ix] = Some(class);
+        self.index.insert(key, ix);
+        ix
+    }
+
+    /// The same class for pods whose volumes let them run just there, with one member more. The
+    /// class that is given keeps its members.
+    pub(crate) fn reaching(&mut self, ix: ClassIx, reach: Option<Arc<Reach>>) -> ClassIx {
+        let of = self.get(self.base(ix));
+        if of.key.reach == reach {
+            return self.rejoin(self.base(ix));
+        }
+        let mut class = of.clone();
+        class.key.reach = reach;
+        if let Some(ix) = self.index.get(&class.key) {
+            return self.rejoin(*ix);
+        }
+        class.kinds.clear();
+        class.members = 1;
+        let key = class.key.clone();
         let ix = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
             self.table.len() - 1

@@ -1,9 +1,10 @@
 //! What the scheduler can be told. An event carries the whole object as it is now, so being told
 //! twice, or late, does no harm.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
 use resources::kinds::{PodGroup, Queue};
 
 /// A change in the cluster.
@@ -33,4 +34,16 @@ pub enum Event {
     PriorityClassChanged(Box<PriorityClass>),
     /// The priority class of this name is gone.
     PriorityClassGone(String),
+    /// A PersistentVolumeClaim appeared or changed.
+    ClaimChanged(Box<PersistentVolumeClaim>),
+    /// The PersistentVolumeClaim of this namespace and name is gone.
+    ClaimGone(String, String),
+    /// A PersistentVolume appeared or changed.
+    VolumeChanged(Box<PersistentVolume>),
+    /// The PersistentVolume of this name is gone.
+    VolumeGone(String),
+    /// A StorageClass appeared or changed.
+    StorageClassChanged(Box<StorageClass>),
+    /// The StorageClass of this name is gone.
+    StorageClassGone(String),
 }

@@ -104,6 +104,13 @@ pub(crate) struct Pod {
     pub(crate) part: Option<Arc<str>>,
 }
 
+impl Pod {
+    /// Its rank, where it says one.
+    pub(crate) fn rank(&self) -> Option<u64> {
+        self.hints.as_deref().and_then(|hints| hints.rank)
+    }
+}
+
 /// What a Pod object says, before its class and node are looked up.
 pub(crate) struct Told<'a> {
     pub(crate) key: PodKey,

@@ -13,6 +13,7 @@ use crate::devices::Ask;
 use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
 use crate::expect::Expected;
 use crate::filter::neighbours::Neighbours;
+use crate::filter::volumes::Volumes;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
@@ -242,6 +243,8 @@ pub struct Scheduler {
     /// Expected ends, who is first in line, and from when on it has room.
     pub(crate) timeline: Timeline,
     pub(crate) neighbours: Neighbours,
+    /// Claims, volumes, and who names them.
+    pub(crate) volumes: Volumes,
     pub(crate) expected: Expected,
     /// How often something was given back or allowed: what may help whoever waits for no room.
     pub(crate) eased: u64,
@@ -266,6 +269,7 @@ impl Scheduler {
             topology: Tree::new(&config.topology),
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
+            volumes: Volumes::default(),
             loads: BTreeSet::new(),
             eased: 0,
             reworded: 0,

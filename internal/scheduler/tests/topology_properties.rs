@@ -51,7 +51,11 @@ fn job() -> impl Strategy<Value = Job> {
             gpus,
             required,
             preferred,
-            slice,
+            // Never wider than the level asked for: that would be refused.
+            slice: slice.map(|(level, size)| {
+                let asked = required.or(preferred).unwrap_or(0);
+                (level.max(asked), size)
+            }),
             ends,
         })
 }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 
 use crate::settings::Settings;
@@ -30,6 +33,12 @@ pub struct Scenario {
     pub priority_classes: Vec<PriorityClass>,
     /// PodDisruptionBudgets.
     pub budgets: Vec<PodDisruptionBudget>,
+    /// What pods' volumes are claimed by.
+    pub claims: Vec<PersistentVolumeClaim>,
+    /// Volumes, and from where they are reached.
+    pub volumes: Vec<PersistentVolume>,
+    /// Where volumes can be made.
+    pub storage_classes: Vec<StorageClass>,
     /// Quotas of namespaces.
     pub quotas: Vec<ResourceQuota>,
     /// The work, in any order.

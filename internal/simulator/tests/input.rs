@@ -294,7 +294,7 @@ fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be
             "kind: Queue\nmetadata: {{name: q, annotations: {{muster.io/{name}: '{value}'}}}}\n"
         )
     };
-    let table: [(String, &[&str]); 12] = [
+    let table: [(String, &[&str]); 15] = [
         (
             format!("{config}spec: {{actions: [alocate]}}"),
             &["document 2", "SchedulerConfig, spec.actions", "\"alocate\"", "allocate, consolidate"],
@@ -334,6 +334,18 @@ fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be
             &["document 2, item 2", "metadata.name"],
         ),
         (
+            pod("p", 1, "", "tolerations: [{operator: Equals}],"),
+            &["document 2", "spec.tolerations[0].operator of Pod p", "\"Equals\"", "Exists, Equal"],
+        ),
+        (
+            "kind: StorageClass\nmetadata: {name: s}\nprovisioner: x\nvolumeBindingMode: Later\n".to_owned(),
+            &["volumeBindingMode of StorageClass s", "\"Later\"", "WaitForFirstConsumer"],
+        ),
+        (
+            queue("").replace("}", "}\nspec: {guarantee: {resource: {cpu: '-1'}}}"),
+            &["spec.guarantee.resource.cpu", "\"-1\"", "500m"],
+        ),
+        (
             "apiVersion: scheduling.sigs.k8s.io/v1alpha1\nkind: ElasticQuota\nmetadata: {name: e}\nspec: {min: {cpu: many}}\n".to_owned(),
             &["document 2", "ElasticQuota e, spec.min.cpu", "\"many\"", "500m"],
         ),
@@ -359,18 +371,56 @@ fn what_only_makes_a_gang_wait_is_noted() {
     let text = with(&[
         NODE,
         &pod("p", 1, slices, ""),
-        &pod("q", 1, "annotations: {muster.io/topolgy: '{}'}", ""),
+        &pod(
+            "q",
+            1,
+            "annotations: {muster.io/topolgy: '{}'}",
+            "nodeSelecter: {a: b},",
+        ),
     ]);
     let notes = scenario(&text).notes.join("\n");
     for word in [
         "document 2",
         "missing field `size`",
         "muster.io/topolgy of Pod q",
+        "spec.nodeSelecter of Pod q",
     ] {
         assert!(notes.contains(word), "{word:?} is not in: {notes}");
     }
     let lines = lines(&text, 0);
     assert_eq!(lines, ["0 bound q n1", "0 started q", "0 pending p"]);
+}
+
+#[test]
+fn volumes_say_where_pods_go() {
+    let zone = |zone: &str| {
+        let name = format!("name: n-{zone}, labels: {{zone: {zone}}}");
+        NODE.replace("name: n1", &name)
+    };
+    let volume = r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {name: pv}
+spec:
+  capacity: {storage: 1Ti}
+  accessModes: [ReadWriteMany]
+  nodeAffinity: {required: {nodeSelectorTerms: [{matchExpressions: [{key: zone, operator: In, values: [b]}]}]}}
+"#;
+    let claim = r#"
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: data}
+spec: {volumeName: pv, accessModes: [ReadWriteMany], resources: {requests: {storage: 1Ti}}}
+"#;
+    let mount = "volumes: [{name: d, persistentVolumeClaim: {claimName: data}}],";
+    let text = with(&[
+        &zone("a"),
+        &zone("b"),
+        volume,
+        claim,
+        &pod("p", 1, "", mount),
+    ]);
+    assert_eq!(lines(&text, 0), ["0 bound p n-b", "0 started p"]);
 }
 
 #[test]

@@ -45,7 +45,13 @@ impl Brain {
             Event::PriorityClassChanged(_)
             | Event::PriorityClassGone(_)
             | Event::BudgetChanged(_)
-            | Event::BudgetGone(..) => {}
+            | Event::BudgetGone(..)
+            | Event::ClaimChanged(_)
+            | Event::ClaimGone(..)
+            | Event::VolumeChanged(_)
+            | Event::VolumeGone(_)
+            | Event::StorageClassChanged(_)
+            | Event::StorageClassGone(_) => {}
         }
         self.scheduler.apply(event);
     }

@@ -295,18 +295,19 @@ impl Scheduler {
             .map(|(task, min)| (task, gang.task(task).have().saturating_sub(*min)))
             .collect();
         let mut parts = self.spare_by_part(gang);
-        let mut members: Vec<(bool, (usize, PodKey))> = gang
+        let mut members: Vec<(bool, u64, (usize, PodKey))> = gang
             .members
             .iter()
             .filter_map(|name| {
                 let pod = self.pods.get(name)?;
                 let meant = pod.stage == crate::pod::Stage::Pipelined;
-                pod.stage.occupies().then(|| (meant, name.ranked()))
+                let rank = pod.rank().unwrap_or(u64::MAX);
+                pod.stage.occupies().then(|| (meant, rank, name.ranked()))
             })
             .collect();
         members.sort_unstable();
         let mut bites = Vec::new();
-        for (_, (_, name)) in members.into_iter().rev() {
+        for (_, _, (_, name)) in members.into_iter().rev() {
             if spare == 0 {
                 break;
             }

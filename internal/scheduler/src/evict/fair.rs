@@ -27,6 +27,8 @@ struct Sharers {
     /// Refused by the first strategy, by queue, in order.
     later: BTreeMap<QueueIx, Vec<Bite>>,
     strategies: Vec<FairStrategy>,
+    /// What it deserves it may take back whatever the shares are.
+    own_freely: bool,
     pruned: BTreeSet<QueueIx>,
     second: bool,
     now: Timestamp,
@@ -56,6 +58,7 @@ impl Sharers {
             cursors: BTreeMap::new(),
             later: BTreeMap::new(),
             strategies: rules.fair.unwrap_or_default(),
+            own_freely: rules.fair_within_deserved,
             pruned: BTreeSet::new(),
             second: false,
             now,
@@ -185,7 +188,7 @@ impl Sharers {
                 bite.why = EvictionReason::Preempted;
                 return Some(bite);
             }
-            if self.within_quota(&state.queues) {
+            if self.own_freely && self.within_quota(&state.queues) {
                 // What it takes is its own: no share need be compared.
                 let mut bite = next(self, state)?;
                 bite.why = EvictionReason::Reclaimed;

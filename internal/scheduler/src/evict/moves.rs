@@ -101,10 +101,14 @@ impl Scheduler {
             {
                 continue;
             }
-            let mut members: Vec<(usize, PodKey)> =
-                gang.members.iter().map(PodKey::ranked).collect();
+            let rank = |pod: &PodKey| self.pods.get(pod).and_then(|pod| pod.rank());
+            let mut members: Vec<(u64, (usize, PodKey))> = gang
+                .members
+                .iter()
+                .map(|pod| (rank(pod).unwrap_or(u64::MAX), pod.ranked()))
+                .collect();
             members.sort_unstable();
-            for (_, pod) in members.into_iter().rev() {
+            for (_, (_, pod)) in members.into_iter().rev() {
                 let Some(known) = self.pods.get(&pod) else {
                     continue;
                 };

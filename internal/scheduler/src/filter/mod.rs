@@ -4,6 +4,7 @@
 mod affinity;
 pub(crate) mod neighbours;
 mod taints;
+pub(crate) mod volumes;
 
 use k8s_openapi::api::core::v1 as k8s;
 
@@ -27,10 +28,13 @@ pub(crate) enum Refusal {
     GpuMemory,
     GpuCompute,
     GpuDriver,
+    VolumeUnbound,
+    VolumeElsewhere,
+    NoVolume,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 11] = [
+    pub(crate) const ALL: [Refusal; 14] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -42,6 +46,9 @@ impl Refusal {
         Refusal::GpuMemory,
         Refusal::GpuCompute,
         Refusal::GpuDriver,
+        Refusal::VolumeUnbound,
+        Refusal::VolumeElsewhere,
+        Refusal::NoVolume,
     ];
 
     /// The reason as kube-scheduler words it, where it has it.
@@ -58,6 +65,9 @@ impl Refusal {
             Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
             Refusal::GpuDriver => "node(s) had no GPU driver as new as asked for",
+            Refusal::VolumeUnbound => "pod has unbound immediate PersistentVolumeClaims",
+            Refusal::VolumeElsewhere => "node(s) had volume node affinity conflict",
+            Refusal::NoVolume => "node(s) didn't find available persistent volumes to bind",
         }
     }
 
@@ -75,6 +85,9 @@ impl Refusal {
             Refusal::GpuMemory => "too little GPU memory",
             Refusal::GpuCompute => "an older GPU",
             Refusal::GpuDriver => "an older GPU driver",
+            Refusal::VolumeUnbound => "a claim unbound",
+            Refusal::VolumeElsewhere => "its volume elsewhere",
+            Refusal::NoVolume => "no volume for it",
         }
     }
 
@@ -96,6 +109,13 @@ impl Refusal {
             Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
             Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
             Refusal::GpuDriver => "a node with a GPU driver as new as asked for",
+            Refusal::VolumeUnbound => "the pod's claims bound to volumes",
+            Refusal::VolumeElsewhere => {
+                "a node from which the volumes of its claims can be reached"
+            }
+            Refusal::NoVolume => {
+                "a node where its storage class makes volumes, or a free volume on a node with room"
+            }
         }
     }
 }
@@ -125,7 +145,8 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     if class.kind().is_some_and(|kind| kind != offer.models) {
         return Some(Refusal::GpuModel);
     }
-    class.gpus().refusal(&offer.kind, offer.gpu_memory)
+    let gpus = class.gpus().refusal(&offer.kind, offer.gpu_memory);
+    gpus.or_else(|| class.reach()?.refusal(node, offer))
 }
 
 /// May the class be on the node by its own selector and affinity?

@@ -71,7 +71,7 @@ pub(crate) enum BorrowPolicy {
 
 /// Preemption while borrowing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct Borrow {
     pub(crate) policy: BorrowPolicy,
     /// Only gangs of at most this priority may be taken; any, if none is said.
@@ -88,8 +88,8 @@ pub(crate) enum FairStrategy {
 }
 
 /// What a queue's gangs may evict.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default, deny_unknown_fields)]
 pub(crate) struct Preemption {
     pub(crate) within_queue: WithinQueue,
     pub(crate) reclaim: Reclaim,
@@ -99,6 +99,21 @@ pub(crate) struct Preemption {
     pub(crate) borrow: Option<Option<Borrow>>,
     /// Strategies of fair sharing, tried in this order; none: classic preemption.
     pub(crate) fair: Option<Vec<FairStrategy>>,
+    /// By fair sharing: a queue that stays within what it deserves may take from one that borrows
+    /// whatever their shares are.
+    pub(crate) fair_within_deserved: bool,
+}
+
+impl Default for Preemption {
+    fn default() -> Preemption {
+        Preemption {
+            within_queue: WithinQueue::default(),
+            reclaim: Reclaim::default(),
+            borrow: None,
+            fair: None,
+            fair_within_deserved: true,
+        }
+    }
 }
 
 /// Tells a null from what is not there.

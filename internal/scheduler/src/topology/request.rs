@@ -170,6 +170,12 @@ impl Request {
         if wish.slices.windows(2).any(|pair| pair[0].0 > pair[1].0) {
             return Err("slices must go from wider levels to narrower ones".to_owned());
         }
+        let asked = wish.required.or(wish.preferred);
+        if let (Some(asked), Some((slice, _))) = (asked, wish.slices.first())
+            && *slice < asked
+        {
+            return Err("slices must be of the level asked for, or of narrower ones".to_owned());
+        }
         // Preferring a wider level than the required one adds nothing.
         if let (Some(required), Some(preferred)) = (wish.required, wish.preferred)
             && preferred <= required

@@ -29,6 +29,9 @@ pub struct Done {
     pub outcome: Outcome,
 }
 
+/// Where our own cases are, whoever runs them.
+const OWN: &str = "../scheduler/tests/conformance/own";
+
 /// What runs a case.
 pub type Run = fn(&Value) -> Outcome;
 
@@ -69,6 +72,12 @@ pub fn suite(directory: &Path, suite: &str) -> Vec<(String, Value)> {
 pub fn outcome(run: Run, case: &Value) -> Outcome {
     catch_unwind(AssertUnwindSafe(|| run(case)))
         .unwrap_or_else(|panic| Outcome::Fail(format!("panic: {}", words(&*panic))))
+}
+
+/// Cases of our own in the suites' form, of rules that their notes have and few of their cases.
+pub fn own(name: &str) -> Vec<(String, Value)> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join(OWN);
+    suite(&directory, name)
 }
 
 fn words(panic: &(dyn std::any::Any + Send)) -> String {
@@ -115,4 +124,24 @@ pub fn settle_all(complaint: &str) {
         wrong.len(),
         wrong.join("\n")
     );
+}
+
+/// Runs our own cases, and fails with those that do not end as they ask.
+pub fn settle_own() {
+    let only = std::env::var("MUSTER_CONFORMANCE_ONLY").ok();
+    let mut wrong = Vec::new();
+    for (name, run) in SUITES {
+        let cases = own(name);
+        assert!(!cases.is_empty(), "no cases of our own for {name}");
+        for (id, case) in cases {
+            if only.as_ref().is_some_and(|only| !id.contains(only)) {
+                continue;
+            }
+            match outcome(run, &case) {
+                Outcome::Pass => {}
+                other => wrong.push(format!("{id}: {other:?}")),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }

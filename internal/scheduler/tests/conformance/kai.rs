@@ -209,24 +209,49 @@ fn device(node: &str, index: u64) -> String {
 fn queue_object(queue: &Value, age: usize, resources: &BTreeSet<String>) -> Value {
     let mut object = objects::queue(&text(&queue["name"]), queue["parent"].as_str(), age);
     let mut deserved = Map::new();
+    let mut limits = queue["capability"].as_object().cloned().unwrap_or_default();
     for resource in resources {
-        let quota = queue["guarantee"][resource].as_str();
         let unlimited = UNLIMITED.iter().find(|(name, _)| name == resource);
         let unlimited = unlimited.map_or("1000000", |(_, amount)| amount);
-        deserved.insert(resource.clone(), json!(quota.unwrap_or(unlimited)));
+        let quota = amount_of(&queue["guarantee"], resource);
+        deserved.insert(resource.clone(), quota.unwrap_or(json!(unlimited)));
+        if let Some(limit) = amount_of(&queue["capability"], resource) {
+            limits.insert(resource.clone(), limit);
+        }
     }
     object["spec"]["deserved"] = Value::Object(deserved);
-    let limits = queue["capability"].as_object();
-    if limits.is_some_and(|limits| !limits.is_empty()) {
-        object["spec"]["capability"] = queue["capability"].clone();
+    if !limits.is_empty() {
+        object["spec"]["capability"] = Value::Object(limits);
     }
-    match queue["weight"].as_i64() {
-        Some(0) => objects::annotate(&mut object, "muster.io/surplus-weight", &json!("0")),
-        Some(weight) => object["spec"]["weight"] = json!(weight),
-        None => {}
+    // The weight is one of GPUs; of everything else it is 1.
+    if let Some(weight) = queue["weight"].as_i64() {
+        let mut weights = Map::new();
+        for resource in resources.iter().filter(|name| gpus_in(name).is_some()) {
+            weights.insert(resource.clone(), json!(weight));
+        }
+        objects::annotate(&mut object, "muster.io/surplus-weight", &json!(weights));
     }
     object["spec"]["priority"] = json!(queue["priority"].as_i64().unwrap_or(100));
     object
+}
+
+/// How many GPUs one of a resource counts as: a slice as many as its `g` says.
+fn gpus_in(resource: &str) -> Option<u64> {
+    if resource == GPU {
+        return Some(1);
+    }
+    let profile = resource.strip_prefix("nvidia.com/mig-")?;
+    profile.split_once('g')?.0.parse().ok().filter(|n| *n > 0)
+}
+
+/// What a list says of a resource; of slices what it says of GPUs, where it says nothing else.
+fn amount_of(list: &Value, resource: &str) -> Option<Value> {
+    let own = list.get(resource).filter(|amount| amount.is_string());
+    own.cloned().or_else(|| {
+        let each = gpus_in(resource)?;
+        let gpus: f64 = list[GPU].as_str()?.parse().ok()?;
+        Some(json!(((gpus / each as f64).floor() as u64).to_string()))
+    })
 }
 
 fn topology(asked: &Value) -> Option<Value> {
@@ -828,9 +853,12 @@ fn node_gpus(case: &Value, cluster: &Cluster, seen: &Seen) -> Result<(), String>
         else {
             continue;
         };
-        let memory = array(&case["nodes"])
-            .find_map(|node| node["gpu_memory_mib"].as_f64())
-            .unwrap_or(100.0);
+        let memory = |node: Option<&String>| {
+            let of = |at: &Value| at["gpu_memory_mib"].as_f64();
+            let on = array(&case["nodes"]).find(|at| node.is_some_and(|name| at["name"] == **name));
+            let first = || array(&case["nodes"]).find_map(of);
+            on.and_then(of).or_else(first).unwrap_or(100.0)
+        };
         let given: f64 = array(&workload["pods"])
             .filter(|pod| {
                 let status = seen
@@ -842,6 +870,9 @@ fn node_gpus(case: &Value, cluster: &Cluster, seen: &Seen) -> Result<(), String>
             .map(|pod| {
                 let whole = text(&pod["requests"][GPU]).parse().unwrap_or(0.0);
                 let part = pod["gpu_fraction"].as_f64();
+                let placed = seen.pods.get(&text(&pod["name"]));
+                let node = placed.and_then(|(_, placed)| placed.as_ref());
+                let memory = memory(node.map(|placed| &placed.node));
                 let part = part.or(pod["gpu_memory_mib"].as_f64().map(|mib| mib / memory));
                 part.unwrap_or(whole)
             })

@@ -121,13 +121,6 @@ fn scene(case: &Value) -> Scene {
     let tree = Tree { case };
     let resources = all_resources(case);
     let mut room = Amounts::new();
-    let fine = array(&case["queues"])
-        .chain(array(&case["cohorts"]))
-        .any(|queue| {
-            queue["fair_weight"]
-                .as_str()
-                .is_some_and(|w| w.ends_with('m'))
-        });
     let queues = array(&case["queues"]).chain(array(&case["cohorts"]));
     for (age, queue) in queues.enumerate() {
         let inner = queue.get("cohort").is_none();
@@ -168,17 +161,7 @@ fn scene(case: &Value) -> Scene {
             }
         }
         if let Some(weight) = queue["fair_weight"].as_str() {
-            let weight = match weight.strip_suffix('m') {
-                Some(thousandths) => thousandths.parse().unwrap_or(0),
-                None => weight.parse::<i64>().unwrap_or(0) * if fine { 1000 } else { 1 },
-            };
-            if weight == 0 {
-                objects::annotate(&mut object, "muster.io/surplus-weight", &json!("0"));
-            } else {
-                object["spec"]["weight"] = json!(weight);
-            }
-        } else if fine {
-            object["spec"]["weight"] = json!(1000);
+            objects::annotate(&mut object, "muster.io/surplus-weight", &json!(weight));
         }
         objects::annotate(&mut object, "muster.io/preemption", &policy(case, queue));
         scene.add(object);
@@ -197,24 +180,30 @@ fn scene(case: &Value) -> Scene {
     scene
 }
 
+/// The tiers of fair sharing where a case names none: both, as upstream.
+const BOTH: [&str; 2] = ["LessThanOrEqualToFinalShare", "LessThanInitialShare"];
+
 fn policy(case: &Value, queue: &Value) -> Value {
     let given = &queue["preemption_policy"];
-    let fair = &case["fair_sharing"]["strategies"];
-    let mut policy = json!({
+    let sharing = &case["fair_sharing"];
+    let named = array(&sharing["strategies"]).next().is_some();
+    let fair = match (sharing.is_null(), named) {
+        (true, _) => Value::Null,
+        (false, true) => sharing["strategies"].clone(),
+        (false, false) => json!(BOTH),
+    };
+    json!({
         "withinQueue": given["withinClusterQueue"].as_str().unwrap_or("Never"),
         "reclaim": given["reclaimWithinCohort"].as_str().unwrap_or("Never"),
         "borrow": given["borrowWithinCohort"],
         "fair": fair,
-    });
-    if given.is_null() {
-        policy = json!({"fair": fair});
-    }
-    policy
+        "fairWithinDeserved": sharing["preempt_within_nominal"] != false,
+    })
 }
 
 fn add_workload(scene: &mut Scene, workload: &Value) {
     let name = text(&workload["name"]);
-    let count = workload["pod_count"].as_u64().unwrap_or(1).max(1);
+    let count = count_of(workload);
     let priority = workload["priority"].as_i64().unwrap_or(0);
     let mut group = objects::group(&name, &text(&workload["queue"]), count, 0);
     group["spec"]["priorityClassName"] = json!(objects::class_name(priority));
@@ -263,6 +252,10 @@ fn add_workload(scene: &mut Scene, workload: &Value) {
     }
 }
 
+fn count_of(workload: &Value) -> u64 {
+    workload["pod_count"].as_u64().unwrap_or(1).max(1)
+}
+
 fn pod_name(workload: &str, at: u64, count: u64) -> String {
     if count == 1 {
         workload.to_owned()
@@ -288,16 +281,23 @@ fn judge(case: &Value, cluster: &Cluster, decisions: &Decisions) -> Outcome {
     let expect = &case["expect"];
     let incoming = &case["incoming"];
     let name = text(&incoming["name"]);
-    let count = incoming["pod_count"].as_u64().unwrap_or(1).max(1);
+    let count = count_of(incoming);
     let in_room = (0..count).all(|at| {
         let pod = pod_name(&name, at, count);
         let told = decisions.binds.iter().chain(&decisions.nominated);
         told.into_iter().any(|placed| placed.pod == pod)
     });
+    let owners: BTreeMap<String, String> = array(&case["admitted"])
+        .flat_map(|workload| {
+            let name = text(&workload["name"]);
+            let count = count_of(workload);
+            (0..count).map(move |at| (pod_name(&name, at, count), name.clone()))
+        })
+        .collect();
     let victims: BTreeMap<String, String> = decisions
         .evictions
         .iter()
-        .map(|Evicted { pod, why }| (pod.clone(), why.clone()))
+        .map(|Evicted { pod, why }| (owners.get(pod).unwrap_or(pod).clone(), why.clone()))
         .collect();
     let wanted = expect["count"].as_u64().unwrap_or(0);
     if wanted == 0 {

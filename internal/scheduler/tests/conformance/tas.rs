@@ -77,8 +77,17 @@ fn scene(case: &Value) -> Scene {
     for pod in array(&case["existing_pods"]) {
         let mut object = objects::pod(&text(&pod["name"]), None, &pod["requests"]);
         object["spec"]["schedulerName"] = json!("another");
-        object["spec"]["nodeName"] = json!(node_named(case, &text(&pod["node"])));
-        object["status"] = json!({"phase": pod["phase"].as_str().unwrap_or("Pending")});
+        let phase = pod["phase"].as_str().unwrap_or("Pending");
+        let over = phase == "Succeeded" || phase == "Failed";
+        match pod["node"]
+            .as_str()
+            .filter(|_| pod["counts"] != false || over)
+        {
+            Some(node) => object["spec"]["nodeName"] = json!(node_named(case, node)),
+            // On no node, or on one that it takes no room of.
+            None => continue,
+        }
+        object["status"] = json!({"phase": phase});
         scene.add(object);
     }
     for (use_, other) in array(&case["used_by_others"]).enumerate() {
@@ -147,7 +156,12 @@ fn add_pools(scene: &mut Scene, case: &Value, levels: &[String]) {
 fn node_named(case: &Value, name: &str) -> String {
     let found = array(&case["nodes"])
         .find(|node| node["name"] == name || node["labels"][HOST] == name)
-        .map(|node| text(&node["name"]));
+        .map(
+            |node| match path(&levels(case), &objects::strings(&node["labels"])) {
+                Some(path) if !ends_at_hosts(case) => path.join("."),
+                _ => text(&node["name"]),
+            },
+        );
     found.unwrap_or_else(|| name.to_owned())
 }
 
@@ -165,7 +179,7 @@ fn node_in(case: &Value, domain: &[String]) -> Option<String> {
         .map(|node| text(&node["name"]))
 }
 
-fn request(set: &Value, levels: &[String]) -> Option<Value> {
+fn request(set: &Value) -> Option<Value> {
     let asked = &set["topology_request"];
     let mut topology = Map::new();
     for key in ["required", "preferred"] {
@@ -173,11 +187,9 @@ fn request(set: &Value, levels: &[String]) -> Option<Value> {
             topology.insert(key.into(), json!(level));
         }
     }
-    let known = |layer: &&Value| levels.iter().any(|level| layer["level"] == *level);
     // A leader that shares its group's domain names a layer without a size for its workers.
     let leads = set["group"].is_string() && set["count"] == 1;
     let slices: Vec<Value> = array(&asked["slice_layers"])
-        .filter(known)
         .filter(|layer| !(leads && layer["size"].is_null()))
         .map(|layer| {
             let mut slice = Map::new();
@@ -200,7 +212,6 @@ fn request(set: &Value, levels: &[String]) -> Option<Value> {
 }
 
 fn add_workload(scene: &mut Scene, case: &Value) {
-    let levels = levels(case);
     let sets: Vec<&Value> = array(&case["pod_sets"]).collect();
     let total: u64 = sets.iter().filter_map(|set| set["count"].as_u64()).sum();
     let mut group = objects::group(GROUP, QUEUE, total, 0);
@@ -210,11 +221,11 @@ fn add_workload(scene: &mut Scene, case: &Value) {
         .collect();
     group["spec"]["minTaskMember"] = Value::Object(tasks);
     if let [only] = sets.as_slice() {
-        if let Some(topology) = request(only, &levels) {
+        if let Some(topology) = request(only) {
             objects::annotate(&mut group, "muster.io/topology", &topology);
         }
     } else {
-        let parts = parts(&sets, &levels);
+        let parts = parts(&sets);
         objects::annotate(&mut group, "muster.io/sub-groups", &json!(parts));
     }
     scene.add(group);
@@ -224,12 +235,12 @@ fn add_workload(scene: &mut Scene, case: &Value) {
 }
 
 /// Pod sets as sub-groups; those of one group hang below one that has the domain.
-fn parts(sets: &[&Value], levels: &[String]) -> Vec<Value> {
+fn parts(sets: &[&Value]) -> Vec<Value> {
     let mut parts = Vec::new();
     let mut groups: BTreeSet<String> = BTreeSet::new();
     for set in sets {
         let mut part = json!({"name": set["name"], "minMember": set["count"]});
-        let mut topology = request(set, levels);
+        let mut topology = request(set);
         if let Some(group) = set["group"].as_str() {
             part["parent"] = json!(group);
             if groups.insert(group.to_owned()) {

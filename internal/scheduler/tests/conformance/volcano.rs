@@ -57,15 +57,44 @@ fn topology(limits: &Value, tiers: &[i64]) -> Option<Value> {
     Some(json!({"mode": mode, "highestTierAllowed": allowed}))
 }
 
+/// How nodes are ranked: fuller ones first by `binpack`, or by `nodeorder` where its arguments
+/// give more to the most than to the least requested; emptier ones where they say the opposite.
+fn placing(case: &Value) -> Placing {
+    let weight = |plugin: &Value, name: &str| {
+        let given = &plugin["arguments"][name];
+        let text = given.as_str().and_then(|text| text.parse().ok());
+        given.as_f64().or(text)
+    };
+    let mut balance = None;
+    for plugin in array(&case["plugins"]) {
+        let part = match plugin["name"].as_str() {
+            Some("binpack") => Some(weight(plugin, "binpack.weight").unwrap_or(1.0)),
+            Some("nodeorder") => {
+                let least = weight(plugin, "leastrequested.weight");
+                let most = weight(plugin, "mostrequested.weight");
+                least
+                    .or(most)
+                    .map(|_| most.unwrap_or(0.0) - least.unwrap_or(0.0))
+            }
+            _ => None,
+        };
+        if let Some(part) = part {
+            *balance.get_or_insert(0.0) += part;
+        }
+    }
+    match balance {
+        Some(more) if more > 0.0 => Placing::Pack,
+        Some(less) if less < 0.0 => Placing::Spread,
+        _ => Placing::Default,
+    }
+}
+
 fn scene(case: &Value) -> Scene {
     let mut scene = Scene::default();
     let tiers = tiers(case);
     scene.settings.topology = tiers.iter().rev().map(|tier| tier_key(*tier)).collect();
     scene.settings.actions = vec![Action::Allocate];
-    let packs = array(&case["plugins"]).any(|plugin| plugin["name"] == "binpack");
-    if packs {
-        scene.settings.placing = Placing::Pack;
-    }
+    scene.settings.placing = placing(case);
     for node in array(&case["nodes"]) {
         let name = text(&node["name"]);
         let mut labels = objects::strings(&node["labels"]);
@@ -130,6 +159,12 @@ fn scene(case: &Value) -> Scene {
             .is_some_and(|selector| !selector.is_empty())
         {
             object["spec"]["nodeSelector"] = pod["node_selector"].clone();
+        }
+        if let Some(group) = array(&case["pod_groups"]).find(|one| one["name"] == pod["group"])
+            && group["phase"] == "pending"
+        {
+            // Not let in yet.
+            object["spec"]["schedulingGates"] = json!([{"name": "example.com/not-let-in"}]);
         }
         let stand = match pod["node"].as_str() {
             Some(node) => Stand::Running(Placed {

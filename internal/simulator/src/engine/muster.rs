@@ -64,6 +64,15 @@ impl Muster {
         for budget in &scenario.budgets {
             muster.tell(Event::BudgetChanged(Box::new(budget.clone())));
         }
+        for class in &scenario.storage_classes {
+            muster.tell(Event::StorageClassChanged(Box::new(class.clone())));
+        }
+        for volume in &scenario.volumes {
+            muster.tell(Event::VolumeChanged(Box::new(volume.clone())));
+        }
+        for claim in &scenario.claims {
+            muster.tell(Event::ClaimChanged(Box::new(claim.clone())));
+        }
         for node in &scenario.nodes {
             muster.tell(Event::NodeChanged(Box::new(node.clone())));
         }

@@ -185,7 +185,8 @@ impl Form {
             Form::Preemption => concat!(
                 r#"JSON, as {"withinQueue": "LowerPriority|LowerOrNewerEqualPriority|Never", "#,
                 r#""reclaim": "Any|LowerPriority|Never", "borrow": {"policy": "LowerPriority|Never", "#,
-                r#""maxPriorityThreshold": 0}, "fair": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]}"#
+                r#""maxPriorityThreshold": 0}, "fair": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"], "#,
+                r#""fairWithinDeserved": true}"#
             )
             .to_owned(),
             Form::Topology => {
@@ -232,6 +233,7 @@ struct Preemption {
     reclaim: Option<Reclaim>,
     borrow: Option<Borrow>,
     fair: Option<Vec<Fair>>,
+    fair_within_deserved: Option<bool>,
 }
 
 #[derive(Deserialize)]

@@ -10,6 +10,7 @@ mod slurm;
 mod swf;
 mod table;
 mod trace;
+mod words;
 mod work;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,17 +6,21 @@ use std::num::NonZeroU32;
 
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::Job as BatchJob;
-use k8s_openapi::api::core::v1::{Node, Pod, ResourceQuota};
+use k8s_openapi::api::core::v1::{
+    Node, PersistentVolume, PersistentVolumeClaim, Pod, ResourceQuota,
+};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 use resources::mapping;
 use resources::quantity::Quantity;
+use serde::Serialize;
 use serde::de::{Deserialize, DeserializeOwned};
 use serde_json::Value;
 
-use super::{Source, check, hypernodes, work};
+use super::{Source, check, hypernodes, words, work};
 use crate::error::{Place, SimulatorError};
 use crate::scenario::Scenario;
 use crate::settings;
@@ -24,12 +28,15 @@ use crate::settings;
 /// What Muster's Queues are of.
 const QUEUE_VERSION: &str = "scheduling.volcano.sh/v1beta1";
 /// The kinds that say something to a scheduler, and what they are of.
-const KINDS: [(&str, &str); 9] = [
+const KINDS: [(&str, &str); 12] = [
     ("Node", "v1"),
     ("Queue", QUEUE_VERSION),
     ("PriorityClass", "scheduling.k8s.io/v1"),
     ("ResourceQuota", "v1"),
     ("PodDisruptionBudget", "policy/v1"),
+    ("PersistentVolumeClaim", "v1"),
+    ("PersistentVolume", "v1"),
+    ("StorageClass", "storage.k8s.io/v1"),
     ("PodGroup", "scheduling.volcano.sh/v1beta1"),
     ("Pod", "v1"),
     ("PyTorchJob", "kubeflow.org/v1"),
@@ -57,6 +64,8 @@ pub(super) struct Found {
     seen: BTreeMap<(String, Key), Place>,
     /// Annotations of Muster's that it does not know, and who has them first.
     unknown: BTreeMap<String, String>,
+    /// Fields that a kind does not have, and who has them first.
+    lost: BTreeMap<(String, String), String>,
 }
 
 /// Reads all documents into the scenario. Says when second 0 is, where the objects tell.
@@ -89,6 +98,11 @@ pub(super) fn read(
     for (name, whose) in &found.unknown {
         scenario.notes.push(format!(
             "annotation {name} of {whose} means nothing here: is it misspelt?"
+        ));
+    }
+    for ((kind, field), whose) in &found.lost {
+        scenario.notes.push(format!(
+            "field {field} of {kind} {whose} means nothing here: is it misspelt?"
         ));
     }
     work::assemble(found, start, scenario)
@@ -180,7 +194,7 @@ fn take(
         note(&kind, &value, place, found)?;
     }
     match kind.as_str() {
-        "Node" => scenario.nodes.push(typed::<Node>(value, place)?),
+        "Node" => scenario.nodes.push(typed::<Node>(value, place, found)?),
         "Queue" => {
             let group = value["apiVersion"].as_str().unwrap_or_default();
             if group != QUEUE_VERSION {
@@ -193,7 +207,7 @@ fn take(
             }
             scenario
                 .queues
-                .push(typed::<Queue>(with_spec(value.clone()), place)?);
+                .push(typed::<Queue>(with_spec(value.clone()), place, found)?);
             // The kind is Muster's own; only what has no effect is said.
             let mapped = mapping::queues(&[value]).unwrap_or_default();
             let words = mapped.warnings.iter().map(ToString::to_string);
@@ -201,26 +215,43 @@ fn take(
         }
         "PriorityClass" => scenario
             .priority_classes
-            .push(typed::<PriorityClass>(value, place)?),
-        "PodDisruptionBudget" => scenario
-            .budgets
-            .push(typed::<PodDisruptionBudget>(namespaced(value), place)?),
-        "ResourceQuota" => scenario.quotas.push(typed::<ResourceQuota>(value, place)?),
+            .push(typed::<PriorityClass>(value, place, found)?),
+        "PodDisruptionBudget" => scenario.budgets.push(typed::<PodDisruptionBudget>(
+            namespaced(value),
+            place,
+            found,
+        )?),
+        "PersistentVolumeClaim" => {
+            let claim = typed::<PersistentVolumeClaim>(namespaced(value), place, found)?;
+            scenario.claims.push(claim);
+        }
+        "PersistentVolume" => scenario
+            .volumes
+            .push(typed::<PersistentVolume>(value, place, found)?),
+        "StorageClass" => scenario
+            .storage_classes
+            .push(typed::<StorageClass>(value, place, found)?),
+        "ResourceQuota" => scenario
+            .quotas
+            .push(typed::<ResourceQuota>(value, place, found)?),
         "PodGroup" => {
-            let group = typed::<PodGroup>(with_spec(value), place)?;
+            let group = typed::<PodGroup>(with_spec(value), place, found)?;
             found
                 .groups
                 .insert(key(&group.metadata), (group, place.clone()));
         }
-        "Pod" => found
-            .pods
-            .push((typed::<Pod>(value, place)?, place.clone())),
-        "PyTorchJob" => found
-            .training
-            .push((typed::<PyTorchJob>(value, place)?, place.clone())),
-        "Job" => found
-            .batch
-            .push((typed::<BatchJob>(value, place)?, place.clone())),
+        "Pod" => {
+            let read = typed::<Pod>(value, place, found)?;
+            found.pods.push((read, place.clone()));
+        }
+        "PyTorchJob" => {
+            let read = typed::<PyTorchJob>(value, place, found)?;
+            found.training.push((read, place.clone()));
+        }
+        "Job" => {
+            let read = typed::<BatchJob>(value, place, found)?;
+            found.batch.push((read, place.clone()));
+        }
         _ => *found.ignored.entry(kind).or_insert(0) += 1,
     }
     Ok(())
@@ -250,7 +281,14 @@ fn set(
 fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(), SimulatorError> {
     let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
     let name = text("name").to_owned();
-    let namespaced = !["Node", "Queue", "PriorityClass"].contains(&kind);
+    const CLUSTER: [&str; 5] = [
+        "Node",
+        "Queue",
+        "PriorityClass",
+        "PersistentVolume",
+        "StorageClass",
+    ];
+    let namespaced = !CLUSTER.contains(&kind);
     let namespace = match text("namespace") {
         "" if namespaced => "default".to_owned(),
         given if namespaced => given.to_owned(),
@@ -299,7 +337,11 @@ fn with_spec(mut value: Value) -> Value {
     value
 }
 
-fn typed<T: DeserializeOwned>(value: Value, place: &Place) -> Result<T, SimulatorError> {
+fn typed<T: DeserializeOwned + Serialize>(
+    value: Value,
+    place: &Place,
+    found: &mut Found,
+) -> Result<T, SimulatorError> {
     let name = value["metadata"]["name"]
         .as_str()
         .unwrap_or_default()
@@ -313,22 +355,37 @@ fn typed<T: DeserializeOwned>(value: Value, place: &Place) -> Result<T, Simulato
         });
     }
     let kind = value["kind"].as_str().unwrap_or_default().to_owned();
-    serde_json::from_value(value).map_err(|error| SimulatorError::Form {
+    if let Some(odd) = words::odd(&kind, &value) {
+        return Err(SimulatorError::Value {
+            place: place.clone(),
+            field: format!("{} of {kind} {name}", odd.field),
+            value: odd.value,
+            wanted: odd.wanted,
+        });
+    }
+    let read = T::deserialize(&value).map_err(|error| SimulatorError::Form {
         place: place.clone(),
         what: format!("{kind} {name}: {error}"),
         wanted: "write the field as the kind's schema has it".to_owned(),
-    })
+    })?;
+    let kept = serde_json::to_value(&read).unwrap_or_default();
+    for field in words::lost(&value, &kept) {
+        let entry = found.lost.entry((kind.clone(), field));
+        entry.or_insert_with(|| name.clone());
+    }
+    Ok(read)
 }
 
 /// Quantities that can't be read would count as nothing later: they are refused here.
 fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorError> {
-    const LISTS: [&str; 9] = [
+    const LISTS: [&str; 10] = [
         "requests",
         "limits",
         "allocatable",
         "capability",
         "deserved",
         "guaranteed",
+        "resource",
         "minResources",
         "hard",
         "overhead",
@@ -349,12 +406,13 @@ fn quantities(value: &Value, path: &str, place: &Place) -> Result<(), SimulatorE
                                 Value::Number(number) => number.to_string(),
                                 other => other.to_string(),
                             };
-                            if text.parse::<Quantity>().is_err() {
+                            let read = text.parse::<Quantity>();
+                            if read.is_err() || read.is_ok_and(|read| read < Quantity::ZERO) {
                                 return Err(SimulatorError::Value {
                                     place: place.clone(),
                                     field: format!("{path}.{resource}"),
                                     value: text,
-                                    wanted: "write a quantity as Kubernetes does: 8, 500m, 64Gi"
+                                    wanted: "write a quantity as Kubernetes does: 0, 8, 500m, 64Gi"
                                         .to_owned(),
                                 });
                             }

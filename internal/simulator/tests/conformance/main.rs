@@ -56,3 +56,8 @@ fn simulate(text: &str, until: i64) -> Vec<Value> {
 fn every_case_said_in_a_file_ends_as_it_does_without_one() {
     cases::settle_all("do not end as listed");
 }
+
+#[test]
+fn our_own_cases_said_in_files_end_as_they_ask() {
+    cases::settle_own();
+}
