@@ -4,7 +4,11 @@ use std::path::PathBuf;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../api/proto");
-    let files = ["muster/agent/v1/agent.proto"];
+    let files = [
+        "muster/agent/v1/agent.proto",
+        "kubelet/deviceplugin.proto",
+        "kubelet/podresources.proto",
+    ];
     for file in files {
         println!("cargo::rerun-if-changed={}", root.join(file).display());
     }

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
-    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, Server,
+    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, PodsOf, Server,
     ServerOptions, Up,
 };
 pub use until::{SUCCEEDED, Until};

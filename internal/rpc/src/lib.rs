@@ -14,6 +14,20 @@ pub mod agent {
     }
 }
 
+/// What the kubelet speaks with those who know its node's devices.
+pub mod kubelet {
+    /// The device plugin protocol.
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1beta1 {
+        tonic::include_proto!("v1beta1");
+    }
+    /// The pod resources API.
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod v1 {
+        tonic::include_proto!("v1");
+    }
+}
+
 /// The greatest message that either end takes, in bytes: a pod with several full ConfigMaps and
 /// Secrets (1 MiB each by Kubernetes' own limit) fits.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;

@@ -135,9 +135,12 @@ pub struct ServerOptions {
 
 #[derive(Args, Debug)]
 pub struct Agent {
-    /// The server's address, as https://HOST:PORT
+    /// Who runs this machine's pods
+    #[arg(long, value_enum, default_value_t = PodsOf::Embedded)]
+    pub engine: PodsOf,
+    /// The server's address, as https://HOST:PORT; needed unless a kubelet runs the pods
     #[arg(long, env = "MUSTER_SERVER", value_name = "URL")]
-    pub server: String,
+    pub server: Option<String>,
     /// A join token (`muster token join`); needed until the agent has its certificate
     #[arg(
         long,
@@ -150,8 +153,22 @@ pub struct Agent {
     /// [default: the fingerprint inside the join token]
     #[arg(long, value_name = "FILE")]
     pub ca: Option<PathBuf>,
+    /// The kubelet's directory, with --engine kubernetes
+    #[arg(long, value_name = "DIR", default_value = agent::KUBELET_DIR)]
+    pub kubelet_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,
+}
+
+/// Who runs a machine's pods.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodsOf {
+    /// The agent itself, for the server that it joins
+    Embedded,
+    /// A kubelet: the agent offers it the GPUs as a device plugin, hands out those that the
+    /// scheduler chose, and describes the machine on its Node (--kubeconfig, else the cluster
+    /// that this runs in)
+    Kubernetes,
 }
 
 #[derive(Args, Debug, Clone)]

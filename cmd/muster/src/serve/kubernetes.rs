@@ -165,7 +165,7 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
 }
 
 /// A client, and the cluster's address for words to people.
-async fn client(global: &Global) -> Result<(Client, String)> {
+pub async fn client(global: &Global) -> Result<(Client, String)> {
     let mut config = match &global.kubeconfig {
         Some(file) => {
             let kubeconfig = Kubeconfig::read_from(file)

@@ -3,8 +3,9 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use agent::AgentConfig;
+use agent::{AgentConfig, KubeletConfig};
 use anyhow::{Context, Result, bail};
+use hardware::Source;
 use jiff::SignedDuration;
 
 use super::host;
@@ -36,7 +37,11 @@ pub async fn beside(
 
 /// An agent of its own.
 pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
-    let server = arguments.server.trim_end_matches('/').to_string();
+    let server = arguments
+        .server
+        .as_deref()
+        .context("--server: required: the address of the server to join, https://HOST:PORT")?;
+    let server = server.trim_end_matches('/').to_string();
     let address = match arguments.machine.node_address {
         Some(address) => address,
         None => own_address(&server)?,
@@ -61,11 +66,7 @@ fn common(
     server: String,
     address: IpAddr,
 ) -> Result<AgentConfig> {
-    let name = match &options.node_name {
-        Some(name) => name.clone(),
-        None => host::name()
-            .context("--node-name: this host has no name of its own; give the node one")?,
-    };
+    let name = node_name(options)?;
     let shim = std::env::current_exe().context("this binary's own path can't be found")?;
     Ok(AgentConfig {
         server,
@@ -81,6 +82,43 @@ fn common(
         labels: options.labels.iter().cloned().collect(),
         look: agent::LOOK,
         shim_command: vec![shim.into(), "shim".into()],
+    })
+}
+
+fn node_name(options: &MachineOptions) -> Result<String> {
+    match &options.node_name {
+        Some(name) => Ok(name.clone()),
+        None => {
+            host::name().context("--node-name: this host has no name of its own; give the node one")
+        }
+    }
+}
+
+/// An agent that a kubelet's pods get their devices from.
+pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
+    let machine = &arguments.machine;
+    let unused = [
+        (arguments.server.is_some(), "--server"),
+        (arguments.token.is_some(), "--token"),
+        (arguments.ca.is_some(), "--ca"),
+        (machine.node_address.is_some(), "--node-address"),
+        (machine.host_images, "--host-images"),
+        (machine.cri.is_some(), "--cri"),
+        (!machine.labels.is_empty(), "--label"),
+    ];
+    if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
+        bail!(
+            "{name}: means nothing with --engine kubernetes, where the kubelet joins the node and runs its pods; leave it out"
+        );
+    }
+    Ok(KubeletConfig {
+        directory: arguments.kubelet_dir.clone(),
+        node: node_name(machine)?,
+        source: Source {
+            description: machine.machine.clone(),
+            ..Source::default()
+        },
+        dev: "/dev".into(),
     })
 }
 

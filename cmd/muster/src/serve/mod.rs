@@ -17,7 +17,7 @@ mod signals;
 
 use anyhow::{Result, bail};
 
-use crate::arguments::{Agent, Engine, Global, Up};
+use crate::arguments::{Agent, Engine, Global, PodsOf, Up};
 use crate::client::Answer;
 
 pub use doctor::doctor;
@@ -63,6 +63,17 @@ pub async fn up(global: Global, arguments: Up) -> Result<Answer> {
 pub async fn agent(global: Global, arguments: Agent) -> Result<Answer> {
     logging();
     let stop = signals::stop()?;
+    if arguments.engine == PodsOf::Kubernetes {
+        let config = machine::beside_kubelet(&arguments)?;
+        let (client, address) = kubernetes::client(&global).await?;
+        tracing::info!(
+            cluster = address,
+            node = config.node,
+            "offering GPUs to the kubelet"
+        );
+        agent::run_beside_kubelet(config, client, stop).await?;
+        return Ok(Answer::Yes);
+    }
     let layout = layout::Layout::open(&data(&global))?;
     let config = machine::alone(&layout, &arguments)?;
     agent::run(config, stop).await?;

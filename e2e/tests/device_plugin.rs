@@ -1,0 +1,235 @@
+//! `muster agent --engine kubernetes` beside a real kubelet, with the rights that packaging
+//! gives it. The GPUs are described in a file, as no machine of the tests has any: containers
+//! print which ones they were given.
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, repository};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(120);
+const GPU: &str = "nvidia.com/gpu";
+
+/// One node with 8 described GPUs.
+struct Ground {
+    agent: Child,
+    kubelet: Kubelet,
+    cluster: Cluster,
+    _network: Network,
+}
+
+impl Ground {
+    fn start() -> Ground {
+        let network = Network::new(0);
+        let address = network.host().parse().expect("an address");
+        let cluster = Setup::default().at(address).kubelet("box").start();
+        let cluster = cluster.with_controller_manager();
+        for file in ["rbac.yaml", "agent-rbac.yaml"] {
+            let path = repository().join("packaging/kubernetes").join(file);
+            cluster.apply(&std::fs::read_to_string(path).expect("a manifest"));
+        }
+        let kubelet = cluster.kubelet("box");
+        describe(&cluster, &[]);
+        let agent = agent(&cluster, &kubelet);
+        let ground = Ground {
+            agent,
+            kubelet,
+            cluster,
+            _network: network,
+        };
+        ground.until_allocatable(8);
+        ground
+    }
+
+    fn until_allocatable(&self, count: u32) {
+        eventually(&format!("{count} GPUs are allocatable"), SOON, || {
+            let node = self.cluster.get(&["node", "box"]);
+            (node["status"]["allocatable"][GPU] == count.to_string().as_str()).then_some(())
+        });
+    }
+
+    /// The GPUs' ids, as the agent wrote them on the node.
+    fn ids(&self) -> Vec<String> {
+        let inventory = eventually("the node has its inventory", SOON, || {
+            let node = self.cluster.get(&["node", "box"]);
+            let text = node["metadata"]["annotations"]["muster.io/inventory"].as_str()?;
+            serde_json::from_str::<Value>(text).ok()
+        });
+        let gpus = inventory["gpus"].as_array().expect("GPUs");
+        let id = |gpu: &Value| gpu["id"].as_str().expect("an id").to_string();
+        gpus.iter().map(id).collect()
+    }
+
+    /// Makes pods as a binder leaves them, all in one request: on the node, with their devices.
+    fn place(&self, pods: &[(&str, &[&str])]) {
+        let pods = pods.iter().map(|(name, devices)| {
+            let chosen = json!({"c": {GPU: devices}}).to_string();
+            json!({"apiVersion": "v1", "kind": "Pod",
+                "metadata": {"name": name, "namespace": "default",
+                    "annotations": {"muster.io/devices": chosen}},
+                "spec": {"nodeName": "box", "restartPolicy": "Never",
+                    "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                        "command": ["sh", "-c",
+                            "trap 'exit 0' TERM; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 1; done"],
+                        "resources": {"limits": {GPU: devices.len().to_string()}}}]}})
+        });
+        let list = json!({"apiVersion": "v1", "kind": "List", "items": pods.collect::<Vec<_>>()});
+        self.cluster.apply(&list.to_string());
+    }
+
+    /// What a pod was given, once it runs.
+    fn given(&self, pod: &str) -> Vec<String> {
+        let log = eventually(&format!("{pod} says what it has"), SOON, || {
+            let ran = self.cluster.kubectl(&["logs", pod]);
+            (ran.code == Some(0) && !ran.out.is_empty()).then_some(ran.out)
+        });
+        log.trim().split(',').map(String::from).collect()
+    }
+
+    fn delete(&self, pod: &str) {
+        let ran = self
+            .cluster
+            .kubectl(&["delete", "pod", pod, "--wait", "--grace-period=2"]);
+        ran.ok();
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let log = std::fs::read_to_string(self.cluster.directory().join("agent.log"));
+            eprintln!("--- the agent's log:\n{}", log.unwrap_or_default());
+        }
+        let _ = self.agent.kill();
+        let _ = self.agent.wait();
+    }
+}
+
+fn description(cluster: &Cluster) -> PathBuf {
+    cluster.directory().join("machine.toml")
+}
+
+/// Describes 8 GPUs, of which these are ill.
+fn describe(cluster: &Cluster, ill: &[usize]) {
+    let gpu = |at: usize| {
+        format!(
+            "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nnvlinks = 18\nnvswitch = true\nhealthy = {}\n",
+            !ill.contains(&at)
+        )
+    };
+    let text = format!(
+        "[machine]\nhostname = \"box\"\n{}",
+        (0..8).map(gpu).collect::<String>()
+    );
+    // Whole or not at all: the agent reads it every other second.
+    let partial = cluster.directory().join("machine.partial");
+    std::fs::write(&partial, text).expect("a description is written");
+    std::fs::rename(partial, description(cluster)).expect("a description is put in place");
+}
+
+fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
+    let log = File::options()
+        .create(true)
+        .append(true)
+        .open(cluster.directory().join("agent.log"))
+        .expect("a log");
+    let account = cluster.kubeconfig_of_account("muster-system", "muster-agent");
+    kubelet
+        .inside(&muster())
+        .arg("--kubeconfig")
+        .arg(account)
+        .args([
+            "agent",
+            "--engine",
+            "kubernetes",
+            "--node-name",
+            "box",
+            "--machine",
+        ])
+        .arg(description(cluster))
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log)
+        .spawn()
+        .expect("the agent starts")
+}
+
+#[test]
+fn pods_that_start_at_once_each_get_the_devices_chosen_for_them() {
+    let ground = Ground::start();
+    let ids = ground.ids();
+    let id = |at: usize| ids[at].as_str();
+    // Each choice differs from what a plugin that doesn't know the pod would give, and pods of
+    // the same size start together.
+    let pairs = [[id(5), id(2)], [id(7), id(0)]];
+    let singles = [[id(6)], [id(1)], [id(4)], [id(3)]];
+    ground.place(&[
+        ("pair-a", &pairs[0]),
+        ("pair-b", &pairs[1]),
+        ("one-a", &singles[0]),
+        ("one-b", &singles[1]),
+        ("one-c", &singles[2]),
+        ("one-d", &singles[3]),
+    ]);
+    let sorted = |mut devices: Vec<String>| {
+        devices.sort();
+        devices
+    };
+    for (pod, wanted) in [("pair-a", pairs[0]), ("pair-b", pairs[1])] {
+        let wanted = wanted.map(String::from).to_vec();
+        assert_eq!(sorted(ground.given(pod)), sorted(wanted), "{pod}");
+    }
+    for (pod, wanted) in ["one-a", "one-b", "one-c", "one-d"]
+        .into_iter()
+        .zip(singles)
+    {
+        assert_eq!(ground.given(pod), wanted, "{pod}");
+    }
+}
+
+#[test]
+fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_well() {
+    let mut ground = Ground::start();
+    let ids = ground.ids();
+    let id = |at: usize| ids[at].as_str();
+    ground.place(&[("first", &[id(3), id(4)])]);
+    assert_eq!(ground.given("first").len(), 2);
+
+    // The agent dies and another starts: what was given stays given.
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    ground.agent = agent(&ground.cluster, &ground.kubelet);
+    ground.until_allocatable(8);
+    ground.place(&[("second", &[id(7)])]);
+    assert_eq!(ground.given("second"), [id(7)]);
+
+    // A kubelet that starts anew finds the plugin again.
+    ground.kubelet.stop();
+    ground.kubelet.restart();
+    ground.until_allocatable(8);
+    ground.delete("second");
+    ground.place(&[("third", &[id(0), id(7)])]);
+    assert_eq!(ground.given("third").len(), 2);
+
+    // An ill GPU is not given out until it is well again.
+    describe(&ground.cluster, &[6]);
+    ground.until_allocatable(7);
+    describe(&ground.cluster, &[]);
+    ground.until_allocatable(8);
+
+    // Devices that another pod holds are given to nobody else.
+    ground.place(&[("late", &[id(3)])]);
+    let why = eventually("the pod is refused", SOON, || {
+        let pod = ground.cluster.get(&["pod", "late"]);
+        let message = pod["status"]["message"].as_str()?.to_string();
+        (pod["status"]["phase"] == "Failed").then_some(message)
+    });
+    assert!(
+        why.contains("delete the pod so that it is placed anew"),
+        "{why}"
+    );
+    assert_eq!(ground.given("first").len(), 2);
+}

@@ -1,0 +1,279 @@
+//! Whom the kubelet asks devices for. Its requests name device ids and numbers only, never the
+//! pod, yet the scheduler chose devices for each pod. Pure.
+//!
+//! Why the answer can't be another pod's: the kubelet admits pods one after another, on one
+//! thread. It puts a pod into the list that its pod resources API shows before it admits it,
+//! asks for the devices of one container at a time, and has noted a container's devices in
+//! that list before it asks for the next one's; a pod that it refuses leaves the list
+//! (`HandlePodAdditions`, `rejectPod` and the device manager's `allocateContainerResources`
+//! of Kubernetes 1.34). So among the listed pods that ask for the resource exactly one lacks
+//! it: the one being admitted. Where that doesn't hold (a pod was admitted while no plugin was
+//! registered, and got nothing), the request's size decides, and if two are left, nobody is
+//! served: a pod that fails and is made anew is better than two with each other's devices.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use resources::devices::chosen;
+
+/// A pod as the kubelet lists it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// The resource's devices that each of its containers holds.
+    pub held: BTreeMap<String, Vec<String>>,
+}
+
+/// The container that the kubelet asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Asking {
+    /// `namespace/name` of its pod.
+    pub pod: String,
+    /// The pod's uid.
+    pub uid: String,
+    /// Its name.
+    pub container: String,
+    /// How many devices it asks for.
+    pub count: usize,
+    /// What the scheduler chose for it; none when another scheduler placed the pod.
+    pub chosen: Option<Vec<String>>,
+}
+
+/// Containers that were answered, by uid and name: what the kubelet lists omits init containers.
+pub type Answered = BTreeSet<(String, String)>;
+
+/// Finds the container that `size` devices are asked for.
+///
+/// # Errors
+///
+/// A sentence, when the kubelet lists no such container, or several.
+pub fn asking(
+    resource: &str,
+    size: usize,
+    listed: &[Listed],
+    pods: &[Pod],
+    answered: &Answered,
+) -> Result<Asking, String> {
+    let candidates: Vec<Asking> = pods
+        .iter()
+        .filter_map(|pod| {
+            let (namespace, name) = named(pod);
+            let listed = (listed.iter())
+                .find(|listed| listed.name == name && listed.namespace == namespace)?;
+            next_of(resource, pod, listed, answered)
+        })
+        .collect();
+    let of_size: Vec<&Asking> = (candidates.iter())
+        .filter(|asking| asking.count == size)
+        .collect();
+    match of_size[..] {
+        [only] => Ok(only.clone()),
+        [] => Err(format!(
+            "the kubelet asks for {size} of {resource}, but lists no pod that waits for so many{}",
+            names(&candidates.iter().collect::<Vec<_>>())
+        )),
+        _ => Err(format!(
+            "the kubelet asks for {size} of {resource}, and more than one pod lacks so many{}; \
+             delete the one that runs without its devices",
+            names(&of_size)
+        )),
+    }
+}
+
+/// Devices that the scheduler chose for pods of this node, the asking one's aside: nobody else
+/// may be given them.
+pub fn spoken_for(resource: &str, pods: &[Pod], except: &str) -> BTreeSet<String> {
+    let live = |pod: &&Pod| {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        !matches!(phase, Some("Succeeded" | "Failed"))
+    };
+    (pods.iter())
+        .filter(live)
+        .filter(|pod| pod.metadata.uid.as_deref() != Some(except))
+        .flat_map(|pod| chosen(pod.metadata.annotations.as_ref()).into_values())
+        .filter_map(|mut devices| devices.remove(resource))
+        .flatten()
+        .collect()
+}
+
+fn names(asking: &[&Asking]) -> String {
+    match asking {
+        [] => String::new(),
+        some => {
+            let names = some.iter().map(|asking| asking.pod.as_str());
+            format!(" ({})", names.collect::<Vec<_>>().join(", "))
+        }
+    }
+}
+
+fn named(pod: &Pod) -> (&str, &str) {
+    let metadata = &pod.metadata;
+    (
+        metadata.namespace.as_deref().unwrap_or_default(),
+        metadata.name.as_deref().unwrap_or_default(),
+    )
+}
+
+/// The pod's first container, in the kubelet's order, that asks for the resource and has none.
+fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> Option<Asking> {
+    let spec = pod.spec.as_ref()?;
+    let uid = pod.metadata.uid.clone().unwrap_or_default();
+    let by_container = chosen(pod.metadata.annotations.as_ref());
+    let of = |container: &str| Some(by_container.get(container)?.get(resource)?.clone());
+    let all = || spec.containers.iter();
+    let holds = |name: &str| listed.held.get(name).is_some_and(|held| !held.is_empty());
+    // Init containers come first, and use what the pod's others are given later.
+    let begun = all().any(|container| holds(&container.name));
+    let inits = spec.init_containers.iter().flatten().filter(|_| !begun);
+    let found = inits
+        .map(|container| (container, true))
+        .chain(all().map(|container| (container, false)))
+        .find(|(container, _)| {
+            asked(resource, container) > 0
+                && !holds(&container.name)
+                && !answered.contains(&(uid.clone(), container.name.clone()))
+        });
+    let (container, init) = found?;
+    let count = asked(resource, container);
+    let chosen = of(&container.name).or_else(|| {
+        let mut pods_own = all().filter_map(|other| of(&other.name)).flatten();
+        let taken: Vec<String> = pods_own.by_ref().take(count).collect();
+        (init && taken.len() == count).then_some(taken)
+    });
+    let (namespace, name) = named(pod);
+    Some(Asking {
+        pod: format!("{namespace}/{name}"),
+        uid: uid.clone(),
+        container: container.name.clone(),
+        count,
+        chosen,
+    })
+}
+
+/// How many of the resource a container asks for.
+fn asked(resource: &str, container: &Container) -> usize {
+    let amounts = container.resources.as_ref();
+    let limits = amounts.and_then(|amounts| amounts.limits.as_ref()?.get(resource));
+    let requests = || amounts.and_then(|amounts| amounts.requests.as_ref()?.get(resource));
+    let quantity = limits.or_else(requests);
+    quantity
+        .and_then(|quantity| quantity.0.parse().ok())
+        .unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const GPU: &str = resources::names::NVIDIA_GPU;
+
+    /// A pod whose containers ask for these numbers; the chosen ids are `NAME-CONTAINER-N`.
+    fn pod(name: &str, containers: &[(&str, usize)]) -> Pod {
+        let devices: BTreeMap<_, _> = (containers.iter())
+            .map(|(container, count)| {
+                let ids: Vec<String> = (0..*count)
+                    .map(|n| format!("{name}-{container}-{n}"))
+                    .collect();
+                (container.to_string(), json!({GPU: ids}))
+            })
+            .collect();
+        let containers: Vec<_> = (containers.iter())
+            .map(|(name, count)| json!({"name": name, "resources": {"limits": {GPU: count.to_string()}}}))
+            .collect();
+        serde_json::from_value(json!({
+            "metadata": {"namespace": "n", "name": name, "uid": format!("uid-{name}"),
+                "annotations": {resources::names::DEVICES: json!(devices).to_string()}},
+            "spec": {"containers": containers},
+        }))
+        .expect("a pod")
+    }
+
+    fn listed(name: &str, held: &[(&str, &[&str])]) -> Listed {
+        let held = held.iter().map(|(container, ids)| {
+            let ids = ids.iter().map(ToString::to_string).collect();
+            (container.to_string(), ids)
+        });
+        Listed {
+            namespace: "n".into(),
+            name: name.into(),
+            held: held.collect(),
+        }
+    }
+
+    #[test]
+    fn the_pod_that_is_listed_without_devices_is_the_one_being_admitted() {
+        let pods = [
+            pod("a", &[("c", 2)]),
+            pod("b", &[("c", 2)]),
+            pod("later", &[("c", 2)]),
+        ];
+        // The kubelet has given a's devices and admits b; `later` is bound, but not listed yet.
+        let kubelet = [listed("a", &[("c", &["a-c-0", "a-c-1"])]), listed("b", &[])];
+        let found = asking(GPU, 2, &kubelet, &pods, &Answered::new()).expect("it is b");
+        assert_eq!(found.pod, "n/b");
+        assert_eq!(found.chosen, Some(vec!["b-c-0".into(), "b-c-1".into()]));
+    }
+
+    #[test]
+    fn a_pods_containers_are_asked_for_in_their_order() {
+        let pods = [pod("a", &[("first", 1), ("none", 0), ("second", 1)])];
+        let before = asking(GPU, 1, &[listed("a", &[])], &pods, &Answered::new());
+        assert_eq!(before.expect("the first").container, "first");
+        let kubelet = [listed("a", &[("first", &["a-first-0"])])];
+        let after = asking(GPU, 1, &kubelet, &pods, &Answered::new());
+        assert_eq!(after.expect("the second").container, "second");
+    }
+
+    #[test]
+    fn an_init_container_uses_the_devices_that_its_pod_is_given() {
+        let mut with_init = pod("a", &[("c", 2)]);
+        let spec = with_init.spec.as_mut().expect("a spec");
+        let mut init = spec.containers[0].clone();
+        init.name = "init".into();
+        spec.init_containers = Some(vec![init]);
+        let pods = [with_init];
+        let kubelet = [listed("a", &[])];
+        let mut answered = Answered::new();
+        let first = asking(GPU, 2, &kubelet, &pods, &answered).expect("the init container");
+        assert_eq!(first.container, "init");
+        assert_eq!(first.chosen, Some(vec!["a-c-0".into(), "a-c-1".into()]));
+        answered.insert((first.uid, first.container));
+        let second = asking(GPU, 2, &kubelet, &pods, &answered).expect("the container");
+        assert_eq!(second.container, "c");
+    }
+
+    #[test]
+    fn the_size_tells_a_pod_apart_from_one_that_got_nothing() {
+        let pods = [pod("bare", &[("c", 1)]), pod("now", &[("c", 2)])];
+        let kubelet = [listed("bare", &[]), listed("now", &[])];
+        let found = asking(GPU, 2, &kubelet, &pods, &Answered::new()).expect("by its size");
+        assert_eq!(found.pod, "n/now");
+    }
+
+    #[test]
+    fn nobody_is_served_when_two_could_be_meant_or_none() {
+        let pods = [pod("a", &[("c", 1)]), pod("b", &[("c", 1)])];
+        let kubelet = [listed("a", &[]), listed("b", &[])];
+        let both = asking(GPU, 1, &kubelet, &pods, &Answered::new()).expect_err("ambiguous");
+        assert!(both.contains("(n/a, n/b)"), "{both}");
+        let none = asking(GPU, 1, &[], &pods, &Answered::new()).expect_err("nobody asks");
+        assert!(none.contains("lists no pod"), "{none}");
+    }
+
+    #[test]
+    fn what_was_chosen_for_others_is_spoken_for_until_they_end() {
+        let mut ended = pod("ended", &[("c", 1)]);
+        ended.status = serde_json::from_value(json!({"phase": "Failed"})).expect("a status");
+        let pods = [pod("a", &[("c", 1)]), pod("b", &[("c", 1)]), ended];
+        let taken = spoken_for(GPU, &pods, "uid-a");
+        assert_eq!(taken, BTreeSet::from(["b-c-0".to_string()]));
+    }
+}

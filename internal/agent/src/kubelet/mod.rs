@@ -1,0 +1,101 @@
+//! The agent beside a kubelet: offers the node's GPUs as a device plugin, gives each container
+//! the devices that the scheduler chose for its pod, and tells the cluster what the machine
+//! has. Nothing is kept here: which pod holds what is the kubelet's to know, so an agent that
+//! dies and starts again changes nothing.
+
+mod admission;
+mod cluster;
+mod plugin;
+mod preference;
+mod socket;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hardware::{HardwareError, Source};
+use tokio::sync::watch;
+
+use crate::inventory::Machine;
+
+/// Where the kubelet keeps its sockets.
+pub const KUBELET_DIR: &str = "/var/lib/kubelet";
+
+/// How often the machine is looked at, and the kubelet's socket.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// How long to wait after a failure before the next try.
+const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// How the agent stands beside a kubelet.
+#[derive(Clone, Debug)]
+pub struct KubeletConfig {
+    /// The kubelet's directory; [`KUBELET_DIR`] unless it was started with another.
+    pub directory: PathBuf,
+    /// The node's name in the cluster.
+    pub node: String,
+    /// Where GPUs are looked for.
+    pub source: Source,
+    /// Where device files are.
+    pub dev: PathBuf,
+}
+
+/// What can end an agent beside a kubelet.
+#[derive(Debug, thiserror::Error)]
+pub enum KubeletError {
+    /// The machine can't be read.
+    #[error(transparent)]
+    Hardware(#[from] HardwareError),
+    /// The plugin's socket can't be made.
+    #[error(
+        "the device plugin's socket {}: {source}; the agent must run as root, with the kubelet's \
+         own directory (--kubelet-dir)", path.display()
+    )]
+    Socket {
+        /// The socket.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+}
+
+/// Offers this machine's GPUs to the kubelet until `stop` says true.
+///
+/// # Errors
+///
+/// When the machine can't be read at the start, or the plugin's socket can't be made. A kubelet
+/// or an API that is away is waited for.
+pub async fn run_beside_kubelet(
+    config: KubeletConfig,
+    client: kube::Client,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), KubeletError> {
+    let mut hardware = hardware::Machine::new(config.source.clone());
+    let first = Machine::of(&hardware.look()?);
+    let (seen, machine) = watch::channel(first);
+    let api = cluster::Cluster::new(client, &config.node);
+    let serve = socket::keep_registered(&config, api.clone(), machine.clone(), stop.clone());
+    let publish = cluster::publish(api, machine);
+    let look = async {
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            match hardware.look() {
+                Ok(found) => {
+                    let now = Machine::of(&found);
+                    seen.send_if_modified(|before| {
+                        let changed = *before != now;
+                        *before = now;
+                        changed
+                    });
+                }
+                // What was seen last holds until the machine can be read again.
+                Err(error) => tracing::warn!(%error, "the machine can't be read"),
+            }
+        }
+    };
+    tokio::select! {
+        ended = serve => ended,
+        () = publish => Ok(()),
+        () = look => Ok(()),
+        _ = stop.wait_for(|stop| *stop) => Ok(()),
+    }
+}

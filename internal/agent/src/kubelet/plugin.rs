@@ -1,0 +1,237 @@
+//! The device plugin's answers.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::pin::Pin;
+
+use futures::{Stream, StreamExt};
+use parking_lot::Mutex;
+use resources::names::NVIDIA_GPU;
+use rpc::kubelet::v1beta1 as wire;
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Request, Response, Status};
+
+use super::admission::{self, Answered, Asking, Listed};
+use super::cluster::Cluster;
+use super::{preference, socket};
+use crate::inventory::Machine;
+
+/// Device files that every container with a GPU needs, where the machine has them.
+const CONTROL_FILES: [&str; 4] = [
+    "nvidiactl",
+    "nvidia-uvm",
+    "nvidia-uvm-tools",
+    "nvidia-modeset",
+];
+
+/// The plugin for the node's GPUs.
+pub struct Plugin {
+    pub(super) cluster: Cluster,
+    pub(super) machine: watch::Receiver<Machine>,
+    /// The kubelet's pod resources socket.
+    pub(super) resources_socket: PathBuf,
+    pub(super) dev: PathBuf,
+    pub(super) answered: Mutex<Answered>,
+}
+
+/// What the plugin offers beyond the least.
+pub(super) fn options() -> wire::DevicePluginOptions {
+    wire::DevicePluginOptions {
+        pre_start_required: false,
+        get_preferred_allocation_available: true,
+    }
+}
+
+fn offered(machine: &Machine) -> wire::ListAndWatchResponse {
+    let device = |gpu: &resources::devices::GpuDevice| wire::Device {
+        id: gpu.id.clone(),
+        health: if gpu.healthy { "Healthy" } else { "Unhealthy" }.into(),
+        topology: gpu.numa.map(|numa| wire::TopologyInfo {
+            nodes: vec![wire::NumaNode {
+                id: i64::from(numa),
+            }],
+        }),
+    };
+    wire::ListAndWatchResponse {
+        devices: machine.inventory.gpus.iter().map(device).collect(),
+    }
+}
+
+impl Plugin {
+    /// Who is asking for this many devices, and whose devices are taken.
+    async fn asking(&self, size: usize) -> Result<(Asking, BTreeSet<String>), Status> {
+        let listed = socket::listed(&self.resources_socket, NVIDIA_GPU).await?;
+        let pods = self.cluster.pods().await.map_err(|error| {
+            Status::unavailable(format!("the pods of this node can't be listed: {error}"))
+        })?;
+        let mut answered = self.answered.lock();
+        answered.retain(|(uid, _)| {
+            let is = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.uid.as_ref() == Some(uid);
+            pods.iter().any(is)
+        });
+        let found = admission::asking(NVIDIA_GPU, size, &listed, &pods, &answered);
+        let asking = found.map_err(Status::failed_precondition)?;
+        let taken = admission::spoken_for(NVIDIA_GPU, &pods, &asking.uid);
+        Ok((asking, taken))
+    }
+
+    /// What a container with these devices is started with.
+    fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+        let machine = self.machine.borrow();
+        let known = |id: &&String| machine.inventory.gpus.iter().any(|gpu| gpu.id == **id);
+        if let Some(unknown) = ids.iter().find(|id| !known(id)) {
+            return Err(Status::invalid_argument(format!(
+                "this node has no GPU {unknown:?}"
+            )));
+        }
+        let minors = ids.iter().filter_map(|id| machine.minors.get(id));
+        let files = minors.map(|minor| format!("nvidia{minor}"));
+        let control = CONTROL_FILES.iter().map(ToString::to_string);
+        let devices = files.chain(control).filter_map(|name| {
+            let path = self.dev.join(&name);
+            path.exists().then(|| wire::DeviceSpec {
+                container_path: format!("/dev/{name}"),
+                host_path: path.display().to_string(),
+                permissions: "rw".into(),
+            })
+        });
+        Ok(wire::ContainerAllocateResponse {
+            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), ids.join(","))])
+                .into_iter()
+                .collect(),
+            devices: devices.collect(),
+            ..wire::ContainerAllocateResponse::default()
+        })
+    }
+
+    async fn allocate_one(
+        &self,
+        ids: &[String],
+    ) -> Result<wire::ContainerAllocateResponse, Status> {
+        let (asking, taken) = self.asking(ids.len()).await?;
+        let given: BTreeSet<&String> = ids.iter().collect();
+        match &asking.chosen {
+            Some(chosen) if chosen.iter().collect::<BTreeSet<_>>() != given => {
+                return Err(Status::failed_precondition(format!(
+                    "the scheduler chose {} for container {} of pod {}, and the kubelet has only \
+                     {} to give; delete the pod so that it is placed anew",
+                    chosen.join(", "),
+                    asking.container,
+                    asking.pod,
+                    ids.join(", "),
+                )));
+            }
+            Some(_) => {}
+            None => {
+                if let Some(id) = ids.iter().find(|id| taken.contains(*id)) {
+                    return Err(Status::failed_precondition(format!(
+                        "{id} was chosen for another pod of this node, which has not started yet; \
+                         pod {} must wait for another device",
+                        asking.pod
+                    )));
+                }
+            }
+        }
+        let equipment = self.equipment(ids)?;
+        tracing::info!(
+            pod = asking.pod,
+            container = asking.container,
+            devices = ids.join(","),
+            "devices given"
+        );
+        (self.answered.lock()).insert((asking.uid, asking.container));
+        Ok(equipment)
+    }
+
+    async fn prefer(
+        &self,
+        request: wire::ContainerPreferredAllocationRequest,
+    ) -> Result<Vec<String>, Status> {
+        let size = usize::try_from(request.allocation_size).unwrap_or(0);
+        let available: BTreeSet<String> = request.available_device_ids.into_iter().collect();
+        let must: BTreeSet<String> = request.must_include_device_ids.into_iter().collect();
+        let (asking, taken) = self.asking(size).await?;
+        if let Some(chosen) = asking.chosen {
+            // Allocate says what is wrong where these aren't free.
+            return Ok(chosen);
+        }
+        let free = available.difference(&taken).chain(&must).cloned().collect();
+        let machine = self.machine.borrow();
+        Ok(preference::best(&machine.inventory, &free, &must, size))
+    }
+}
+
+type Devices = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl wire::device_plugin_server::DevicePlugin for Plugin {
+    type ListAndWatchStream = Devices;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
+        Ok(Response::new(options()))
+    }
+
+    async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
+        let states = WatchStream::new(self.machine.clone());
+        let devices = states.map(|machine| Ok(offered(&machine)));
+        Ok(Response::new(Box::pin(devices)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        request: Request<wire::PreferredAllocationRequest>,
+    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for container in request.into_inner().container_requests {
+            let device_ids = self.prefer(container).await?;
+            container_responses.push(wire::ContainerPreferredAllocationResponse { device_ids });
+        }
+        Ok(Response::new(wire::PreferredAllocationResponse {
+            container_responses,
+        }))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<wire::AllocateRequest>,
+    ) -> Result<Response<wire::AllocateResponse>, Status> {
+        let mut container_responses = Vec::new();
+        for container in request.into_inner().container_requests {
+            container_responses.push(self.allocate_one(&container.device_ids).await?);
+        }
+        Ok(Response::new(wire::AllocateResponse {
+            container_responses,
+        }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<wire::PreStartContainerRequest>,
+    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        Ok(Response::new(wire::PreStartContainerResponse {}))
+    }
+}
+
+/// The kubelet's list, as [`admission`] reads it.
+pub(super) fn as_listed(
+    resource: &str,
+    answer: rpc::kubelet::v1::ListPodResourcesResponse,
+) -> Vec<Listed> {
+    let listed = |pod: rpc::kubelet::v1::PodResources| Listed {
+        namespace: pod.namespace,
+        name: pod.name,
+        held: (pod.containers.into_iter())
+            .map(|container| {
+                let devices = container.devices.into_iter();
+                let of_it = devices.filter(|devices| devices.resource_name == resource);
+                let ids = of_it.flat_map(|devices| devices.device_ids).collect();
+                (container.name, ids)
+            })
+            .collect(),
+    };
+    answer.pod_resources.into_iter().map(listed).collect()
+}

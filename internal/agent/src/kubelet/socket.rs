@@ -1,0 +1,138 @@
+//! The sockets between the agent and its kubelet: the plugin's own, made again whenever the
+//! kubelet starts anew, for a starting kubelet removes every plugin's socket.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use resources::names::NVIDIA_GPU;
+use rpc::kubelet::v1::ListPodResourcesRequest;
+use rpc::kubelet::v1::pod_resources_lister_client::PodResourcesListerClient;
+use rpc::kubelet::v1beta1 as wire;
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
+use tokio_stream::wrappers::UnixListenerStream;
+use tonic::Status;
+use tonic::transport::{Channel, Endpoint, Server};
+
+use super::admission::Listed;
+use super::cluster::Cluster;
+use super::plugin::{Plugin, as_listed, options};
+use super::{KubeletConfig, KubeletError, TRY_EVERY};
+use crate::inventory::Machine;
+
+/// The plugin's socket, in the kubelet's directory of plugins.
+const OURS: &str = "muster-nvidia-gpu.sock";
+
+/// How long the kubelet may take to answer; it gives a plugin 5 s itself.
+const ANSWER_LIMIT: Duration = Duration::from_secs(5);
+
+/// The largest list of pods' devices that is read, in bytes.
+const LIST_MAX: usize = 16 * 1024 * 1024;
+
+/// Serves the plugin and keeps it registered, through every restart of the kubelet.
+pub async fn keep_registered(
+    config: &KubeletConfig,
+    cluster: Cluster,
+    machine: watch::Receiver<Machine>,
+    stop: watch::Receiver<bool>,
+) -> Result<(), KubeletError> {
+    let plugins = config.directory.join("device-plugins");
+    let (ours, kubelets) = (plugins.join(OURS), plugins.join("kubelet.sock"));
+    while !*stop.borrow() {
+        let plugin = Plugin {
+            cluster: cluster.clone(),
+            machine: machine.clone(),
+            resources_socket: config.directory.join("pod-resources/kubelet.sock"),
+            dev: config.dev.clone(),
+            answered: Mutex::default(),
+        };
+        let Some(kubelet) = identity(&kubelets) else {
+            tracing::debug!(socket = %kubelets.display(), "no kubelet yet");
+            tokio::time::sleep(TRY_EVERY).await;
+            continue;
+        };
+        let listener = listen(&ours)?;
+        let service = wire::device_plugin_server::DevicePluginServer::new(plugin);
+        let served = Server::builder()
+            .add_service(service)
+            .serve_with_incoming(UnixListenerStream::new(listener));
+        let registered = async {
+            match register(&kubelets).await {
+                Ok(()) => tracing::info!(resource = NVIDIA_GPU, "registered with the kubelet"),
+                Err(error) => {
+                    tracing::warn!(%error, "the kubelet doesn't take the device plugin yet");
+                    return tokio::time::sleep(TRY_EVERY).await;
+                }
+            }
+            while identity(&kubelets).as_ref() == Some(&kubelet) && ours.exists() {
+                tokio::time::sleep(TRY_EVERY).await;
+            }
+            tracing::info!("the kubelet started anew");
+        };
+        tokio::select! {
+            ended = served => {
+                if let Err(error) = ended {
+                    tracing::warn!(%error, "the device plugin's socket broke");
+                }
+                tokio::time::sleep(TRY_EVERY).await;
+            }
+            () = registered => {}
+        }
+    }
+    Ok(())
+}
+
+/// What tells one kubelet's socket from the next one's at the same path.
+fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
+    let metadata = std::fs::metadata(socket).ok()?;
+    Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
+}
+
+fn listen(path: &Path) -> Result<UnixListener, KubeletError> {
+    let failed = |source| KubeletError::Socket {
+        path: path.to_path_buf(),
+        source,
+    };
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    UnixListener::bind(path).map_err(failed)
+}
+
+async fn connect(socket: &Path) -> Result<Channel, Status> {
+    let path: PathBuf = socket.to_path_buf();
+    let connector = tower::service_fn(move |_| {
+        let path = path.clone();
+        async move {
+            let stream = UnixStream::connect(path).await?;
+            Ok::<_, std::io::Error>(hyper_util::rt::TokioIo::new(stream))
+        }
+    });
+    // The address is not used: the connector knows where to go.
+    let endpoint = Endpoint::from_static("http://localhost").timeout(ANSWER_LIMIT);
+    let connected = endpoint.connect_with_connector(connector).await;
+    connected.map_err(|error| Status::unavailable(format!("{}: {error}", socket.display())))
+}
+
+async fn register(kubelet: &Path) -> Result<(), Status> {
+    let channel = connect(kubelet).await?;
+    let request = wire::RegisterRequest {
+        version: "v1beta1".into(),
+        endpoint: OURS.into(),
+        resource_name: NVIDIA_GPU.into(),
+        options: Some(options()),
+    };
+    let mut client = wire::registration_client::RegistrationClient::new(channel);
+    client.register(request).await.map(|_| ())
+}
+
+/// The pods that the kubelet knows, with their devices of one resource.
+pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<Listed>, Status> {
+    let channel = connect(socket).await?;
+    let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LIST_MAX);
+    let answer = client.list(ListPodResourcesRequest {}).await?;
+    Ok(as_listed(resource, answer.into_inner()))
+}
