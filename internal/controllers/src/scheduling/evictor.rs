@@ -32,12 +32,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     let refused = until_answered(|| async move {
         // Not `Api::evict`, whose options' name is one that no API reads.
         let asked: kube::Result<Value> = api
-            .create_subresource(
-                "eviction",
-                &meant.pod.name,
-                &PostParams::default(),
-                request.clone(),
-            )
+            .create_subresource("eviction", &meant.pod.name, &PostParams::default(), request)
             .await;
         match asked {
             Ok(_) => {
@@ -56,7 +51,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
 }
 
 /// The body that asks for the eviction of the very pod, with a grace where its own is too short.
-fn request(eviction: &Eviction, grace: Option<u32>) -> Vec<u8> {
+fn request(eviction: &Eviction, grace: Option<u32>) -> Value {
     let mut request = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"namespace": eviction.pod.namespace, "name": eviction.pod.name},
@@ -68,7 +63,7 @@ fn request(eviction: &Eviction, grace: Option<u32>) -> Vec<u8> {
     if let Some(grace) = grace {
         request["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
     }
-    request.to_string().into_bytes()
+    request
 }
 
 /// The grace of a pod that saves itself, where that is longer than its own; writes on the pod by
