@@ -354,7 +354,7 @@ pub(crate) fn profile_mib(profile: &str) -> Option<u64> {
     let good = more.is_empty() || more.starts_with('+');
     let parts: u64 = parts.parse().ok()?;
     let gigabytes: u64 = gigabytes.parse().ok()?;
-    (good && parts > 0 && gigabytes > 0).then(|| gigabytes << 10)
+    (good && parts > 0 && gigabytes > 0).then_some(gigabytes << 10)
 }
 
 /// A UUID's shape from a host name and a place: FNV-1a, twice with different starts.
