@@ -129,7 +129,7 @@ fn work_that_saves_itself_on_eviction_has_its_time_and_loses_nothing() {
         run(&scenario(&text), &options, &mut |decision| {
             let line = serde_json::to_value(decision).unwrap();
             match line["decision"].as_str() {
-                Some("interrupted") => found.0 = line["lost_gpu_seconds"].as_i64(),
+                Some("interrupted") => found.0 = line["lostGpuSeconds"].as_i64(),
                 Some("gone") if found.1.is_none() => found.1 = line["second"].as_i64(),
                 _ => {}
             }
