@@ -144,7 +144,7 @@ mod tests {
             message: "makes room for ns/h".into(),
             grace: Some(600),
         };
-        let body: Value = serde_json::from_slice(&request(&eviction, Some(600))).unwrap();
+        let body = request(&eviction, Some(600));
         assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "u");
         assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 600);
         let note = notice(&eviction, 600, Timestamp::UNIX_EPOCH);

@@ -289,6 +289,7 @@ mod tests {
         };
         history.decide(&plan, at(2));
         let eviction = Eviction {
+            grace: None,
             pod: pod("g-0"),
             group: group("g"),
             node: "n1".to_owned(),
