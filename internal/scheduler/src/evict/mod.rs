@@ -31,6 +31,14 @@
 //! Checked by `tests/evictions_properties.rs`: random queues, priorities, gangs, budgets and moves,
 //! planned and carried out round by round, come to rest in fewer rounds than that allows; whoever
 //! was evicted comes back and waits, as a job's controller would have it.
+//!
+//! # What is found
+//!
+//! Nobody can be taken out of the set that goes, alone or with others. It need not be the smallest
+//! in number: who loses first is a matter of rank. One pod gets what its queue deserves wherever
+//! lawful victims make room for it. For a gang of several, nodes are cleared one after the other, and
+//! another choice of nodes is not tried: where others have little to lose it may wait though a set
+//! of victims would do (`tests/evictions_oracle.rs` tries every set).
 
 mod across;
 mod budgets;
