@@ -63,14 +63,14 @@ const BLANK: Cell = Cell {
 struct Kept {
     site: Site,
     kind: u16,
-    /// Potential as it is, and the least that it can fall to; none until somebody asks.
-    worth: Option<(f64, f64)>,
+    /// Potential as it is; none until somebody asks.
+    worth: Option<f64>,
 }
 
 /// The nodes of a cluster and where the next pod is best put.
 ///
-/// Choosing costs a look at the kept score of each node, and the potential of the nodes that
-/// changed since the class was last asked for and could win.
+/// Choosing costs a look at the kept score of each node, and the potential of those that changed
+/// since the class was last asked for, as far as no room like theirs was met before.
 #[derive(Clone, Debug)]
 pub(crate) struct Chooser {
     tuning: Tuning,
@@ -85,7 +85,6 @@ pub(crate) struct Chooser {
     clock: u32,
     classes: BTreeMap<Demand, usize>,
     cells: Vec<Vec<Cell>>,
-    stale: Vec<usize>,
     memo: Memo,
     reserve: Reserve,
 }
@@ -108,7 +107,6 @@ impl Chooser {
             clock: 0,
             classes: BTreeMap::new(),
             cells: Vec::new(),
-            stale: Vec::new(),
             memo: Memo::default(),
         }
     }
@@ -220,44 +218,25 @@ impl Chooser {
         let class = self.class(demand);
         let mut cells = std::mem::take(&mut self.cells[class]);
         cells.resize(self.nodes.len(), BLANK);
-        let mut stale = std::mem::take(&mut self.stale);
-        stale.clear();
         let mut best = Best::default();
-        for (at, cell) in cells.iter().enumerate() {
+        for (at, cell) in cells.iter_mut().enumerate() {
             if cell.version != self.version[at] {
-                stale.push(at);
-            } else if cell.version != GONE {
-                self.better(&mut best, at, cell, &open);
-            }
-        }
-        for &at in &stale {
-            let Some(kept) = &self.nodes[at] else {
-                continue;
-            };
-            if !kept.site.room.fits(demand) {
-                cells[at] = Cell {
-                    version: self.version[at],
-                    ..BLANK
-                };
-                continue;
-            }
-            if best.found.is_some() {
-                // No pod can lower a potential by more than it is above its floor: skip nodes
-                // that can't win.
-                let rank = kept.site.rank;
-                let (worth, least) = self.worth(at);
-                if !best.is_beaten_by(self.quanta(worth - least), rank) {
+                if !open(at) {
                     continue;
                 }
+                *cell = self.score(at, demand);
             }
-            if !open(at) {
-                continue;
+            for way in &cell.ways {
+                if way.score < best.least() {
+                    continue;
+                }
+                let (score, rank) = (self.priced(way), self.rank(at));
+                if best.is_beaten_by(score, rank) && open(at) {
+                    best.found = Some((score, rank, at));
+                }
             }
-            cells[at] = self.score(at, demand);
-            self.better(&mut best, at, &cells[at], &open);
         }
         self.cells[class] = cells;
-        self.stale = stale;
         best.found.map(|(_, _, at)| at)
     }
 
@@ -265,8 +244,14 @@ impl Chooser {
     /// fits on none.
     pub(crate) fn piece(&mut self, at: usize, demand: &Demand) -> Option<u16> {
         self.reserve.reprice();
+        let kept = self.nodes.get(at)?.as_ref()?;
+        if !kept.site.room.fits(demand) {
+            return None;
+        }
         let mut best: Option<(f64, u16)> = None;
-        for (piece, value, lost) in self.outcomes(at, demand) {
+        for (piece, after) in outcomes(&kept.site.room, demand) {
+            let lost = self.reserve.lost(&kept.site.room, &after);
+            let value = self.potential.of(kept.kind, &after, &mut self.memo);
             let total = value + self.reserve.price(lost);
             if best.is_none_or(|(least, _)| total <= least) {
                 best = Some((total, piece));
@@ -290,101 +275,79 @@ impl Chooser {
         class
     }
 
+    /// So much in quanta, rounded down.
     fn quanta(&self, milli: f64) -> i32 {
-        (milli / self.tuning.quantum).floor() as i32
+        let quanta = milli / self.tuning.quantum;
+        let cut = quanta as i32;
+        cut - i32::from(f64::from(cut) > quanta)
     }
 
-    /// The potential of a node as it is, and the least that it can fall to.
-    fn worth(&mut self, at: usize) -> (f64, f64) {
-        let Some(kept) = &self.nodes[at] else {
-            return (0.0, 0.0);
-        };
-        if let Some(worth) = kept.worth {
-            return worth;
-        }
-        let (kind, room) = (kept.kind, kept.site.room);
-        let worth = (
-            self.potential_of(kind, &room),
-            self.potential.least(kind, &room),
-        );
-        if let Some(kept) = &mut self.nodes[at] {
-            kept.worth = Some(worth);
-        }
-        worth
+    fn rank(&self, at: usize) -> u32 {
+        self.nodes[at].as_ref().map_or(u32::MAX, |k| k.site.rank)
     }
 
-    fn potential_of(&mut self, kind: u16, room: &Room) -> f64 {
-        let potential = &self.potential;
-        self.memo.get(kind, room, |room| potential.of(kind, room))
-    }
-
-    /// What a node's potential would be for each different GPU that a pod could take, by what is
-    /// free of it, and the large places that would go: the largest piece first.
-    fn outcomes(&mut self, at: usize, demand: &Demand) -> Vec<(u16, f64, u32)> {
-        let Some(kept) = &self.nodes[at] else {
-            return Vec::new();
-        };
-        let (kind, room) = (kept.kind, kept.site.room);
-        if !room.fits(demand) {
-            return Vec::new();
+    /// The score of a way, less the price of the large places that go.
+    fn priced(&self, way: &Way) -> i32 {
+        if way.lost == 0 {
+            return way.score;
         }
-        let mut out = Vec::new();
-        let mut last = None;
-        // Whoever shares none has but one way, also where there are no GPUs.
-        let seats = if demand.is_share() {
-            room.gpu_slice()
-        } else {
-            &room.free[..1]
-        };
-        for (gpu, &free) in seats.iter().enumerate() {
-            if demand.is_share() && (free < demand.milli || last == Some(free)) {
-                continue;
-            }
-            last = Some(free);
-            let after = room.after(demand, room.mask(demand, gpu as u8));
-            let lost = self.reserve.lost(&room, &after);
-            out.push((free, self.potential_of(kind, &after.canonical()), lost));
-        }
-        out
+        let price = self.quanta(self.reserve.price(way.lost));
+        way.score.saturating_sub(price)
     }
 
     /// Works a cell out.
     fn score(&mut self, at: usize, demand: &Demand) -> Cell {
-        let (now, _) = self.worth(at);
         let mut cell = Cell {
             version: self.version[at],
             ..BLANK
         };
-        for (piece, value, lost) in self.outcomes(at, demand) {
-            let free = demand.is_share() && piece == WHOLE;
-            let way = &mut cell.ways[usize::from(free)];
-            let score = self.quanta(now - value);
-            if score > way.score {
-                *way = Way { score, lost };
+        let Some(kept) = &mut self.nodes[at] else {
+            return cell;
+        };
+        let (kind, room) = (kept.kind, &kept.site.room);
+        if !room.fits(demand) {
+            return cell;
+        }
+        let (potential, memo) = (&self.potential, &mut self.memo);
+        let worth = &mut kept.worth;
+        let now = *worth.get_or_insert_with(|| potential.of(kind, room, memo));
+        let mut least = [f64::INFINITY; 2];
+        for (piece, after) in outcomes(room, demand) {
+            let which = way_of(demand, piece);
+            least[which] = potential.of(kind, &after, memo).min(least[which]);
+            // All pieces of started GPUs leave as many whole ones.
+            cell.ways[which].lost = self.reserve.lost(room, &after);
+        }
+        for (way, least) in cell.ways.iter_mut().zip(least) {
+            if least < f64::INFINITY {
+                way.score = self.quanta(now - least).max(i32::MIN + 1);
             }
         }
         cell
     }
+}
 
-    fn better(&self, best: &mut Best, at: usize, cell: &Cell, open: &impl Fn(usize) -> bool) {
-        let Some(kept) = &self.nodes[at] else { return };
-        let price = |way: &Way| {
-            if way.lost == 0 {
-                way.score
-            } else {
-                let price = self.reserve.price(way.lost);
-                way.score.saturating_sub(self.quanta(price))
-            }
-        };
-        let ways = cell.ways.iter().filter(|way| way.score > i32::MIN);
-        let Some(score) = ways.map(price).max() else {
-            return;
-        };
-        let rank = kept.site.rank;
-        if best.is_beaten_by(score, rank) && open(at) {
-            best.found = Some((score, rank, at));
-        }
-    }
+/// Is a pod, on a GPU of which so much is free, on a started one (0) or on a free one (1)? One
+/// that shares no GPU has but one way.
+fn way_of(demand: &Demand, piece: u16) -> usize {
+    usize::from(demand.is_share() && piece == WHOLE)
+}
+
+/// What a room becomes for each different GPU that a pod could take there, with what is free of
+/// that: the largest piece first. The pod must fit, and the GPUs be in falling order.
+fn outcomes<'a>(room: &'a Room, demand: &'a Demand) -> impl Iterator<Item = (u16, Room)> + 'a {
+    // Whoever shares none has but one way, also where there are no GPUs.
+    let seats = if demand.is_share() {
+        room.gpu_slice()
+    } else {
+        &room.free[..1]
+    };
+    let mut last = None;
+    seats.iter().enumerate().filter_map(move |(gpu, &free)| {
+        let another = last.replace(free) != Some(free);
+        let fits = !demand.is_share() || (free >= demand.milli && another);
+        fits.then(|| (free, room.after(demand, room.mask(demand, gpu as u8))))
+    })
 }
 
 /// The best so far: score, rank, node.
@@ -397,5 +360,10 @@ impl Best {
     fn is_beaten_by(&self, score: i32, rank: u32) -> bool {
         self.found
             .is_none_or(|(s, r, _)| score > s || (score == s && rank < r))
+    }
+
+    /// What scores less does not beat it.
+    fn least(&self) -> i32 {
+        self.found.map_or(i32::MIN + 1, |(score, ..)| score)
     }
 }

@@ -21,14 +21,14 @@ const STEPS: usize = (WHOLE / STEP) as usize;
 pub(super) struct PieceWorth {
     /// By what is free of the GPU, 0..=1000.
     worth: Vec<f64>,
-    /// The least waste of that piece and all smaller ones.
-    lowest: Vec<f64>,
 }
 
 impl PieceWorth {
     /// Every piece is worth its size.
     pub(super) fn plain() -> PieceWorth {
-        PieceWorth::with((0..=WHOLE).map(f64::from).collect())
+        PieceWorth {
+            worth: (0..=WHOLE).map(f64::from).collect(),
+        }
     }
 
     /// From the share sizes of a mix. Sizes are rounded up to steps.
@@ -58,24 +58,7 @@ impl PieceWorth {
         if let Some(last) = worth.last_mut() {
             *last = f64::from(WHOLE);
         }
-        PieceWorth::with(worth)
-    }
-
-    fn with(worth: Vec<f64>) -> PieceWorth {
-        let mut least = f64::INFINITY;
-        let lowest = worth.iter().enumerate().map(|(free, worth)| {
-            least = least.min(free as f64 - worth);
-            least
-        });
-        PieceWorth {
-            lowest: lowest.collect(),
-            worth,
-        }
-    }
-
-    /// The least that [`PieceWorth::waste`] can be once more of the GPU is taken.
-    pub(super) fn lowest(&self, free: u16) -> f64 {
-        self.lowest.get(usize::from(free)).copied().unwrap_or(0.0)
+        PieceWorth { worth }
     }
 
     /// What of a free piece the mix can't be expected to use, in 1/1000 GPU. Negative where the

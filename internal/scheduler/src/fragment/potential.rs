@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use super::memo::Memo;
 use super::mix::Mix;
 use super::node::{Room, Shape};
 use super::piece::PieceWorth;
@@ -22,7 +23,7 @@ pub(crate) struct Tuning {
     /// Pods in the shortest sequence. Short ones tell how soon room is used, long ones whether it
     /// ever is.
     pub(crate) shortest: usize,
-    /// Pods in the longest sequence; at most 64.
+    /// Pods in the longest sequence; at most 32.
     pub(crate) longest: usize,
     /// Weight of the waste of pieces.
     pub(crate) piece: f64,
@@ -44,9 +45,9 @@ pub(crate) struct Tuning {
 impl Default for Tuning {
     fn default() -> Tuning {
         Tuning {
-            sequences: 48,
+            sequences: 36,
             shortest: 4,
-            longest: 32,
+            longest: 24,
             piece: 1.0,
             scarce: 1.0,
             reserve: 1000.0,
@@ -94,16 +95,9 @@ impl Potential {
     }
 
     /// Potential of a node of a kind with that room (1/1000 GPU).
-    pub(super) fn of(&self, kind: u16, room: &Room) -> f64 {
+    pub(super) fn of(&self, kind: u16, room: &Room, memo: &mut Memo) -> f64 {
         let waste: f64 = room.gpu_slice().iter().map(|&g| self.piece.waste(g)).sum();
-        self.roll.idle(room) + self.tuning.piece * waste - self.price(kind, room)
-    }
-
-    /// A bound that [`Potential::of`] never falls under, whatever else is placed in that room.
-    pub(super) fn least(&self, kind: u16, room: &Room) -> f64 {
-        let gpus = room.gpu_slice().iter();
-        let waste: f64 = gpus.map(|&g| self.piece.lowest(g)).sum();
-        self.tuning.piece * waste - self.price(kind, room)
+        self.roll.idle(room, memo) + self.tuning.piece * waste - self.price(kind, room)
     }
 
     /// The price of the node's idle GPUs by its shape.

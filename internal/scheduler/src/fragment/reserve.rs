@@ -22,6 +22,8 @@ pub(super) struct Reserve {
     price: Vec<f64>,
     slope: f64,
     late: f64,
+    /// The fewest GPUs that any of the classes asks for.
+    from: u8,
     /// Rooms have changed since the prices were worked out.
     moved: bool,
 }
@@ -41,6 +43,7 @@ impl Reserve {
         Reserve {
             open: vec![0; classes.len()],
             price: vec![0.0; classes.len()],
+            from: classes.iter().map(|c| c.0.gpus).min().unwrap_or(u8::MAX),
             classes,
             idle: 0,
             mean: mix.mean_gpu().max(1.0),
@@ -73,7 +76,11 @@ impl Reserve {
 
     /// The places that are lost by going from one room to the other.
     pub(super) fn lost(&self, before: &Room, after: &Room) -> u32 {
-        let (whole_before, whole_after) = (before.whole(), after.whole());
+        let whole_before = before.whole();
+        if whole_before < self.from {
+            return 0;
+        }
+        let whole_after = after.whole();
         let mut lost = 0;
         for (c, (demand, _)) in self.classes.iter().enumerate() {
             let had = Reserve::places(demand, before, whole_before);

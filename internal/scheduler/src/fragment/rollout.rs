@@ -4,6 +4,9 @@
 //! At each position the sequences together hold the mix in its proportions (Latin hypercube
 //! sampling), which takes most of the noise of independent draws away.
 
+use std::collections::BTreeSet;
+
+use super::memo::Memo;
 use super::mix::Mix;
 use super::node::{Demand, MAX_GPUS, Room, WHOLE};
 use super::walk::Walk;
@@ -12,7 +15,7 @@ use super::walk::Walk;
 const SEED: u64 = 0x6d75_7374_6572_0001;
 
 /// Longest sequence: positions are bits of a word.
-const LONGEST: usize = 64;
+const LONGEST: usize = 32;
 
 /// CPU is filtered by whole cores up to this many.
 const CORES: usize = 33;
@@ -24,7 +27,8 @@ const MODELS: usize = 64;
 ///
 /// For each sequence, bit sets of its positions say which pods pass a filter: the GPU level (a
 /// cumulative order of what a pod takes of GPUs), the CPU in whole cores, the model. A walk only
-/// visits positions that pass all.
+/// visits positions that pass all. The sets of all sequences for one filter are side by side: a
+/// roll-out begins with few of the filters.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rollout {
     classes: Vec<Demand>,
@@ -33,15 +37,21 @@ pub(super) struct Rollout {
     length: usize,
     /// Length of the first sequence; the others grow evenly to `length`.
     shortest: usize,
-    /// Bit sets, `stride` for each sequence: levels, then cores, then models, then GPU pods.
-    sets: Vec<u64>,
-    stride: usize,
+    /// How many sequences there are.
+    count: usize,
+    /// Bit sets, `count` for each filter: levels, then cores, then GPU pods, then models.
+    sets: Vec<u32>,
     levels: usize,
-    models: usize,
     /// Level by the largest free piece 0..=999, index is its milli.
     by_piece: Vec<u8>,
     /// Level by the number of wholly free GPUs.
     by_whole: [u8; MAX_GPUS + 1],
+    /// By what is free of a GPU, 0..=999, the most of it that shares can ever fill.
+    filled: Vec<u16>,
+    /// By model, the number of its filter: models that no pod tells apart have the same.
+    models: Vec<u8>,
+    /// By level, the most CPU and memory that its pods ask in any sequence.
+    most: Vec<(u32, u32)>,
 }
 
 /// The next 64 bits of a SplitMix64 stream (Steele et al., OOPSLA 2014).
@@ -99,6 +109,7 @@ impl Rollout {
         let mut out = Rollout {
             classes,
             draws,
+            count,
             length,
             shortest,
             ..Rollout::default()
@@ -123,38 +134,78 @@ impl Rollout {
         for n in 1..=MAX_GPUS {
             self.by_whole[n] = last(&|k| usize::from(k.0) <= n);
         }
-        self.models = MODELS;
-        self.stride = self.levels + CORES + self.models + 1;
-        self.sets = vec![0; self.stride * (self.draws.len() / self.length.max(1))];
-        let count = self.draws.len() / self.length.max(1);
-        let pairs = self
-            .draws
-            .chunks_exact(self.length)
-            .zip(self.sets.chunks_exact_mut(self.stride));
-        for (number, (seq, set)) in pairs.enumerate() {
+        let distinct = self.list_models();
+        let (levels, count) = (self.levels, self.count);
+        self.sets = vec![0; (levels + CORES + 1 + distinct.len()) * count];
+        for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
             let own = self.shortest + (self.length - self.shortest) * number / (count - 1).max(1);
             for (t, &c) in seq.iter().enumerate().take(own) {
-                let Some(d) = self.classes.get(usize::from(c)) else {
-                    continue;
-                };
-                let bit = 1u64 << t;
-                let level = kinds
+                let demand = &self.classes[usize::from(c)];
+                let kind = (demand.gpus, demand.milli);
+                let level = kinds.iter().position(|k| *k == kind).unwrap_or(levels - 1);
+                let passes = (level..levels)
+                    .chain(levels + cores(demand.cpu)..levels + CORES)
+                    .chain((demand.gpus > 0).then_some(levels + CORES));
+                let admits = |model: &u64| demand.gpus == 0 || demand.models >> model & 1 == 1;
+                let open = distinct
                     .iter()
-                    .position(|k| *k == (d.gpus, d.milli))
-                    .unwrap_or(self.levels - 1);
-                set[level..self.levels].iter_mut().for_each(|s| *s |= bit);
-                set[self.levels + cores(d.cpu)..self.levels + CORES]
-                    .iter_mut()
-                    .for_each(|s| *s |= bit);
-                for m in 0..self.models {
-                    if d.gpus == 0 || d.models >> m & 1 == 1 {
-                        set[self.levels + CORES + m] |= bit;
-                    }
-                }
-                if d.gpus > 0 {
-                    set[self.stride - 1] |= bit;
+                    .enumerate()
+                    .filter(|(_, model)| admits(model));
+                let models = open.map(|(filter, _)| levels + CORES + 1 + filter);
+                for filter in passes.chain(models) {
+                    self.sets[filter * count + number] |= 1 << t;
                 }
             }
+        }
+        self.sum_up();
+    }
+
+    /// Numbers the models' filters. Returns one model of each.
+    fn list_models(&mut self) -> Vec<u64> {
+        let mut distinct: Vec<u64> = Vec::new();
+        let asked: BTreeSet<u64> = self.classes.iter().map(|demand| demand.models).collect();
+        for model in 0..MODELS as u64 {
+            let alike = |a: u64, b: u64| asked.iter().all(|set| set >> a & 1 == set >> b & 1);
+            let known = distinct.iter().position(|other| alike(model, *other));
+            let filter = known.unwrap_or_else(|| {
+                distinct.push(model);
+                distinct.len() - 1
+            });
+            self.models.push(filter as u8);
+        }
+        distinct
+    }
+
+    /// What follows from the classes and the bit sets, and saves work in each roll-out.
+    fn sum_up(&mut self) {
+        let shares = self.classes.iter().filter(|demand| demand.is_share());
+        let sizes: BTreeSet<usize> = shares.map(|demand| usize::from(demand.milli)).collect();
+        let mut sums = [false; WHOLE as usize];
+        sums[0] = true;
+        for sum in 1..sums.len() {
+            let mut sizes = sizes.iter().filter(|size| **size > 0 && **size <= sum);
+            sums[sum] = sizes.any(|size| sums[sum - size]);
+        }
+        let mut last = 0;
+        let filled = sums.iter().enumerate().map(|(sum, can)| {
+            last = if *can { sum as u16 } else { last };
+            last
+        });
+        self.filled = filled.collect();
+        for level in 0..self.levels {
+            let (mut cpu_most, mut mem_most) = (0, 0);
+            for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
+                let (mut cpu, mut mem) = (0u32, 0u32);
+                for (t, class) in seq.iter().enumerate() {
+                    if self.sets[level * self.count + number] >> t & 1 == 1 {
+                        let demand = &self.classes[usize::from(*class)];
+                        cpu = cpu.saturating_add(demand.cpu);
+                        mem = mem.saturating_add(demand.mem);
+                    }
+                }
+                (cpu_most, mem_most) = (cpu.max(cpu_most), mem.max(mem_most));
+            }
+            self.most.push((cpu_most, mem_most));
         }
     }
 
@@ -167,36 +218,84 @@ impl Rollout {
         level.map_or(0, |l| usize::from(*l))
     }
 
-    /// Mean idle GPU (1/1000) once each sequence has been offered to the node, taking what fits.
-    pub(super) fn idle(&self, room: &Room) -> f64 {
-        let start = Walk::of(room);
-        if self.draws.is_empty() || start.idle() == 0 {
-            return f64::from(start.idle());
+    /// Where the roll-out of a room begins, what can make no difference to it left out, and the
+    /// GPU (1/1000) that is left idle in any case.
+    fn start(&self, room: &Room) -> (Walk, u32) {
+        let model = self.models.get(usize::from(room.model).min(MODELS - 1));
+        let mut walk = Walk::new(room.cpu, room.mem, model.copied().unwrap_or_default());
+        let mut lost = 0;
+        for &free in room.gpu_slice() {
+            let used = self.filled.get(usize::from(free)).copied().unwrap_or(free);
+            lost += u32::from(free - used);
+            walk.add(used);
         }
-        let (level, core) = (self.level(&start), cores(start.cpu()));
-        let model = self.levels + CORES + usize::from(room.model).min(MODELS - 1);
-        let mut sum = 0u64;
-        for (seq, set) in self
-            .draws
-            .chunks_exact(self.length)
-            .zip(self.sets.chunks_exact(self.stride))
-        {
-            let gpu = set[self.stride - 1];
-            let mut open = set[level] & set[self.levels + core] & set[model];
+        if let Some((cpu, mem)) = self.most.get(self.level(&walk)) {
+            walk.cpu = walk.cpu.min(*cpu);
+            walk.mem = walk.mem.min(*mem);
+        }
+        (walk, lost)
+    }
+
+    /// Mean idle GPU (1/1000) once each sequence has been offered to the node, taking what fits.
+    pub(super) fn idle(&self, room: &Room, memo: &mut Memo) -> f64 {
+        let (start, lost) = self.start(room);
+        if start.idle == 0 || self.count == 0 {
+            return f64::from(start.idle + lost);
+        }
+        let sum = memo.get(&start, |start| self.walk(start));
+        f64::from(sum) / self.count as f64 + f64::from(lost)
+    }
+
+    /// The sets of all sequences for a filter.
+    fn sets_of(&self, filter: usize) -> &[u32] {
+        &self.sets[filter * self.count..][..self.count]
+    }
+
+    /// What the sequences leave idle in all.
+    fn walk(&self, start: &Walk) -> u32 {
+        let by_level = self.sets_of(self.level(start));
+        let by_cpu = self.sets_of(self.levels + cores(start.cpu));
+        let gpus = self.sets_of(self.levels + CORES);
+        let by_model = self.sets_of(self.levels + CORES + 1 + usize::from(start.model));
+        let mut sum = 0;
+        for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
+            let gpu = gpus[number];
+            let mut open = by_level[number] & by_cpu[number] & by_model[number];
             if open & gpu == 0 {
-                sum += u64::from(start.idle());
+                sum += start.idle;
                 continue;
             }
-            let mut w = start;
+            let mut walk = *start;
             while open & gpu != 0 {
                 let t = open.trailing_zeros() as usize;
                 open &= open - 1;
-                if w.offer(&self.classes[usize::from(seq[t])]) {
-                    open &= set[self.level(&w)] & set[self.levels + cores(w.cpu())];
+                if walk.offer(&self.classes[usize::from(seq[t])]) {
+                    open &= self.sets_of(self.level(&walk))[number];
+                    open &= self.sets_of(self.levels + cores(walk.cpu))[number];
                 }
             }
-            sum += u64::from(w.idle());
+            sum += walk.idle;
         }
-        sum as f64 * self.length as f64 / self.draws.len() as f64
+        sum
+    }
+
+    /// The same as [`Rollout::idle`], nothing passed over.
+    #[cfg(test)]
+    pub(super) fn idle_by_hand(&self, room: &Room) -> f64 {
+        let count = self.count;
+        let mut sum = 0.0;
+        for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
+            let own = self.shortest + (self.length - self.shortest) * number / (count - 1).max(1);
+            let mut left = *room;
+            for class in &seq[..own] {
+                let demand = &self.classes[usize::from(*class)];
+                if left.fits(demand) {
+                    let gpu = left.tightest(demand.milli).unwrap_or(0);
+                    left = left.after(demand, left.mask(demand, gpu));
+                }
+            }
+            sum += f64::from(left.idle());
+        }
+        sum / count.max(1) as f64
     }
 }

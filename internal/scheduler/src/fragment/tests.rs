@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::memo::Memo;
 use super::piece::PieceWorth;
 use super::potential::Potential;
 use super::reserve::Reserve;
@@ -189,11 +190,12 @@ fn a_piece_is_worth_what_packs_into_it() {
 fn a_roll_out_of_pods_that_fit_leaves_nothing_and_of_others_everything() {
     let mut room = Room::empty(&node(2));
     let shares = Rollout::new(&mix_of(&[(pod(100, 1, 500), 1)]), 8, 16, 16);
-    assert_eq!(shares.idle(&room), 0.0);
+    let idle = |roll: &Rollout, room: &Room| roll.idle(room, &mut Memo::default());
+    assert_eq!(idle(&shares, &room), 0.0);
     let large = Rollout::new(&mix_of(&[(pod(100, 4, WHOLE), 1)]), 8, 16, 16);
-    assert_eq!(large.idle(&room), 2000.0);
+    assert_eq!(idle(&large, &room), 2000.0);
     room.cpu = 50;
-    assert_eq!(shares.idle(&room), 2000.0);
+    assert_eq!(idle(&shares, &room), 2000.0);
 }
 
 #[test]
@@ -229,17 +231,6 @@ fn the_last_large_places_cost_more_than_the_first() {
     assert!(price(1) > price(2), "{} {}", price(1), price(2));
     assert!(price(2) > price(30));
     assert!(price(30) > 0.0);
-}
-
-#[test]
-fn the_bound_allows_for_a_piece_that_is_worth_more_than_its_size() {
-    let mix = mix_of(&[(pod(1000, 1, 600), 2), (pod(1000, 1, 400), 1)]);
-    let shape = node(1);
-    let potential = Potential::new(&mix, &BTreeMap::from([(shape, 1)]), QUICK);
-    let (empty, mut room) = (Room::empty(&shape), Room::empty(&shape));
-    room.free[0] = 600;
-    assert!(potential.of(0, &room) < 0.0);
-    assert!(potential.of(0, &room) >= potential.least(0, &empty));
 }
 
 #[test]
@@ -368,22 +359,39 @@ proptest! {
     }
 
     #[test]
-    fn a_potential_never_falls_under_a_bound_of_before(shapes in shapes(), pods in demands(40)) {
+    fn the_numbering_of_gpus_does_not_matter_to_a_potential(shapes in shapes(), pods in demands(40)) {
         let mut counts = BTreeMap::new();
         for shape in &shapes {
             *counts.entry(*shape).or_insert(0) += 1;
         }
         let potential = Potential::new(&mix_from(&pods), &counts, Tuning::default());
+        let mut memo = Memo::default();
         for shape in &shapes {
             let kind = potential.kind(shape);
-            let (mut room, mut least) = (Room::empty(shape), f64::NEG_INFINITY);
+            let mut room = Room::empty(shape);
             for demand in &pods {
-                let bound = potential.least(kind, &room);
-                least = least.max(bound);
-                prop_assert!(potential.of(kind, &room) >= least - 1e-6);
-                // The numbering of GPUs doesn't matter.
+                let value = potential.of(kind, &room, &mut memo);
                 let turned = room.canonical();
-                prop_assert!((potential.of(kind, &room) - potential.of(kind, &turned)).abs() < 1e-6);
+                prop_assert!((potential.of(kind, &turned, &mut memo) - value).abs() < 1e-6);
+                if room.fits(demand) {
+                    let gpu = room.tightest(demand.milli).unwrap_or(0);
+                    room = room.after(demand, room.mask(demand, gpu));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_roll_out_passes_over_makes_no_difference(
+        shapes in shapes(), pods in demands(40), before in demands(40),
+    ) {
+        let roll = Rollout::new(&mix_from(&pods), 12, 3, 20);
+        let mut memo = Memo::default();
+        for shape in &shapes {
+            let mut room = Room::empty(shape);
+            for demand in &before {
+                let idle = roll.idle(&room, &mut memo);
+                prop_assert!((idle - roll.idle_by_hand(&room)).abs() < 1e-6);
                 if room.fits(demand) {
                     let gpu = room.tightest(demand.milli).unwrap_or(0);
                     room = room.after(demand, room.mask(demand, gpu));

@@ -1,49 +1,48 @@
 //! One node while a sequence of pods is offered to it: what it has left, in the form that is
 //! quickest to take from. Which pods are offered is `rollout`'s.
 
-use super::node::{Demand, MAX_GPUS, Room, WHOLE};
+use super::node::{Demand, MAX_GPUS, WHOLE};
 
-/// A node's room: wholly free GPUs by number, started ones by what is free.
-#[derive(Clone, Copy)]
+/// A node's room: wholly free GPUs by number, started ones by what is free, the largest first.
+/// Nodes with equal rooms are equal, whatever the numbering of their GPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Walk {
-    cpu: u32,
-    mem: u32,
-    idle: u32,
+    /// Free CPU in 1/1000 core.
+    pub(super) cpu: u32,
+    /// Free memory in MiB.
+    pub(super) mem: u32,
+    /// Idle GPU in 1/1000, over all GPUs.
+    pub(super) idle: u32,
+    /// What stands for its GPU model.
+    pub(super) model: u8,
     whole: u8,
     parts: u8,
+    /// Zero from `parts` on at the start, and never before it.
     part: [u16; MAX_GPUS],
 }
 
 impl Walk {
-    /// At the start.
-    pub(super) fn of(room: &Room) -> Walk {
-        let mut walk = Walk {
-            cpu: room.cpu,
-            mem: room.mem,
-            idle: room.idle(),
+    /// A node with so much CPU, memory and no GPU.
+    pub(super) fn new(cpu: u32, mem: u32, model: u8) -> Walk {
+        Walk {
+            cpu,
+            mem,
+            idle: 0,
+            model,
             whole: 0,
             parts: 0,
             part: [0; MAX_GPUS],
-        };
-        for &free in room.gpu_slice() {
-            if free == WHOLE {
-                walk.whole += 1;
-            } else if free > 0 {
-                walk.part[usize::from(walk.parts)] = free;
-                walk.parts += 1;
-            }
         }
-        walk
     }
 
-    /// Free CPU in 1/1000 core.
-    pub(super) fn cpu(&self) -> u32 {
-        self.cpu
-    }
-
-    /// Idle GPU in 1/1000, over all GPUs.
-    pub(super) fn idle(&self) -> u32 {
-        self.idle
+    /// Adds a GPU of which so much is free.
+    pub(super) fn add(&mut self, free: u16) {
+        self.idle += u32::from(free);
+        if free == WHOLE {
+            self.whole += 1;
+        } else if free > 0 {
+            self.insert(free);
+        }
     }
 
     /// Wholly free GPUs.
@@ -53,8 +52,47 @@ impl Walk {
 
     /// The largest free piece of a started GPU, in 1/1000.
     pub(super) fn largest(&self) -> u16 {
-        let parts = self.part.iter().take(usize::from(self.parts));
-        parts.copied().max().unwrap_or(0)
+        if self.parts == 0 { 0 } else { self.part[0] }
+    }
+
+    /// Some number that equal rooms share and others hardly do.
+    pub(super) fn mixed(&self) -> usize {
+        let mut hash = u64::from(self.cpu) ^ (u64::from(self.mem) << 32);
+        hash ^= u64::from(self.model) << 20 ^ u64::from(self.whole) << 28;
+        for four in self.part.chunks(4) {
+            let word = four.iter().fold(0u64, |a, &g| a << 16 | u64::from(g));
+            hash = (hash ^ word)
+                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+                .rotate_left(29);
+            if word == 0 {
+                break;
+            }
+        }
+        (hash >> 17) as usize
+    }
+
+    /// Keeps a piece in its place in the order.
+    fn insert(&mut self, free: u16) {
+        let mut at = usize::from(self.parts).min(MAX_GPUS - 1);
+        while at > 0 && self.part[at - 1] < free {
+            self.part[at] = self.part[at - 1];
+            at -= 1;
+        }
+        self.part[at] = free;
+        self.parts += 1;
+    }
+
+    /// Takes from the piece at `at`.
+    fn shrink(&mut self, mut at: usize, by: u16) {
+        let free = self.part[at] - by;
+        let last = usize::from(self.parts) - 1;
+        while at < last && self.part[at + 1] > free {
+            self.part[at] = self.part[at + 1];
+            at += 1;
+        }
+        self.part[at] = free;
+        // What is used up is the last of the order.
+        self.parts -= u8::from(free == 0);
     }
 
     /// Takes a pod whose model is admissible, if it fits: a share on the tightest GPU.
@@ -69,19 +107,12 @@ impl Walk {
             }
             self.whole -= demand.gpus;
         } else if demand.gpus > 0 {
-            let (mut at, mut best) = (MAX_GPUS, u16::MAX);
-            for (i, &free) in self.part.iter().enumerate().take(usize::from(self.parts)) {
-                if free >= demand.milli && free < best {
-                    (at, best) = (i, free);
-                }
-            }
-            if at < MAX_GPUS {
-                self.part[at] = best - demand.milli;
+            let parts = &self.part[..usize::from(self.parts).min(MAX_GPUS)];
+            if let Some(at) = parts.iter().rposition(|free| *free >= demand.milli) {
+                self.shrink(at, demand.milli);
             } else if self.whole > 0 {
                 self.whole -= 1;
-                let n = usize::from(self.parts).min(MAX_GPUS - 1);
-                self.part[n] = WHOLE - demand.milli;
-                self.parts += 1;
+                self.insert(WHOLE - demand.milli);
             } else {
                 return false;
             }

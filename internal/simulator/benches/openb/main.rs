@@ -15,9 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use scheduler::fragment::{Demand, Room};
 use simulator::openb::{
-    Arrivals, Cluster, Compared, Expected, Report, VARIANTS, Which, first_difference, lists_of,
-    placements, play, read_pods, typical,
+    Arrivals, Choice, Cluster, Compared, Expected, Policy, Report, VARIANTS, Which,
+    first_difference, lists_of, placements, play, read_pods, typical,
 };
 
 /// What to run.
@@ -28,6 +29,15 @@ struct Plan {
     variants: Vec<&'static str>,
     policies: Vec<Which>,
     out: PathBuf,
+}
+
+/// Chooses what was chosen before: what a run costs without its policy.
+struct Again(std::vec::IntoIter<Option<Choice>>);
+
+impl Policy for Again {
+    fn choose(&mut self, _nodes: &[Room], _rank: &[u32], _demand: &Demand) -> Option<Choice> {
+        self.0.next().flatten()
+    }
 }
 
 fn main() -> ExitCode {
@@ -121,6 +131,10 @@ fn run(plan: &Plan) -> Result<bool, String> {
                 let played =
                     play(&cluster, &pods, &arrivals, &mix, policy.as_mut()).map_err(say)?;
                 let cpu = thread_cpu().saturating_sub(began);
+                let began = thread_cpu();
+                let mut again = Again(played.placements.clone().into_iter());
+                play(&cluster, &pods, &arrivals, &mix, &mut again).map_err(say)?;
+                let cpu = cpu.saturating_sub(thread_cpu().saturating_sub(began));
                 report.add(variant, which, &played, cpu);
                 let text = || placements(&cluster, &pods, &arrivals, &played);
                 if matches!(which, Which::Muster | Which::MusterTold) {

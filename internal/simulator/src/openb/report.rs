@@ -73,7 +73,7 @@ impl Report {
     #[must_use]
     pub fn head() -> &'static str {
         "GPU allocation in % of the cluster when so many % have arrived: mean (deviation) over seeds;\n\
-         failed 8-GPU pods until 100; CPU us a pod, the runner's own measuring included\n\n\
+         failed 8-GPU pods until 100; CPU us a pod, the runner's own measuring left out\n\n\
          | variant | policy | @80 | @90 | @100 | @130 | failed 8 | us |\n\
          |---|---|---|---|---|---|---|---|"
     }
