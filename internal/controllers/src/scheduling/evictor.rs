@@ -47,7 +47,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
                 "eviction",
                 &eviction.pod.name,
                 &PostParams::default(),
-                request.clone(),
+                &request,
             )
             .await;
         match asked {
@@ -72,7 +72,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
 }
 
 /// The body that asks for the eviction of the very pod, with a grace where its own is too short.
-fn request(eviction: &Eviction, grace: Option<u32>) -> Vec<u8> {
+fn request(eviction: &Eviction, grace: Option<u32>) -> Value {
     let mut request = json!({
         "apiVersion": "policy/v1", "kind": "Eviction",
         "metadata": {"namespace": eviction.pod.namespace, "name": eviction.pod.name},
@@ -84,7 +84,7 @@ fn request(eviction: &Eviction, grace: Option<u32>) -> Vec<u8> {
     if let Some(grace) = grace {
         request["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
     }
-    request.to_string().into_bytes()
+    request
 }
 
 /// The grace of a pod that saves itself, where that is longer than its own; writes on the pod by
@@ -172,7 +172,7 @@ mod tests {
             message: "makes room for ns/h".into(),
             grace: Some(600),
         };
-        let body: Value = serde_json::from_slice(&request(&eviction, Some(600))).unwrap();
+        let body = request(&eviction, Some(600));
         assert_eq!(body["deleteOptions"]["preconditions"]["uid"], "u");
         assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], 600);
         let note = notice(&eviction, 600, Timestamp::UNIX_EPOCH);
