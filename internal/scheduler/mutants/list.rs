@@ -120,7 +120,48 @@ pub const MUTANTS: &[Mutant] = &[
         replace: "Limit::Below(priority) => next.priority > priority,",
         test: ("evictions_properties", EVICTIONS),
     },
+    Mutant {
+        property: "backfill: nobody who goes ahead of the head delays it",
+        file: "src/timeline/backfill.rs",
+        find: "} else if !self.keep_beside(&mut shadow, &placed) {",
+        replace: "} else if placed.is_empty() {",
+        test: (
+            "timeline_properties",
+            "whoever_goes_ahead_of_the_head_does_not_delay_it",
+        ),
+    },
+    Mutant {
+        property: "estimates: nobody is told of a start before the truth allows it",
+        file: "src/timeline/shadow.rs",
+        find: "                        at = *end;",
+        replace: "                        at = now + (*end - now) / 2;",
+        test: (
+            "timeline_properties",
+            "nobody_is_told_of_a_start_before_those_that_run_can_have_made_room",
+        ),
+    },
+    Mutant {
+        property: "guarantees: what a queue deserves it gets where any lawful victims make room",
+        file: "src/evict/across.rs",
+        find: "lender.cursor.rewind();",
+        replace: "",
+        test: (
+            "evictions_oracle",
+            "one_pod_gets_what_its_queue_deserves_if_any_victims_make_room_and_none_goes_in_vain",
+        ),
+    },
+    Mutant {
+        property: "the smallest set, by brute force: no part of those who go would do",
+        file: "src/evict/search.rs",
+        find: "        bites[at].shrinks
+            && bites",
+        replace: "        at < bites.len()
+            || bites[at].shrinks
+            && bites",
+        test: ("evictions_oracle", NO_MORE),
+    },
 ];
 
+const NO_MORE: &str = "a_gang_takes_no_more_than_it_needs_of_those_that_may_go_for_it";
 const SOUND: &str = "whatever_happens_every_plan_is_sound_and_depends_on_the_state_alone";
 const EVICTIONS: &str = "evictions_are_few_lawful_and_come_to_rest";

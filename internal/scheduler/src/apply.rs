@@ -528,7 +528,9 @@ impl Scheduler {
         };
         gang.spec = Some(spec);
         gang.moved = true;
-        gang.recall(group);
+        if gang.recall(group) {
+            self.timeline.recall(&key);
+        }
         if regrouped {
             self.regroup(&key);
         }

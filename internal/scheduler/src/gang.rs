@@ -381,14 +381,14 @@ impl Gang {
         self.starts.count(&started, up);
     }
 
-    /// Takes in what the API shows of a PodGroup's status, the first time it is seen.
-    pub(crate) fn recall(&mut self, group: &PodGroup) {
-        let Some(status) = &group.status else { return };
-        if self.shown.is_some() {
-            return;
-        }
+    /// Takes in what the API shows of a PodGroup's status, the first time it is seen. True if it
+    /// says that the gang was first in line.
+    pub(crate) fn recall(&mut self, group: &PodGroup) -> bool {
+        let Some(status) = group.status.as_ref().filter(|_| self.shown.is_none()) else {
+            return false;
+        };
         let phase = status.phase.unwrap_or_default();
         self.admitted |= phase != PodGroupPhase::Pending;
-        self.shown = Some(Shown::read(status));
+        self.shown.insert(Shown::read(status)).led()
     }
 }

@@ -14,6 +14,9 @@ const SCHEDULED: &str = "Scheduled";
 /// The condition of a gang that ran and lost members, though nobody evicted them. It holds until
 /// the gang is whole again, and puts it before new work of its priority.
 const INTERRUPTED: &str = "Interrupted";
+/// The condition of the gang that room is reserved for. A scheduler that starts anew goes by it:
+/// who is first in line stays so.
+const FIRST_IN_LINE: &str = "FirstInLine";
 /// The condition of a gang that could not be.
 const UNSCHEDULABLE: &str = "Unschedulable";
 
@@ -69,6 +72,11 @@ impl Shown {
     /// Did it lose members that it waits to have again?
     pub(crate) fn interrupted(&self) -> bool {
         self.has(INTERRUPTED, true)
+    }
+
+    /// Was it the first in line?
+    pub(crate) fn led(&self) -> bool {
+        self.has(FIRST_IN_LINE, true)
     }
 
     fn has(&self, kind: &str, status: bool) -> bool {
@@ -129,6 +137,21 @@ impl Scheduler {
                      work of its priority"
                 ),
             );
+        }
+        let leads = self.timeline.leads(key);
+        if leads && !now.led() {
+            now.put(
+                FIRST_IN_LINE,
+                true,
+                "RoomReserved",
+                "it goes first when there is room for it, and nobody may delay it".to_owned(),
+            );
+        } else if now.led() && !leads {
+            let reason = match phase {
+                PodGroupPhase::Running | PodGroupPhase::Completed => "GangPlaced",
+                _ => "AnotherGoesFirst",
+            };
+            now.put(FIRST_IN_LINE, false, reason, String::new());
         }
         match report {
             _ if phase == PodGroupPhase::Running => {

@@ -223,8 +223,8 @@ pub enum ReservationKind {
 /// What to do now.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plan {
-    /// Nothing was told since the last plan: what that one said of waiting gangs still holds, and
-    /// everything here is empty.
+    /// Nothing was told since the last plan: what that one said of waiting gangs and of room that
+    /// is kept still holds, and everything here is empty.
     pub unchanged: bool,
     /// Pods to bind. They count as bound until `forget` says otherwise.
     pub binds: Vec<Bind>,

@@ -356,7 +356,7 @@ fn run(ops: &[Op], declared: bool, seed: u64) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
 
     #[test]
     fn places_follow_from_the_state_alone_where_pods_are_declared(

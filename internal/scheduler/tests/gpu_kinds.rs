@@ -226,7 +226,7 @@ fn two_gpus_are_a_pair_and_one_leaves_pairs_whole() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(cases(64))]
 
     /// Whatever is asked of GPUs: nobody is where they are not so, and who waits has no such node
     /// with room.

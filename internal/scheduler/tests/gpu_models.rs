@@ -538,7 +538,7 @@ fn run(ops: &[Op]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(cases(200))]
 
     /// Machines come, go and turn out to be others; queues' amounts by model come up late and
     /// change. No queue gets more than it may, nobody waits beside what his queue may have, and

@@ -45,6 +45,8 @@ struct World {
     pods: BTreeMap<String, PodModel>,
     groups: BTreeMap<String, usize>,
     births: u32,
+    /// Is room kept for somebody, by the last plan that said anything new?
+    kept: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -366,8 +368,12 @@ fn plan(s: &mut Scheduler, world: &mut World) -> Result<bool, TestCaseError> {
     let meant = s.view().pods.iter().any(|((_, name), pod)| {
         pod.node.is_some() && world.pods.get(name).is_some_and(|pod| pod.node.is_none())
     });
-    // Places kept for those who were evicted are not to be seen in the objects.
-    if !meant && plan.reservations.is_empty() {
+    // Places kept for those who were evicted are not to be seen in the objects; a plan that is
+    // unchanged leaves them as they are.
+    if !plan.unchanged {
+        world.kept = !plan.reservations.is_empty();
+    }
+    if !meant && !world.kept {
         let mut rebuilt = scheduler();
         for event in world.every_event() {
             rebuilt.apply(event);
@@ -389,7 +395,7 @@ fn plan(s: &mut Scheduler, world: &mut World) -> Result<bool, TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn no_gpu_is_given_beyond_what_it_has_and_nobody_waits_beside_room(
@@ -397,4 +403,55 @@ proptest! {
     ) {
         run(&ops)?;
     }
+}
+
+#[test]
+fn places_kept_for_the_evicted_stay_so_when_nothing_has_changed_since_that_was_said() {
+    use Ask::{Part, Whole};
+    use Op::{Gang, Gone, Leave, Node, Plan, Pod};
+    run(&[
+        Pod(0, Whole(2), 0),
+        Node(0, 3, None, Some(0)),
+        Plan,
+        Leave(0),
+        Gang(2, 2, Part(100, 1)),
+        Pod(1, Whole(0), 0),
+        Gone(11),
+        Pod(1, Whole(0), 0),
+        Gone(3),
+        Plan,
+        Node(1, 3, None, None),
+        Pod(1, Whole(1), 1),
+        Node(2, 1, None, Some(1)),
+        Plan,
+        Gang(0, 3, Whole(1)),
+        Node(2, 1, None, None),
+        Pod(2, Part(300, 1), 1),
+        Plan,
+        Pod(3, Part(800, 1), 1),
+        Plan,
+        Gone(11),
+    ])
+    .unwrap();
+}
+
+#[test]
+fn a_held_place_is_given_back_where_the_nodes_gpus_come_and_go() {
+    use Ask::{Memory, Whole};
+    use Op::{Gang, Node, Plan, Pod};
+    run(&[
+        Node(0, 1, None, Some(1)),
+        Pod(3, Whole(1), 0),
+        Pod(4, Whole(0), 0),
+        Plan,
+        Gang(0, 1, Whole(0)),
+        Node(0, 2, Some(1000), None),
+        Pod(1, Whole(1), 2),
+        Pod(0, Memory(100), 1),
+        Plan,
+        Node(0, 0, None, None),
+        Node(0, 2, None, None),
+        Plan,
+    ])
+    .unwrap();
 }

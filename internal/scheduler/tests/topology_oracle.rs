@@ -218,7 +218,7 @@ fn an_earlier_part_makes_way_for_a_later_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(cases(400))]
 
     #[test]
     fn a_gang_of_parts_of_one_size_is_placed_exactly_if_there_is_a_way(

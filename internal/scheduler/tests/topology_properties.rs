@@ -216,7 +216,7 @@ fn run(hosts: &[Host], jobs: &[Job]) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 128, ..ProptestConfig::default() })]
+    #![proptest_config(cases(128))]
 
     #[test]
     fn a_gang_is_placed_exactly_if_the_network_holds_it_as_it_asks(

@@ -1,6 +1,7 @@
 //! The same candidates, node by node: where victims taken by rank alone would leave a little room
 //! on every node and enough on none. The nodes come first on which the least must go for each
-//! member that then fits; the search gives back whoever is not needed, as always.
+//! member that then fits; or, where those who lose have too little to lose for that, on which the
+//! least of it must go. The search gives back whoever is not needed, as always.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,6 +15,19 @@ use crate::pod::PodKey;
 use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::share::FreeGpus;
 use crate::state::Scheduler;
+
+/// How many that are on one node are weighed against each other.
+const WEIGHED_MAX: usize = 32;
+
+/// A bite and those that must go before it.
+struct Whole {
+    bites: Vec<usize>,
+    pods: Vec<PodKey>,
+    /// What all of them hold.
+    gpus: i64,
+    /// What the last of them holds.
+    last: i64,
+}
 
 /// Candidates in another order, on the grounds of those that they come from.
 pub(super) struct ByNode<'a> {
@@ -84,6 +98,102 @@ impl Scheduler {
             }
         }
         all
+    }
+
+    /// Orders bites by how little goes of what they are beyond their share before the last of them
+    /// does: for each node as few as make room for one member, the largest last. None of them may
+    /// be taken yet. For where the other orders come to nothing, because those who lose have no
+    /// more to lose before there is room.
+    pub(super) fn by_excess(&mut self, ask: &Ask, bites: &[Bite]) -> VecDeque<Bite> {
+        let Some(class) = self.largest(ask) else {
+            return VecDeque::new();
+        };
+        let wholes = self.wholes(bites);
+        let mut on: BTreeMap<NodeIx, Vec<usize>> = BTreeMap::new();
+        for (at, whole) in wholes.iter().enumerate() {
+            let pods = whole.pods.iter().filter_map(|pod| self.pods.get(pod)?.node);
+            for node in pods.collect::<BTreeSet<NodeIx>>() {
+                on.entry(node).or_default().push(at);
+            }
+        }
+        let mut sets: Vec<(i64, u32, Vec<usize>)> = Vec::new();
+        for (node, list) in &on {
+            let list = &list[..list.len().min(WEIGHED_MAX)];
+            let each = list.iter().filter_map(|last| {
+                let set = self.least_before(*node, *last, list, &wholes, class)?;
+                let before: i64 = set.iter().map(|at| wholes[*at].gpus).sum();
+                Some((before - wholes[*last].last, self.nodes[*node].rank, set))
+            });
+            sets.extend(each.min());
+        }
+        sets.sort_unstable();
+        let mut taken = BTreeSet::new();
+        let order = sets.iter().flat_map(|(.., set)| set);
+        let order = order.flat_map(|at| &wholes[*at].bites);
+        let order = order.filter(|at| taken.insert(**at));
+        order.map(|at| bites[*at].clone()).collect()
+    }
+
+    /// Each bite with those that must go before it: a gang is lost whole, after what it does not
+    /// need.
+    fn wholes(&self, bites: &[Bite]) -> Vec<Whole> {
+        let mut surplus: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
+        let mut wholes = Vec::with_capacity(bites.len());
+        for (at, bite) in bites.iter().enumerate() {
+            let own = surplus.entry(&bite.gang).or_default();
+            let mut all = Vec::new();
+            if bite.shrinks {
+                own.push(at);
+            } else {
+                all.clone_from(own);
+            }
+            all.push(at);
+            let pods = all.iter().flat_map(|at| &bites[*at].pods);
+            let gpus = |pods: &[PodKey]| -> i64 {
+                let known = pods.iter().filter_map(|pod| self.pods.get(pod));
+                known
+                    .map(|pod| self.classes.get(pod.class).demand().get(GPU))
+                    .sum()
+            };
+            wholes.push(Whole {
+                pods: pods.cloned().collect(),
+                gpus: all.iter().map(|at| gpus(&bites[*at].pods)).sum(),
+                last: gpus(&bite.pods),
+                bites: all,
+            });
+        }
+        wholes
+    }
+
+    /// The least that must go before the last one so that a node has room for one of a class; the
+    /// last one comes last. None if all of them are not enough.
+    fn least_before(
+        &self,
+        node: NodeIx,
+        last: usize,
+        list: &[usize],
+        wholes: &[Whole],
+        class: ClassIx,
+    ) -> Option<Vec<usize>> {
+        let suffices = |set: &[usize]| {
+            let all = set.iter().chain([&last]);
+            let pods: BTreeSet<&PodKey> = all.flat_map(|at| &wholes[*at].pods).collect();
+            self.holds_without(node, pods.into_iter(), class) > 0
+        };
+        let mut others: Vec<usize> = list.iter().copied().filter(|at| *at != last).collect();
+        others.sort_by_key(|at| (wholes[*at].gpus, *at));
+        let enough = (0..=others.len()).find(|most| suffices(&others[..*most]))?;
+        others.truncate(enough);
+        let mut at = 0;
+        while at < others.len() {
+            let one = others.remove(at);
+            if !suffices(&others) {
+                others.insert(at, one);
+                at += 1;
+            }
+        }
+        others.push(last);
+        Some(others)
     }
 
     /// The class of the largest member that is certain to be placed.

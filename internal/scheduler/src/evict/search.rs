@@ -198,7 +198,8 @@ impl Scheduler {
     }
 
     /// Takes candidates until the gang fits, and no more than it needs: in their order, and where
-    /// that does not do, node by node. None if the gang does not fit; then nothing has changed.
+    /// that does not do, node by node, and where that takes too much from others, as little as will
+    /// do. None if the gang does not fit; then nothing has changed.
     pub(crate) fn search(
         &mut self,
         key: &GangKey,
@@ -213,11 +214,20 @@ impl Scheduler {
         if everybody.is_empty() {
             return None;
         }
-        let mut by_node = ByNode {
-            bites: self.by_node(ask, everybody),
-            grounds: candidates,
-        };
-        self.search_in_order(key, ask, &mut by_node, now)
+        for excess in [false, true] {
+            let bites = if excess {
+                self.by_excess(ask, &everybody)
+            } else {
+                self.by_node(ask, everybody.clone())
+            };
+            let grounds = &*candidates;
+            let mut by_node = ByNode { bites, grounds };
+            let found = self.search_in_order(key, ask, &mut by_node, now);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
     }
 
     fn search_in_order(

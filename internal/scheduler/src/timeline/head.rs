@@ -47,14 +47,17 @@ impl Scheduler {
             return false;
         }
         let mut any = false;
+        let mut recalled = self.recalled_head();
         for _ in 0..HEADS_MAX {
-            let Some(head) = self.timeline.head.as_ref().map(|head| head.key.clone()) else {
+            let head = self.timeline.head.as_ref().map(|head| head.key.clone());
+            let Some(head) = head.or(recalled.take()) else {
                 break;
             };
             if !self.may_lead(&head, now) {
                 self.set_head(None);
                 break;
             }
+            // Refused, it is the head from now on.
             let attempt = self.attempt_turn(&head, now, 0);
             let Attempt::Placed(mut placed, _) = attempt else {
                 break;
@@ -80,6 +83,14 @@ impl Scheduler {
             (_, best) => self.set_head(best),
         }
         any
+    }
+
+    /// Who was first in line when a scheduler before this one spoke of it last: asked once, where
+    /// nobody is.
+    fn recalled_head(&mut self) -> Option<GangKey> {
+        let recalled = std::mem::take(&mut self.timeline.recalled);
+        let first = recalled.into_iter().min_by_key(|key| self.precedence(key));
+        first.filter(|_| self.timeline.head.is_none())
     }
 
     /// Makes a gang that was just refused the head, where there is none.

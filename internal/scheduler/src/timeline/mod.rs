@@ -88,6 +88,8 @@ pub(crate) struct Timeline {
     done: BTreeSet<GangKey>,
     history: History,
     head: Option<Head>,
+    /// Who was first in line by what is known from before the first plan.
+    recalled: BTreeSet<GangKey>,
     shadow: Option<Shadow>,
     /// Asks that were found to delay the head since its shadow was cast.
     denied: BTreeSet<backfill::Likeness>,
@@ -105,6 +107,16 @@ impl Timeline {
         if !self.stale.contains(key) {
             self.stale.insert(key.clone());
         }
+    }
+
+    /// Is the gang first in line?
+    pub(crate) fn leads(&self, key: &GangKey) -> bool {
+        self.head.as_ref().is_some_and(|head| head.key == *key)
+    }
+
+    /// Notes that a gang was first in line when a scheduler before this one spoke of it.
+    pub(crate) fn recall(&mut self, key: &GangKey) {
+        self.recalled.insert(key.clone());
     }
 
     /// When a gang that began then is expected to end; always after now.
