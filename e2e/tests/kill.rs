@@ -16,6 +16,7 @@ use kube::api::{
 };
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
+use resources::quantity::Quantity;
 use serde_json::json;
 
 /// How often the server is killed.
@@ -226,10 +227,12 @@ async fn audit(client: &Client, book: &Book, round: usize) -> BTreeMap<String, i
     let pods = pods.list(&ListParams::default()).await.unwrap().items.len();
     let quotas: Api<ResourceQuota> = Api::default_namespaced(client.clone());
     let quota = quotas.get("all").await.unwrap();
-    let used = quota.status.unwrap().used.unwrap()["pods"].0.clone();
+    let used = &quota.status.unwrap().used.unwrap()["pods"];
+    // A number of them is written as a quantity: 1000 is "1k".
+    let used: Quantity = used.0.parse().unwrap();
     assert_eq!(
-        used,
-        pods.to_string(),
+        usize::try_from(used.value()).unwrap(),
+        pods,
         "round {round}: a batch is half there"
     );
     found
