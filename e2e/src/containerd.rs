@@ -109,7 +109,7 @@ state = "{state}"
         );
         let log = std::fs::read_to_string(self.directory.join("containerd.log"));
         let log = log.unwrap_or_default();
-        assert_eq!(ran.code, Some(0), "{}\n{log}", ran.err);
+        assert_eq!(ran.code, Some(0), "{log}\n{}", ran.err);
     }
 
     /// The ids of all containers, sandboxes' own too.

@@ -27,10 +27,11 @@ impl Ground {
         let address = network.host().parse().expect("an address");
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager();
-        for file in ["rbac.yaml", "agent-rbac.yaml"] {
-            let path = repository().join("packaging/kubernetes").join(file);
-            cluster.apply(&std::fs::read_to_string(path).expect("a manifest"));
-        }
+        let rights = repository()
+            .join("packaging/kubernetes")
+            .display()
+            .to_string();
+        cluster.kubectl(&["apply", "-f", &rights]).ok();
         let kubelet = cluster.kubelet("box");
         describe(&cluster, &[]);
         let agent = agent(&cluster, &kubelet);

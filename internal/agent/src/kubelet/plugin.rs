@@ -25,7 +25,7 @@ const CONTROL_FILES: [&str; 4] = [
     "nvidia-modeset",
 ];
 
-/// The plugin for the node's GPUs.
+/// The plugin for the node's GPUs: whole ones, and slices where these count as GPUs.
 pub struct Plugin {
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
@@ -54,7 +54,13 @@ fn offered(machine: &Machine) -> wire::ListAndWatchResponse {
         }),
     };
     wire::ListAndWatchResponse {
-        devices: machine.inventory.gpus.iter().map(device).collect(),
+        devices: machine
+            .inventory
+            .offered()
+            .gpus
+            .iter()
+            .map(device)
+            .collect(),
     }
 }
 
@@ -79,7 +85,8 @@ impl Plugin {
     /// What a container with these devices is started with.
     fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let machine = self.machine.borrow();
-        let known = |id: &&String| machine.inventory.gpus.iter().any(|gpu| gpu.id == **id);
+        let offered = machine.inventory.offered().gpus;
+        let known = |id: &&String| offered.iter().any(|gpu| gpu.id == **id);
         if let Some(unknown) = ids.iter().find(|id| !known(id)) {
             return Err(Status::invalid_argument(format!(
                 "this node has no GPU {unknown:?}"
@@ -157,8 +164,8 @@ impl Plugin {
             return Ok(chosen);
         }
         let free = available.difference(&taken).chain(&must).cloned().collect();
-        let machine = self.machine.borrow();
-        Ok(preference::best(&machine.inventory, &free, &must, size))
+        let offered = self.machine.borrow().inventory.offered().gpus;
+        Ok(preference::best(&offered, &free, &must, size))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use resources::devices::NodeInventory;
+use resources::devices::GpuDevice;
 
 /// How many sets are looked at before the search settles for the best so far: 16 devices
 /// choose 8 is 12,870.
@@ -11,19 +11,19 @@ const SETS_MAX: usize = 20_000;
 /// The `size` of the `available` devices, with all that `must` be among them, whose links to
 /// each other are best by sum; of equal ones the first in the inventory's order.
 pub fn best(
-    inventory: &NodeInventory,
+    gpus: &[GpuDevice],
     available: &BTreeSet<String>,
     must: &BTreeSet<String>,
     size: usize,
 ) -> Vec<String> {
-    let order: Vec<usize> = (0..inventory.gpus.len())
-        .filter(|at| available.contains(&inventory.gpus[*at].id))
+    let order: Vec<usize> = (0..gpus.len())
+        .filter(|at| available.contains(&gpus[*at].id))
         .collect();
     let (fixed, free): (Vec<usize>, Vec<usize>) = order
         .into_iter()
-        .partition(|at| must.contains(&inventory.gpus[*at].id));
+        .partition(|at| must.contains(&gpus[*at].id));
     let mut search = Search {
-        inventory,
+        gpus,
         free,
         size,
         looked: 0,
@@ -32,12 +32,12 @@ pub fn best(
     let mut set = fixed;
     search.extend(&mut set, 0);
     let found = search.best.map(|(_, set)| set).unwrap_or_default();
-    let ids = found.into_iter().map(|at| inventory.gpus[at].id.clone());
+    let ids = found.into_iter().map(|at| gpus[at].id.clone());
     ids.collect()
 }
 
 struct Search<'a> {
-    inventory: &'a NodeInventory,
+    gpus: &'a [GpuDevice],
     free: Vec<usize>,
     size: usize,
     looked: usize,
@@ -75,8 +75,8 @@ impl Search<'_> {
     /// A pair's worth as NVIDIA's plugin counts it (shared board aside), except that links to a
     /// switch count as NVLinks.
     fn pair(&self, one: usize, other: usize) -> u64 {
-        let other = &self.inventory.gpus[other].id;
-        let links = &self.inventory.gpus[one].links;
+        let other = &self.gpus[other].id;
+        let links = &self.gpus[one].links;
         let Some(link) = links.iter().find(|link| link.to == *other) else {
             return 0;
         };
@@ -93,12 +93,12 @@ impl Search<'_> {
 
 #[cfg(test)]
 mod tests {
-    use resources::devices::{GpuDevice, GpuLink};
+    use resources::devices::GpuLink;
 
     use super::*;
 
     /// Four devices, two on each socket; the pairs of a socket have NVLinks.
-    fn two_pairs() -> NodeInventory {
+    fn two_pairs() -> Vec<GpuDevice> {
         let gpus = (0..4u32).map(|index| {
             let links = (0..4u32).filter(|other| *other != index).map(|other| {
                 let near = other / 2 == index / 2;
@@ -115,10 +115,7 @@ mod tests {
                 ..GpuDevice::default()
             }
         });
-        NodeInventory {
-            gpus: gpus.collect(),
-            ..NodeInventory::default()
-        }
+        gpus.collect()
     }
 
     fn set(ids: &[&str]) -> BTreeSet<String> {
