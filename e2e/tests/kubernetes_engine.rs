@@ -35,10 +35,6 @@ impl Ground {
         assert_eq!(crds.ok().lines().count(), 3);
         let rbac = repository().join("packaging/kubernetes/rbac.yaml");
         cluster.apply(&std::fs::read_to_string(rbac).unwrap());
-        // There is no controller that makes it.
-        cluster.apply(
-            "{apiVersion: v1, kind: ServiceAccount, metadata: {name: default, namespace: default}}",
-        );
         let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
         Ground { cluster, account }
     }

@@ -164,13 +164,7 @@ fn kai_amounts(case: &Value, factor: i64, which: fn(&str) -> bool) -> Value {
 }
 
 fn kai(case: &Value, all: &mut Vec<(&'static str, Value)>) {
-    all.push((
-        "lists the other way round",
-        with(case, |case| {
-            reverse(&mut case["nodes"]);
-            reverse(&mut case["workloads"]);
-        }),
-    ));
+    all.push(turned(case, &["nodes", "workloads"]));
     all.push((
         "thrice the cpu and memory",
         kai_amounts(case, 3, |name| name == "cpu" || name == "memory"),
@@ -248,6 +242,16 @@ fn kai(case: &Value, all: &mut Vec<(&'static str, Value)>) {
     }
 }
 
+/// The case with these lists the other way round.
+fn turned(case: &Value, lists: &[&str]) -> (&'static str, Value) {
+    let turned = with(case, |case| {
+        for list in lists {
+            reverse(&mut case[*list]);
+        }
+    });
+    ("lists the other way round", turned)
+}
+
 fn push(list: &mut Value, one: Value) {
     if let Some(list) = list.as_array_mut() {
         list.push(one);
@@ -255,13 +259,7 @@ fn push(list: &mut Value, one: Value) {
 }
 
 fn tas(case: &Value, all: &mut Vec<(&'static str, Value)>) {
-    all.push((
-        "lists the other way round",
-        with(case, |case| {
-            reverse(&mut case["nodes"]);
-            reverse(&mut case["existing_pods"]);
-        }),
-    ));
+    all.push(turned(case, &["nodes", "existing_pods"]));
     all.push((
         "thrice the amounts",
         with(case, |case| {
@@ -311,14 +309,7 @@ fn tas(case: &Value, all: &mut Vec<(&'static str, Value)>) {
 }
 
 fn preemption(case: &Value, all: &mut Vec<(&'static str, Value)>) {
-    all.push((
-        "lists the other way round",
-        with(case, |case| {
-            for list in ["queues", "cohorts", "admitted"] {
-                reverse(&mut case[list]);
-            }
-        }),
-    ));
+    all.push(turned(case, &["queues", "cohorts", "admitted"]));
     all.push((
         "thrice the amounts",
         with(case, |case| {
@@ -389,14 +380,7 @@ fn preemption(case: &Value, all: &mut Vec<(&'static str, Value)>) {
 }
 
 fn volcano(case: &Value, all: &mut Vec<(&'static str, Value)>) {
-    all.push((
-        "lists the other way round",
-        with(case, |case| {
-            for list in ["nodes", "hypernodes", "pod_groups"] {
-                reverse(&mut case[list]);
-            }
-        }),
-    ));
+    all.push(turned(case, &["nodes", "hypernodes", "pod_groups"]));
     all.push((
         "thrice the amounts",
         with(case, |case| {
