@@ -9,7 +9,7 @@ import tempfile
 import time
 
 from selenium import webdriver
-from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException
+from selenium.common.exceptions import NoSuchElementException, StaleElementReferenceException, TimeoutException
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
@@ -50,7 +50,13 @@ class Walk:
         # Between two pages an element of the old one may be asked: that is "not yet".
         between = (NoSuchElementException, StaleElementReferenceException)
         wait = WebDriverWait(self.driver, WAIT, 0.2, ignored_exceptions=between)
-        return wait.until(lambda _: look(), message=what)
+        try:
+            return wait.until(lambda _: look(), message=what)
+        except TimeoutException:
+            state = self.text("#live-state")
+            print(f"{what}: not so at {self.driver.current_url} ({state}), which says:", self.text(), sep="\n",
+                  file=sys.stderr)
+            raise
 
     def text(self, selector="main"):
         # The page is replaced piece by piece while it is read.

@@ -27,8 +27,13 @@ use super::tally::{Counts, Tally};
 const ASKED_GOOD: Duration = Duration::from_secs(5);
 const ASKED_MAX: usize = 1024;
 
-/// When something was asked, and the answer.
-type Asked = (Instant, Vec<Preemptable>);
+/// An answer on whom a gang could evict.
+struct Asked {
+    at: Instant,
+    /// What was reported on the gang then: where that differs now, the answer may too.
+    report: Option<PlacementReport>,
+    victims: Vec<Preemptable>,
+}
 
 /// The latest report on each waiting gang, and a way to ask what-ifs.
 pub struct ReportBoard {
@@ -119,22 +124,33 @@ impl ReportBoard {
     }
 
     /// Whose eviction would let a waiting gang start now. Changes nothing. An answer is good for
-    /// [`ASKED_GOOD`]: pages ask whenever anything changed.
+    /// [`ASKED_GOOD`] unless the gang's report changes: pages ask whenever anything changed.
     pub async fn could_evict(&self, namespace: &str, group: &str) -> Vec<Preemptable> {
         let key = (namespace.to_owned(), group.to_owned());
-        let now = Instant::now();
-        if let Some((at, victims)) = self.asked.lock().get(&key)
-            && now.duration_since(*at) < ASKED_GOOD
+        let at = Instant::now();
+        let report = self.get(namespace, group);
+        let good = |asked: &Asked| at.duration_since(asked.at) < ASKED_GOOD;
+        if let Some(asked) = self.asked.lock().get(&key)
+            && good(asked)
+            && asked.report == report
         {
-            return victims.clone();
+            return asked.victims.clone();
         }
         let (namespace, group) = key.clone();
         let ask = self.ask(move |brain| brain.could_evict(&namespace, &group, Timestamp::now()));
         let victims = ask.await;
-        let mut asked = self.asked.lock();
-        asked.retain(|_, (at, _)| now.duration_since(*at) < ASKED_GOOD);
-        if asked.len() < ASKED_MAX {
-            asked.insert(key, (now, victims.clone()));
+        let mut kept = self.asked.lock();
+        kept.retain(|_, asked| good(asked));
+        if kept.len() < ASKED_MAX {
+            let victims = victims.clone();
+            kept.insert(
+                key,
+                Asked {
+                    at,
+                    report,
+                    victims,
+                },
+            );
         }
         victims
     }

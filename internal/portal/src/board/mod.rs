@@ -3,6 +3,7 @@
 //! It only reads. A change bumps a version at most every [`COALESCE`], which is what
 //! pages are pushed.
 
+mod catching_up;
 mod jobs;
 mod nodes;
 mod pods;
@@ -22,6 +23,7 @@ use tokio::sync::watch;
 
 use pods::Sight;
 
+pub use catching_up::caught_up;
 pub use jobs::{JobDetail, JobRow, Tone};
 pub use nodes::{Cluster, NodeCard};
 pub use queues::QueueRow;

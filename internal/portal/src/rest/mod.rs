@@ -3,7 +3,7 @@
 
 mod backup;
 mod defragmentation;
-mod explain;
+pub mod explain;
 pub mod history;
 mod logs;
 mod queues;

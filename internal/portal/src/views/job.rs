@@ -10,14 +10,15 @@ use k8s_openapi::api::core::v1::Event;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use resources::access::Caller;
-use resources::registry;
+use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use serde::Deserialize;
 use serde_json::json;
 
 use super::{Frame, Reader, message, page as render};
 use crate::Problem;
-use crate::board::JobDetail;
+use crate::board::{JobDetail, caught_up};
+use crate::rest::explain::job_kind;
 use crate::rest::history::{self, Line};
 use crate::state::{LogQuery, Portal};
 
@@ -75,22 +76,17 @@ pub async fn page_of(
     open: &Open,
 ) -> Result<Response, Problem> {
     let Address {
-        namespace,
-        kind,
-        name,
+        namespace, name, ..
     } = address;
-    let job = portal
-        .board
-        .job(caller, namespace, kind, name, Timestamp::now())
-        .ok_or_else(|| {
-            Problem::new(
-                StatusCode::NOT_FOUND,
-                "not-found",
-                format!(
-                    "there is no job {name:?} in namespace {namespace:?}; it may have been deleted"
-                ),
-            )
-        })?;
+    let job = find(portal, caller, address).await.ok_or_else(|| {
+        Problem::new(
+            StatusCode::NOT_FOUND,
+            "not-found",
+            format!(
+                "there is no job {name:?} in namespace {namespace:?}; it may have been deleted"
+            ),
+        )
+    })?;
     let pod = job
         .replicas
         .get(open.rank)
@@ -135,6 +131,30 @@ pub async fn page_of(
         log_text,
         job,
     }))
+}
+
+/// The job, as the board shows it; waits for the board where only the API has it yet.
+async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<JobDetail> {
+    let Address {
+        namespace,
+        kind,
+        name,
+    } = address;
+    let known = job_kind(kind).ok()?;
+    let api = api(portal, caller, namespace, known);
+    let exists = async { matches!(api.get_metadata_opt(name).await, Ok(Some(_))) };
+    let shown = || {
+        portal
+            .board
+            .job(caller, namespace, kind, name, Timestamp::now())
+    };
+    caught_up(portal.board.version(), shown, exists).await
+}
+
+fn api(portal: &Portal, caller: &Caller, namespace: &str, kind: &Kind) -> Api<DynamicObject> {
+    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    Api::namespaced_with(portal.client(caller), namespace, &resource)
 }
 
 /// Answers `GET`.
@@ -240,9 +260,7 @@ async fn carry_out(portal: &Portal, caller: &Caller, action: &Action) -> Result<
         .iter()
         .find(|known| known.plural == kind)
         .ok_or_else(|| Problem::invalid(format!("kind: Invalid value: {kind:?}")))?;
-    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    let api: Api<DynamicObject> = Api::namespaced_with(portal.client(caller), namespace, &resource);
+    let api = api(portal, caller, namespace, kind);
     let suspend = |on: bool| {
         if suspend_at.contains("runPolicy") {
             json!({"spec": {"runPolicy": {"suspend": on}}})
