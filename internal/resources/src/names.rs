@@ -118,7 +118,8 @@ pub const MOVABLE: &str = "muster.io/movable";
 /// Annotation on a PodGroup or pod: how often it saves itself, in seconds or as `1h30m`. What has one may be moved to
 /// make nodes whole unless [`MOVABLE`] says no.
 pub const CHECKPOINT: &str = "muster.io/checkpoint";
-/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
+/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`. A PyTorchJob's or Job's goes
+/// for its gang or pods, and its `activeDeadlineSeconds` where it has none.
 pub const WALLTIME: &str = "muster.io/walltime";
 
 /// Pod annotation: the part of one GPU that it asks for, like `0.5`, with or without `nvidia.com/gpu: 1`. With more than

@@ -565,7 +565,7 @@ impl Scheduler {
         if let Some(report) = self.same_report(key, ahead) {
             return report;
         }
-        let estimate = self.estimate_of(key);
+        let estimate = self.estimate_of(key, ahead);
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };

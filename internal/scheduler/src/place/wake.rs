@@ -3,6 +3,8 @@
 //! classes, or anything that its queue or the cluster's rules may have to do with. What happens to
 //! the gang itself always counts (`settle` forgets the answer).
 
+use resources::report::Verdict;
+
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::report::Obstacle;
@@ -31,6 +33,16 @@ impl Parked {
     /// Was room all that was lacking?
     pub(crate) fn lacks_room(&self) -> bool {
         self.obstacle.is_room()
+    }
+
+    /// Was it a queue's limit?
+    pub(crate) fn over_quota(&self) -> bool {
+        self.obstacle.verdict == Verdict::QuotaExceeded
+    }
+
+    /// Was it that somebody before it would have started later?
+    pub(crate) fn waits_behind(&self) -> bool {
+        self.obstacle.verdict == Verdict::Waiting
     }
 
     /// The classes that room is lacking for.

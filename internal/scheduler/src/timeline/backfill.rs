@@ -194,7 +194,7 @@ impl Scheduler {
     }
 
     /// Takes placements back as if they had not been tried.
-    fn withdraw(&mut self, key: &GangKey, placed: &[Placement]) {
+    pub(super) fn withdraw(&mut self, key: &GangKey, placed: &[Placement]) {
         let eased = self.eased;
         let classes: BTreeSet<ClassIx> = placed.iter().map(|placement| placement.class).collect();
         let gained: Vec<(ClassIx, u64)> = classes

@@ -47,6 +47,11 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
             .entry(names::QUEUE_NAME.to_owned())
             .or_insert(queue);
     }
+    if !annotations.contains_key(names::WALLTIME)
+        && let Some(walltime) = walltime(plan, spec.active_deadline_seconds)
+    {
+        annotations.insert(names::WALLTIME.to_owned(), walltime);
+    }
     if let Some(index) = index {
         labels.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
         annotations.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
@@ -145,6 +150,17 @@ fn tell_index(container: &mut Container, index: u32) {
             value_from: None,
         });
     }
+}
+
+/// How long the pod may run: as the job's annotation says, or else until the job's deadline or its
+/// own.
+fn walltime(plan: &Plan<'_>, own: Option<i64>) -> Option<String> {
+    let annotations = plan.meta.annotations.as_ref();
+    let said = annotations.and_then(|map| map.get(names::WALLTIME));
+    said.cloned().or_else(|| {
+        let deadline = plan.spec.active_deadline_seconds.into_iter().chain(own);
+        deadline.min().map(|seconds| seconds.to_string())
+    })
 }
 
 /// The queue that the job's label or annotation names.

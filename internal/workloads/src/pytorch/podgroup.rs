@@ -16,11 +16,13 @@ use crate::ownership::{controlled_by, controller_reference};
 /// name that is somebody else's is left alone.
 pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
+    let walltime = walltime(plan);
     let Some(observed) = observed else {
         return Some(PodGroup {
             metadata: ObjectMeta {
                 name: Some(plan.name().to_owned()),
                 namespace: plan.meta.namespace.clone(),
+                annotations: walltime.map(|said| [(names::WALLTIME.to_owned(), said)].into()),
                 owner_references: Some(vec![controller_reference(API_VERSION, KIND, plan.meta)]),
                 ..ObjectMeta::default()
             },
@@ -28,16 +30,43 @@ pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<Pod
             status: None,
         });
     };
-    if !controlled_by(&observed.metadata, plan.meta) || agrees(&observed.spec, &wanted) {
+    let known = said(&observed.metadata);
+    let timed = walltime.is_none() || known == walltime.as_ref();
+    if !controlled_by(&observed.metadata, plan.meta) || timed && agrees(&observed.spec, &wanted) {
         return None;
     }
     let mut changed = observed.clone();
+    if let Some(walltime) = walltime {
+        let annotations = changed.metadata.annotations.get_or_insert_default();
+        annotations.insert(names::WALLTIME.to_owned(), walltime);
+    }
     changed.spec.min_member = wanted.min_member;
     changed.spec.min_task_member = wanted.min_task_member;
     changed.spec.queue = wanted.queue;
     changed.spec.priority_class_name = wanted.priority_class_name;
     changed.spec.min_resources = wanted.min_resources;
     Some(changed)
+}
+
+/// How long the gang may run, for its annotation: as the job says, or else, where its templates
+/// do not say either, until its own or its pods' deadline.
+fn walltime(plan: &Plan<'_>) -> Option<String> {
+    if let Some(said) = said(plan.meta) {
+        return Some(said.clone());
+    }
+    let templates = || plan.replicas.iter().map(|replicas| replicas.template);
+    let metas = templates().filter_map(|template| template.metadata.as_ref());
+    if metas.filter_map(said).next().is_some() {
+        return None;
+    }
+    let own = plan.job.spec.run_policy.active_deadline_seconds;
+    let pods = templates().filter_map(|template| template.spec.as_ref()?.active_deadline_seconds);
+    let deadline = own.into_iter().chain(pods).min();
+    deadline.map(|seconds| seconds.to_string())
+}
+
+fn said(meta: &ObjectMeta) -> Option<&String> {
+    meta.annotations.as_ref()?.get(names::WALLTIME)
 }
 
 /// Whether the group says what is wanted, however its quantities are written.
