@@ -133,8 +133,8 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "estimates: nobody is told of a start before the truth allows it",
         file: "src/timeline/shadow.rs",
-        find: "                        at = *end;",
-        replace: "                        at = now + (*end - now) / 2;",
+        find: "                        at = end;",
+        replace: "                        at = now + (end - now) / 2;",
         test: (
             "timeline_properties",
             "nobody_is_told_of_a_start_before_those_that_run_can_have_made_room",

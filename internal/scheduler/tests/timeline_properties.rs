@@ -308,6 +308,21 @@ proptest! {
                 let room = story.room_from(&jobs, job, *second, true).map(at);
                 prop_assert_eq!(Some(from), room, "{} at {}", held.group.name, second);
             }
+            for report in plan.reports.iter() {
+                let Some(told) = report.estimate else { continue };
+                let job = &jobs[number(&report.group)];
+                let likely = told.likely.as_second() - now().as_second();
+                // An answer is good for a minute, or for a part of the wait that it speaks of.
+                let since = second - 60 - (likely - second).max(0) / 8;
+                let asked = story.plans.iter().map(|(then, _)| *then);
+                let asked = asked.filter(|then| (since..=*second).contains(then));
+                let room = asked.filter_map(|then| story.room_from(&jobs, job, then, false)).min();
+                prop_assert!(
+                    room.is_some_and(|room| room <= likely),
+                    "{} is told {} at {}, and there is room from {:?}",
+                    report.group, likely, second, room
+                );
+            }
         }
     }
 
