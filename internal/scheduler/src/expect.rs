@@ -29,6 +29,9 @@ const PER_POD: u64 = 1000;
 /// any such was seen or not: nodes are bought for them, and where nobody thinks of them before they
 /// come they find no room. Tuned on lists of openb's pods that it is not measured by.
 const WHOLE_NODES: u64 = 5;
+/// And so many thousandths of one besides, which matter less the more is known: what few pods show
+/// is not all that comes.
+const WHOLE_NODES_FIRST: u64 = 1500;
 /// GPUs from which a node is a large one.
 const LARGE: u8 = 8;
 /// One MiB.
@@ -207,8 +210,9 @@ impl Scheduler {
             let shapes = self.expected.chooser.shapes().iter();
             let large: Vec<_> = shapes.filter(|(shape, _)| shape.gpus >= LARGE).collect();
             let nodes: u64 = large.iter().map(|(_, nodes)| u64::from(**nodes)).sum();
+            let whole = known * WHOLE_NODES / PER_POD + WHOLE_NODES_FIRST;
             for (shape, count) in large {
-                let part = known * WHOLE_NODES / PER_POD * u64::from(*count) / nodes;
+                let part = whole * u64::from(*count) / nodes;
                 *demands.entry(most_of(shape)).or_insert(0) += part;
             }
         }
