@@ -1,6 +1,8 @@
 //! What agents say of their nodes' health: the annotation and the condition that the scheduler
 //! reads. The latest is written, so that a slow store is never behind; decides nothing.
 
+use std::time::Duration;
+
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams};
@@ -12,6 +14,9 @@ use tokio::sync::watch;
 use crate::Fleet;
 use crate::error::{FleetError, api};
 use crate::node::{Nodes, seconds};
+
+/// The wait before what could not be written is tried again.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// The most of an agent's suspicion that is kept, in characters.
 const SUSPECT_CHARS: usize = 512;
@@ -56,7 +61,12 @@ pub async fn write(fleet: &Fleet, node: &str, mut said: watch::Receiver<Option<H
         if let Some(health) = health
             && let Err(error) = fleet.nodes.write_health(node, &health).await
         {
-            tracing::warn!(node, %error, "a node's health was not written");
+            tracing::warn!(node, %error, "a node's health was not written yet");
+            tokio::time::sleep(AGAIN).await;
+            // Tried again, with what was said last, while the session lasts.
+            if said.has_changed().is_ok() {
+                continue;
+            }
         }
         if said.changed().await.is_err() {
             return;
@@ -73,20 +83,12 @@ impl Nodes {
         };
         let load = serde_json::to_string(&load).expect("a load is plain data and always JSON");
         let patch = json!({"metadata": {"annotations": {LOAD: load}}});
-        let written = self
-            .nodes
+        self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        let Some(conditions) = suspicion(&written, health) else {
-            return Ok(());
-        };
-        let patch = json!({"status": {"conditions": conditions}});
-        self.nodes
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(api(format!("updating the status of node {name:?}")))?;
-        Ok(())
+        let suspected = |node: &Node| suspicion(node, health);
+        self.write_conditions(name, json!({}), suspected).await
     }
 }
 

@@ -15,6 +15,9 @@ use serde_json::{Value, json};
 
 use crate::error::{FleetError, api, status_code};
 
+/// How often a node's status is written that others change meanwhile.
+const TRIES_MAX: u32 = 10;
+
 /// How long a lease is good without being renewed, in seconds; Kubernetes' own.
 pub const LEASE_SECONDS: i32 = 40;
 
@@ -231,24 +234,50 @@ impl Nodes {
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
         let name = &description.name;
-        let current = self
-            .nodes
-            .get(name)
-            .await
-            .map_err(api(format!("reading node {name:?}")))?;
         let (capacity, allocatable) = capacity(inventory, description.max_pods);
-        let patch = json!({"status": {
+        let status = json!({
             "capacity": capacity,
             "allocatable": allocatable,
             "addresses": description.addresses,
             "nodeInfo": description.info,
-            "conditions": conditions(&current, Timestamp::now()),
-        }});
-        self.nodes
-            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
-            .await
-            .map_err(api(format!("updating the status of node {name:?}")))?;
-        Ok(())
+        });
+        let ready = |node: &Node| Some(conditions(node, Timestamp::now()));
+        self.write_conditions(name, status, ready).await
+    }
+
+    /// Writes a node's status with conditions made of those it has; others write some too, so
+    /// what was read must still stand. Nothing is written where there are none to write.
+    pub(crate) async fn write_conditions(
+        &self,
+        name: &str,
+        status: Value,
+        conditions: impl Fn(&Node) -> Option<Vec<Value>>,
+    ) -> Result<(), FleetError> {
+        let mut tries = 0;
+        loop {
+            let current = self.nodes.get(name).await;
+            let current = current.map_err(api(format!("reading node {name:?}")))?;
+            let Some(conditions) = conditions(&current) else {
+                return Ok(());
+            };
+            let mut status = status.clone();
+            status["conditions"] = Value::Array(conditions);
+            let seen = current.metadata.resource_version;
+            let patch = json!({"metadata": {"resourceVersion": seen}, "status": status});
+            let written = self
+                .nodes
+                .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+                .await;
+            tries += 1;
+            match written {
+                Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES_MAX => {}
+                other => {
+                    return other
+                        .map(|_| ())
+                        .map_err(api(format!("updating the status of node {name:?}")));
+                }
+            }
+        }
     }
 
     /// Renews the node's lease, or makes it.
