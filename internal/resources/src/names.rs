@@ -127,7 +127,8 @@ pub const CHECKPOINT_GRACE: &str = "muster.io/checkpoint-grace";
 /// Pod annotation written before an eviction of a pod with a [`CHECKPOINT_GRACE`]: the time (RFC 3339) by which it must
 /// have saved itself.
 pub const CHECKPOINT_BY: &str = "muster.io/checkpoint-by";
-/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`.
+/// Annotation on a PodGroup or pod: how long it runs at most: seconds, or like `1h30m`. A PyTorchJob's or Job's goes
+/// for its gang or pods, and its `activeDeadlineSeconds` where it has none.
 pub const WALLTIME: &str = "muster.io/walltime";
 
 /// Pod annotation: the part of one GPU that it asks for, like `0.5`, with or without `nvidia.com/gpu: 1`. With more than

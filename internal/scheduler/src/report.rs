@@ -585,7 +585,7 @@ impl Scheduler {
 
     /// The last report on a gang, from where it stands in its line now.
     pub(crate) fn report_from(&mut self, key: &GangKey, ahead: usize) -> Arc<PlacementReport> {
-        let estimate = self.estimate_of(key);
+        let estimate = self.estimate_of(key, ahead);
         let gang = self.gangs.get_mut(key);
         let Some(report) = gang.and_then(|gang| gang.report.as_mut()) else {
             return Arc::default();
@@ -599,7 +599,7 @@ impl Scheduler {
     }
 
     fn new_report(&mut self, key: &GangKey, obstacle: &Obstacle, ahead: usize) -> PlacementReport {
-        let estimate = self.estimate_of(key);
+        let estimate = self.estimate_of(key, ahead);
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };

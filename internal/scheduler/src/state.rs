@@ -60,7 +60,8 @@ pub struct Config {
     /// Which nodes are taken first.
     pub placement: Strategy,
     /// How long a gang waits for room before room is reserved for it, where its queue does not say
-    /// (`muster.io/reserve-after`).
+    /// (`muster.io/reserve-after`); six times as long while of most that run it is neither said nor
+    /// learnt how long they do.
     pub reserve_after: SignedDuration,
     /// Which of several gangs room is reserved for.
     pub lead: Lead,
@@ -115,14 +116,16 @@ pub enum Lead {
     /// The one that has waited longest.
     Age,
     /// The one that has waited longest for most: small gangs find room by themselves.
-    #[default]
     Size,
-    /// The same, in relation to how long it is expected to run.
+    /// The one that has waited longest in relation to the square of how long it is expected to run:
+    /// of those that came together the shortest, and the longest once it has waited for longer than
+    /// all that are shorter. Frees most waiting soonest (`make bench-frontier`).
+    #[default]
     Response,
 }
 
 /// How long a gang waits for room before room is reserved for it, unless configured otherwise.
-const RESERVE_AFTER: SignedDuration = SignedDuration::from_hours(24);
+const RESERVE_AFTER: SignedDuration = SignedDuration::from_hours(4);
 /// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
 const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
 

@@ -57,9 +57,9 @@ impl Terms {
         }
     }
 
-    /// With a time after which it is stopped, unless it says itself how long it runs.
+    /// With a time after which it is stopped, whatever it says of how long it runs.
     pub(crate) fn within(mut self, deadline: Option<i64>) -> Terms {
-        self.walltime = self.walltime.or(deadline);
+        self.walltime = self.walltime.into_iter().chain(deadline).min();
         self
     }
 
@@ -74,6 +74,28 @@ impl Terms {
             checkpoint_grace: self.checkpoint_grace.or(other.checkpoint_grace),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_runs_beyond_its_deadline_whatever_it_says() {
+        let says = |walltime| Terms {
+            walltime,
+            ..Terms::default()
+        };
+        for (said, deadline, want) in [
+            (None, None, None),
+            (None, Some(60), Some(60)),
+            (Some(30), Some(60), Some(30)),
+            (Some(90), Some(60), Some(60)),
+            (Some(90), None, Some(90)),
+        ] {
+            assert_eq!(says(said).within(deadline).walltime, want);
         }
     }
 }

@@ -77,6 +77,7 @@ impl Scheduler {
             self.apply(event);
         }
         self.drop_shadow();
+        self.stir_all_claims();
         (self.changed, self.stirred, self.wake) = before;
         trial
     }

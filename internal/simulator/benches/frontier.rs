@@ -70,5 +70,15 @@ fn main() {
             .collect();
         println!("{}", scenario.name);
         println!("{}", report::frontier(&summaries));
+        for summary in &summaries {
+            if let Some(within) = summary.within_estimate {
+                println!(
+                    "{}: {:.1}% of {} that were told a range started within it\n",
+                    summary.policy,
+                    100.0 * within,
+                    summary.foretold
+                );
+            }
+        }
     }
 }

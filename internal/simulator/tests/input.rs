@@ -328,6 +328,34 @@ fn when_a_pod_started_is_kept() {
 }
 
 #[test]
+fn what_a_pod_has_run_before_the_start_counts_in_its_end_and_in_what_others_are_told() {
+    let times = "annotations: {muster.io/duration: '1000', muster.io/walltime: '1000'}";
+    let text = with(&[
+        NODE,
+        &(pod("runs", 8, times, "nodeName: n1,")
+            + "status: {phase: Running, startTime: '2025-12-31T00:00:00Z'}\n"),
+        // The last thing that happened: the simulation starts then.
+        &pod("wants", 8, "creationTimestamp: '2025-12-31T00:10:00Z'", ""),
+    ]);
+    let mut told = None;
+    let mut record = |decision: &simulator::Decision<'_>| {
+        let line = serde_json::to_value(decision).unwrap();
+        if line["decision"] == "pending" {
+            told = line["report"]["estimate"]["likely"]
+                .as_str()
+                .map(str::to_owned);
+        }
+    };
+    run(&scenario(&text), &Options::default(), &mut record).unwrap();
+    assert_eq!(told.as_deref(), Some("2025-12-31T00:16:40Z"));
+    let lines = lines(&text, 1000);
+    assert!(
+        lines.contains(&"400 bound wants n1".to_owned()),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn input_that_cannot_be_read_is_refused_with_place_field_value_and_what_would_be_right() {
     let config = "apiVersion: muster.io/v1alpha1\nkind: SchedulerConfig\n";
     let queue = |text: &str| format!("kind: Queue\nmetadata: {{name: q{text}}}\n");

@@ -20,8 +20,8 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
       muster.io/nvlink-domain]   # node labels that name network domains, widest first
     placement: fragmentation     # or pack, or spread: which nodes are taken first
     gpus: pack                   # or spread: of a node's GPUs for pods that share one
-    reserveAfter: 24h            # a gang that waited so long gets room reserved for it
-    reserveFor: size             # or age, share, response: whom first of several such gangs
+    reserveAfter: 4h             # a gang that waited so long gets room reserved for it
+    reserveFor: response         # or age, share, size: whom first of several such gangs
     weighLosses: true            # evictions must save more waiting than they lose work
     breakBudgets: false          # true: evictions may break PodDisruptionBudgets as a last resort
     staleAfter: 60s              # how long a gang below its minimum is left running

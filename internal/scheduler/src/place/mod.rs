@@ -76,7 +76,10 @@ impl Scheduler {
             Some(obstacle) => Attempt::Blocked(obstacle),
             None => {
                 let attempt = self.attempt_most(key, now, beyond);
-                self.beside_head(key, attempt, now, beyond)
+                let attempt = self.beside_claims(key, attempt, now);
+                let attempt = self.beside_head(key, attempt, now, beyond);
+                self.draw_on_claims(key, &attempt, now);
+                attempt
             }
         };
         self.park(key, &attempt);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use resources::report::PlacementReport;
+use resources::report::{PlacementReport, Verdict};
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -40,6 +40,16 @@ impl Parked {
     /// Notes that the last report is made of this answer.
     pub(crate) fn report_stands(&mut self, overtaken: usize) {
         self.reported = Some(overtaken);
+    }
+
+    /// Was it a queue's limit?
+    pub(crate) fn over_quota(&self) -> bool {
+        self.obstacle.verdict == Verdict::QuotaExceeded
+    }
+
+    /// Was it that somebody before it would have started later?
+    pub(crate) fn waits_behind(&self) -> bool {
+        self.obstacle.verdict == Verdict::Waiting
     }
 
     /// The classes that room is lacking for.

@@ -108,6 +108,15 @@ impl Queues {
         (least.0 as u32, least.1)
     }
 
+    /// How much more of a resource limits allow the payer, whatever is kept for others.
+    pub(crate) fn leaves(&self, payer: Payer, ix: Ix) -> i64 {
+        let mut least = i64::MAX;
+        self.bounds(payer, ix, i64::MAX, |bound| {
+            least = least.min(bound.leaves())
+        });
+        least
+    }
+
     /// Every bound on a payer's use of a resource, from its queue upwards.
     fn bounds(&self, payer: Payer, ix: Ix, idle: i64, mut tell: impl FnMut(Bound)) {
         // What is kept for others, as far up as we are: what its children keep, to begin with.

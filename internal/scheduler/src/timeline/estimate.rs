@@ -1,143 +1,74 @@
-//! When whoever waits may start. The head by its shadow; those behind it by playing the expected
-//! ends through, one after the other in the order of their turns, in GPUs (or cores) of the whole
-//! cluster; whoever stands further behind by what a gang of its size would get then. How far off
-//! such answers were so far says how wide the range is that is given with them.
+//! When whoever waits may start. The head by its shadow; those behind it, and the first of each
+//! queue whose limits are in the way, by playing the expected ends through, one after the other in
+//! the order of their turns, in GPUs (or cores) of the whole cluster; whoever stands further behind
+//! by what a gang of its size would get then. `calibration` says how wide the range is that is
+//! given with an answer.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use resources::report::Estimate;
 
-use super::history::Spread;
+use super::calibration::{Calibration, Chance, digits};
+use super::limits::{Scope, first_with};
+use super::profile::Profile;
 use crate::gang::{Gang, GangKey};
-use crate::queue::Bound;
-use crate::resource::{CPU, Demand, GPU, Ix};
+use crate::resource::{CPU, GPU, GPU_UNIT, Ix};
 use crate::state::Scheduler;
 
 /// How many gangs are played through one by one.
-const PLAYED_MAX: usize = 16;
+const PLAYED_MAX: usize = 48;
+/// How many of each queue's line whose limits are in the way.
+const LIMITED_MAX: usize = 4;
 /// Answers are found anew after this long, or after a part of the wait that they speak of.
 const FRESH_SECONDS: i64 = 60;
 /// That part.
 const FRESH_PART: i64 = 16;
-/// What is known of answers that were given for so little time is not worth learning.
-const LEARN_SECONDS: i64 = 60;
-/// The range of an answer while too little is known of earlier ones, in thousandths of the wait.
-const FIRST_GUESS: (i64, i64) = (250, 3000);
-/// The range leaves out one of ten at either end.
-const RANGE: (u64, u64) = (100, 900);
-/// Two steps of a profile are at least this part of the time to them apart.
-const STEP_PART: i64 = 12;
+
+/// One core, as CPU is counted.
+const CORE: i64 = 1000;
+
+/// How a time was found, from the surest on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Head,
+    Played,
+    Size,
+}
 
 /// What was found when it was last asked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Estimates {
-    made: i64,
+    /// The time of the present plan.
+    now: i64,
     fresh_until: i64,
     head: Option<GangKey>,
     first: BTreeMap<GangKey, i64>,
-    /// By the binary digits of the amount: GPUs, and cores for those who ask for none.
-    gpus: Vec<i64>,
-    cpus: Vec<i64>,
-    /// What gangs that wait were told first, when, and whether the head was.
-    told: BTreeMap<GangKey, (i64, i64, bool)>,
-    /// How long they then waited, in thousandths of what they were told: heads, and others.
-    spread: [Spread; 2],
-}
-
-/// What is free of one resource from now on: from each time until the next.
-struct Profile {
-    times: Vec<i64>,
-    free: Vec<i64>,
-}
-
-impl Profile {
-    fn new(now: i64, idle: i64, ends: impl Iterator<Item = (i64, i64)>) -> Profile {
-        let mut profile = Profile {
-            times: vec![now],
-            free: vec![idle],
-        };
-        for (end, amount) in ends.filter(|(_, amount)| *amount > 0) {
-            let (last, free) = (profile.times.len() - 1, profile.free.last().copied());
-            let gap = (profile.times[last] - now) / STEP_PART;
-            if last > 0 && end - profile.times[last] <= gap {
-                // Close to the step before: it is moved here, so that nothing is free too early.
-                profile.times[last] = end.max(profile.times[last]);
-                profile.free[last] += amount;
-            } else {
-                profile.times.push(end);
-                profile.free.push(free.unwrap_or(0) + amount);
-            }
-        }
-        profile
-    }
-
-    /// The first step from which so much is free for so long, not before a time.
-    fn first(&self, need: i64, seconds: i64, from: i64) -> Option<usize> {
-        let mut start = None;
-        for (at, free) in self.free.iter().enumerate() {
-            if *free < need {
-                start = None;
-                continue;
-            }
-            let later = self.times.get(at + 1).is_some_and(|next| *next <= from);
-            if start.is_none() && !later {
-                start = Some(at);
-            }
-            let begins = start.map(|start| self.times[start].max(from));
-            let ends = begins.map(|begins| begins.saturating_add(seconds));
-            if let (Some(start), Some(ends)) = (start, ends)
-                && self.times.get(at + 1).is_none_or(|next| *next >= ends)
-            {
-                return Some(start);
-            }
-        }
-        None
-    }
-
-    fn take(&mut self, step: usize, need: i64, seconds: i64) {
-        let ends = self.times[step].saturating_add(seconds);
-        for at in step..self.times.len() {
-            if self.times[at] >= ends {
-                break;
-            }
-            self.free[at] -= need;
-        }
-    }
+    /// For how much there is room from when on, with all those played through: GPUs, and cores for
+    /// those who ask for none.
+    gpus: Vec<(i64, i64)>,
+    cpus: Vec<(i64, i64)>,
+    /// Of queues whose limits are in the way: when those played through may start by then.
+    limited: BTreeMap<Scope, i64>,
+    pub(super) calibration: Calibration,
 }
 
 impl Estimates {
-    fn of(&self, key: &GangKey, need: &[(Ix, i64)]) -> Option<i64> {
+    fn of(&self, key: &GangKey, (ix, amount): (Ix, i64)) -> Option<(i64, Way)> {
         if let Some(at) = self.first.get(key) {
-            return Some(*at);
+            let head = self.head.as_ref() == Some(key);
+            return Some((*at, if head { Way::Head } else { Way::Played }));
         }
-        let (ix, amount) = need.first().copied()?;
         let by_size = if ix == GPU { &self.gpus } else { &self.cpus };
-        by_size
-            .get(digits(amount))
-            .copied()
-            .filter(|at| *at < i64::MAX)
-    }
-
-    /// Notes that a gang starts.
-    pub(super) fn started(&mut self, key: &GangKey, now: i64) {
-        if let Some((made, at, head)) = self.told.remove(key)
-            && at - made >= LEARN_SECONDS
-        {
-            let part = (now - made).saturating_mul(1000) / (at - made);
-            self.spread[usize::from(!head)].learn(part);
-        }
+        let at = by_size.partition_point(|(most, _)| *most < amount);
+        by_size.get(at).map(|(_, at)| (*at, Way::Size))
     }
 
     /// Notes that a gang is gone.
     pub(super) fn gone(&mut self, key: &GangKey) {
-        self.told.remove(key);
+        self.calibration.gone(key);
         self.first.remove(key);
     }
-}
-
-fn digits(amount: i64) -> usize {
-    (i64::BITS - amount.max(0).leading_zeros()) as usize
 }
 
 impl Scheduler {
@@ -145,18 +76,24 @@ impl Scheduler {
     /// was found last is good enough still.
     pub(crate) fn foretell(&mut self, waiting: &[GangKey], now: Timestamp) {
         let head = self.timeline.head.as_ref().map(|head| head.key.clone());
-        let now_s = now.as_second();
+        let now = now.as_second();
+        self.timeline.estimates.now = now;
         let known = &self.timeline.estimates;
-        if waiting.is_empty() || (now_s < known.fresh_until && head == known.head) {
+        if waiting.is_empty() || (now < known.fresh_until && head == known.head) {
             return;
         }
-        let mut gpus = self.profile(GPU, now_s);
-        let mut cpus = self.profile(CPU, now_s);
+        let mut gpus = self.profile(GPU, now);
+        let mut cpus = self.profile(CPU, now);
         let mut first = BTreeMap::new();
+        let mut limited: BTreeMap<Scope, i64> = BTreeMap::new();
+        // What limits give back when, and what those played through take of that.
+        let mut limits: BTreeMap<Scope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
         let shadow = self.timeline.shadow.as_ref().map(|shadow| shadow.at);
         let others = waiting.iter().filter(|key| Some(*key) != head.as_ref());
-        let order: Vec<&GangKey> = head.iter().chain(others).take(PLAYED_MAX).collect();
-        for key in order {
+        let foremost = head.iter().chain(others).take(PLAYED_MAX).cloned();
+        let mut order: Vec<GangKey> = foremost.collect();
+        order.extend(self.first_limited(&order));
+        for key in &order {
             let Some(gang) = self.gangs.get(key) else {
                 continue;
             };
@@ -164,53 +101,65 @@ impl Scheduler {
                 continue;
             };
             let seconds = self.timeline.likely(&self.facts_of(gang));
-            let from = match shadow.filter(|_| head.as_ref() == Some(key)) {
-                Some(at) => at,
-                None => self.quota_from(gang, ix, need, now_s),
+            let reserved = shadow.filter(|_| head.as_ref() == Some(key));
+            let (from, scope) = match (reserved, self.limit_of(key, gang)) {
+                (Some(at), _) => (at, None),
+                (None, None) => (now, None),
+                (None, Some((scope, lacks))) => {
+                    let new = || (self.giving_back(scope), 0);
+                    let (given, drawn) = limits.entry(scope).or_insert_with(new);
+                    // None where no end of others gives it what it needs.
+                    let Some((from, _)) = first_with(given, lacks + *drawn) else {
+                        continue;
+                    };
+                    *drawn += gang.need(key).get(scope.ix);
+                    (from.max(now), Some(scope))
+                }
             };
             let profile = if ix == GPU { &mut gpus } else { &mut cpus };
-            let Some(step) = profile.first(need, seconds, from) else {
+            let Some(at) = reserved.or_else(|| profile.first(need, seconds, from)) else {
                 continue;
             };
-            profile.take(step, need, seconds);
-            let at = profile.times[step].max(from);
-            first.insert(
-                key.clone(),
-                if shadow.is_some() && head.as_ref() == Some(key) {
-                    from
-                } else {
-                    at
-                },
-            );
+            profile.take(at, need, seconds);
+            if let Some(scope) = scope {
+                if let Some((given, _)) = limits.get_mut(&scope) {
+                    let back = (at.saturating_add(seconds), gang.need(key).get(scope.ix));
+                    given.insert(given.partition_point(|other| *other < back), back);
+                }
+                let latest = limited.entry(scope).or_insert(at);
+                *latest = at.max(*latest);
+            }
+            first.insert(key.clone(), at);
         }
-        let by_size = |profile: &Profile, all: i64| -> Vec<i64> {
-            (0..=digits(all))
-                .map(|digits| {
-                    let need = if digits == 0 {
-                        0
-                    } else {
-                        1_i64 << (digits - 1)
-                    };
-                    let step = profile.first(need, super::UNKNOWN_SECONDS, now_s);
-                    step.map_or(i64::MAX, |step| profile.times[step])
-                })
-                .collect()
-        };
-        let all = |ix| self.total.get(ix).max(0);
-        let (gpus, cpus) = (by_size(&gpus, all(GPU)), by_size(&cpus, all(CPU)));
-        let soonest = first.values().copied().min().unwrap_or(now_s);
-        let fresh = ((soonest - now_s) / FRESH_PART).max(FRESH_SECONDS);
+        let by_size = |profile: &Profile| profile.most_by_start(super::UNKNOWN_SECONDS);
+        let (gpus, cpus) = (by_size(&gpus), by_size(&cpus));
+        let soonest = first.values().copied().min().unwrap_or(now);
+        let fresh = ((soonest - now) / FRESH_PART).max(FRESH_SECONDS);
         let estimates = &mut self.timeline.estimates;
-        estimates.made = now_s;
-        estimates.fresh_until = now_s.saturating_add(fresh);
+        estimates.fresh_until = now.saturating_add(fresh);
         estimates.head = head;
         estimates.gpus = gpus;
         estimates.cpus = cpus;
+        estimates.limited = limited;
         let old = std::mem::replace(&mut estimates.first, first);
         let new: Vec<GangKey> = estimates.first.keys().cloned().collect();
         for key in old.keys().chain(&new) {
             self.forget_report(key);
         }
+    }
+
+    /// The first gangs of each queue's line that limits are in the way of, beside those.
+    fn first_limited(&self, beside: &[GangKey]) -> Vec<GangKey> {
+        let beside: BTreeSet<&GangKey> = beside.iter().collect();
+        let lines = self.queues.iter().map(|(_, _, queue)| &queue.line);
+        let firsts = lines.flat_map(|line| line.iter().take(LIMITED_MAX));
+        let limited = firsts.map(|place| &place.gang).filter(|key| {
+            let gang = self.gangs.get(*key);
+            let parked = gang.and_then(|gang| gang.parked.as_ref());
+            parked.is_some_and(|parked| parked.over_quota())
+        });
+        let others = limited.filter(|key| !beside.contains(*key));
+        others.cloned().collect()
     }
 
     fn profile(&self, ix: Ix, now: i64) -> Profile {
@@ -228,91 +177,37 @@ impl Scheduler {
             .find(|(_, amount)| *amount > 0)
     }
 
-    /// From when on the gang's queue and those above may hold what it needs.
-    fn quota_from(&self, gang: &Gang, ix: Ix, need: i64, now: i64) -> i64 {
-        let Some(payer) = gang.payer else { return now };
-        let demand = Demand(vec![(ix, need)]);
-        let (times, bound) = self.queues.allows(payer, &demand, |_| i64::MAX);
-        let (0, Some(bound)) = (times, bound) else {
-            return now;
-        };
-        let (Bound::Capability { queue, .. }
-        | Bound::Borrowing { queue, .. }
-        | Bound::Deserved { queue, .. }
-        | Bound::User { queue, .. }) = bound
-        else {
-            return now;
-        };
-        let mut lacking = need - bound.leaves();
-        for (end, key, run) in self.timeline.by_end() {
-            let Some(other) = self.gangs.get(key) else {
-                continue;
-            };
-            if other
-                .payer
-                .is_some_and(|other| self.queues.holds(queue, other.queue))
-            {
-                lacking -= if ix == GPU { run.gpus } else { run.cpus };
-            }
-            if lacking <= 0 {
-                return end;
-            }
-        }
-        now
-    }
-
-    /// When a gang that waits may start, for its report.
-    pub(crate) fn estimate_of(&mut self, key: &GangKey) -> Option<Estimate> {
+    /// When a gang that waits may start, for its report. So many are before it in its queue.
+    pub(crate) fn estimate_of(&mut self, key: &GangKey, ahead: usize) -> Option<Estimate> {
         let gang = self.gangs.get(key)?;
         let need = self.main_need(key, gang)?;
-        let estimates = &mut self.timeline.estimates;
-        let likely = estimates.of(key, &[need])?;
-        let made = estimates.made;
-        let head = estimates.head.as_ref() == Some(key);
-        let known = estimates.told.entry(key.clone());
-        known.or_insert((made, likely, head));
-        let wait = (likely - made).max(0);
-        let spread = &estimates.spread[usize::from(!head)];
-        let (low, high) = spread.range(RANGE).unwrap_or(FIRST_GUESS);
-        let after = |part: i64| made.saturating_add(wait.saturating_mul(part) / 1000);
+        let estimates = &self.timeline.estimates;
+        let (mut likely, way) = estimates.of(key, need)?;
+        if way == Way::Size
+            && gang
+                .parked
+                .as_ref()
+                .is_some_and(|parked| parked.over_quota())
+            && let Some((scope, _)) = self.limit_of(key, gang)
+        {
+            // Not before those who wait for the same limit.
+            likely = likely.max(*estimates.limited.get(&scope)?);
+        }
+        let now = estimates.now;
+        let likely = likely.max(now);
+        let chance = Chance {
+            way: way as u8,
+            size: digits(need.1 / if need.0 == GPU { GPU_UNIT } else { CORE }),
+            ahead: digits(i64::try_from(ahead).unwrap_or(i64::MAX)),
+        };
+        let calibration = &mut self.timeline.estimates.calibration;
+        calibration.tell(key, now, likely, chance);
+        let (low, high) = calibration.range(likely - now, chance);
         let time = |second: i64| Timestamp::from_second(second).ok();
         Some(Estimate {
-            earliest: time(after(low.min(1000)))?,
+            earliest: time(now.saturating_add(low))?,
             likely: time(likely)?,
-            latest: time(after(high.max(1000)).saturating_add(FRESH_SECONDS))?,
+            latest: time(now.saturating_add(high))?,
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn profile(ends: &[(i64, i64)]) -> Profile {
-        Profile::new(0, 2, ends.iter().copied())
-    }
-
-    #[test]
-    fn a_gang_starts_where_its_need_is_free_for_as_long_as_it_runs() {
-        let mut profile = profile(&[(100, 4), (1000, 4)]);
-        assert_eq!(profile.first(2, 50, 0), Some(0));
-        assert_eq!(profile.first(6, 50, 0), Some(1));
-        assert_eq!(profile.first(11, 50, 0), None);
-        profile.take(1, 6, 500);
-        assert_eq!(profile.free, [2, 0, 10 - 6 + 6 - 6 + 6]);
-        assert_eq!(
-            profile.first(2, 50, 0),
-            Some(0),
-            "it is over before the other begins"
-        );
-        assert_eq!(profile.first(2, 500, 0), Some(2));
-        assert_eq!(profile.first(2, 5, 2000), Some(2), "not before its time");
-    }
-
-    #[test]
-    fn steps_close_to_each_other_become_one_at_the_later_time() {
-        let profile = profile(&[(1200, 1), (1250, 1), (2000, 1)]);
-        assert_eq!(profile.times, [0, 1250, 2000]);
-        assert_eq!(profile.free, [2, 4, 5]);
     }
 }

@@ -1,20 +1,27 @@
 //! Who is first in line for room that is not there: chosen, kept until it starts, served first.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 
 use jiff::{SignedDuration, Timestamp};
 
 use super::shadow::{Ask, Shadow};
 use crate::gang::{Gang, GangKey};
+use crate::line::LineKey;
 use crate::place::Attempt;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
-use crate::queue::{QueueIx, Share};
+use crate::queue::{Policy, QueueIx, Share};
 use crate::state::{Lead, Scheduler};
 
 /// How many gangs of one line are looked at for one that room is lacking for.
 const LOOKED_AT_MAX: usize = 16;
 /// How finely waits are compared with runs.
-const RUN_PARTS: i64 = 1000;
+const RUN_PARTS: i128 = 1 << 60;
+/// Runs shorter than this are not told apart.
+const SHORT_SECONDS: i64 = 60;
+/// Where the ends of those that run are mostly guesses, a gang waits so many times as long before
+/// room is reserved for it: what would be kept free for it may be kept for nothing.
+const GUESSED_TIMES: i32 = 6;
 /// How many heads may start in one pass, one after the other.
 const HEADS_MAX: usize = 8;
 
@@ -46,6 +53,7 @@ impl Scheduler {
         if !self.config.actions.backfill || !self.config.actions.allocate {
             return false;
         }
+        self.see_claims(now);
         let mut any = false;
         let mut recalled = self.recalled_head();
         for _ in 0..HEADS_MAX {
@@ -70,17 +78,18 @@ impl Scheduler {
             let next = self.choose_head(now);
             self.set_head(next);
         }
-        let best = self.choose_head(now);
-        match (&self.timeline.head, best) {
-            (Some(head), Some(best)) if head.key == best.key && head.ask == best.ask => {}
-            (Some(head), Some(best)) if head.key != best.key && head.rank >= best.rank => {
+        let head = self.timeline.head.as_ref();
+        let head = head.map(|head| (head.key.clone(), head.ask.clone()));
+        match (head, self.choose_head(now)) {
+            (_, Some(best)) => self.set_head(Some(best)),
+            (Some((key, ask)), None) => {
                 // Its ask may be another: members may have come or gone.
-                let fresh = self.head_of(&head.key.clone());
-                if fresh.as_ref().map(|fresh| &fresh.ask) != Some(&head.ask) {
+                let fresh = self.head_of(&key);
+                if fresh.as_ref().map(|fresh| &fresh.ask) != Some(&ask) {
                     self.set_head(fresh);
                 }
             }
-            (_, best) => self.set_head(best),
+            (None, None) => self.set_head(None),
         }
         any
     }
@@ -134,21 +143,29 @@ impl Scheduler {
             return false;
         };
         let refused = gang.parked.as_ref();
-        let after = self.reserve_after(gang);
         gang.line.is_some()
             && !gang.whole(key)
             && gang.held_until.is_none()
             && refused.is_none_or(|parked| parked.lacks_room())
-            && self
-                .since(gang)
-                .is_some_and(|since| since.checked_add(after).is_ok_and(|ripe| ripe <= now))
+            && self.ripe(gang, now)
+    }
+
+    /// Has the gang waited for as long as one has to before anything is reserved for it?
+    pub(super) fn ripe(&self, gang: &Gang, now: Timestamp) -> bool {
+        let after = self.reserve_after(gang);
+        self.since(gang)
+            .is_some_and(|since| since.checked_add(after).is_ok_and(|ripe| ripe <= now))
     }
 
     fn reserve_after(&self, gang: &Gang) -> SignedDuration {
         let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
-        rules
-            .and_then(|rules| rules.reserve_after)
-            .unwrap_or(self.config.reserve_after)
+        let said = rules.and_then(|rules| rules.reserve_after);
+        let after = self.config.reserve_after;
+        said.unwrap_or(if self.timeline.mostly_known() {
+            after
+        } else {
+            after.saturating_mul(GUESSED_TIMES)
+        })
     }
 
     /// The gang as a head, if room is what it lacks and it could ever have it.
@@ -157,7 +174,7 @@ impl Scheduler {
         let payer = gang.payer?;
         gang.parked.as_ref().filter(|parked| parked.lacks_room())?;
         let ask = self.ask_of(key, gang)?;
-        if !self.could_ever_hold(&ask) {
+        if !self.could_ever_hold(&ask) || self.limit_of(key, gang).is_some() {
             return None;
         }
         let demand = self.classes.get(ask.class).demand();
@@ -176,35 +193,57 @@ impl Scheduler {
         self.queues.rules(at).map_or(0, |rules| rules.priority)
     }
 
-    /// Of every queue the first gang that room is lacking for, and of those the one whose queue's
-    /// turn it is by what the queues hold, whatever the gangs ask for.
+    /// The foremost of those that room is lacking for, of all queues; where there is a head, of
+    /// those that are above it.
     fn choose_head(&self, now: Timestamp) -> Option<Head> {
         let mut first: Option<(Precedence, Head)> = None;
         for (_, at, queue) in self.queues.iter() {
-            let line = queue.line.iter().take(LOOKED_AT_MAX);
-            let ripe = line.map(|place| &place.gang).find_map(|key| {
-                let refused = self
-                    .gangs
-                    .get(key)
-                    .is_some_and(|gang| gang.parked.is_some());
-                (refused && self.may_lead(key, now)).then(|| self.head_of(key))?
-            });
-            let Some(head) = ripe else { continue };
-            let since = self.gangs.get(&head.key).and_then(|gang| self.since(gang));
-            let score = self.score(&head.key, now);
-            let precedence = (
-                Reverse(head.rank),
-                Reverse(score),
-                self.queues.above_share(at).is_some(),
-                self.queues.dominant_share(at),
-                since.unwrap_or(Timestamp::UNIX_EPOCH),
-                head.key.clone(),
-            );
-            if first.as_ref().is_none_or(|(best, _)| precedence < *best) {
-                first = Some((precedence, head));
+            for head in self.heads_in(at, &queue.line, now) {
+                let since = self.gangs.get(&head.key).and_then(|gang| self.since(gang));
+                let score = self.score(&head.key, now);
+                let precedence = (
+                    Reverse(head.rank),
+                    Reverse(score),
+                    self.queues.above_share(at).is_some(),
+                    self.queues.dominant_share(at),
+                    since.unwrap_or(Timestamp::UNIX_EPOCH),
+                    head.key.clone(),
+                );
+                if first.as_ref().is_none_or(|(best, _)| precedence < *best) {
+                    first = Some((precedence, head));
+                }
             }
         }
         first.map(|(_, head)| head)
+    }
+
+    /// Of a queue's line the first gang that room is lacking for; and those after it that have the
+    /// same rank, where the queue leaves it at age who of them comes first.
+    fn heads_in(&self, at: QueueIx, line: &BTreeSet<LineKey>, now: Timestamp) -> Vec<Head> {
+        let policy = self.queues.rules(at).map(|rules| rules.policy);
+        let by_age = policy.is_none_or(|policy| policy == Policy::Priority);
+        let above = self.timeline.head.as_ref().map(|head| head.rank);
+        let mut heads: Vec<Head> = Vec::new();
+        for place in line.iter().take(LOOKED_AT_MAX) {
+            let key = &place.gang;
+            let gang = self.gangs.get(key);
+            let refused = gang.is_some_and(|gang| gang.parked.is_some());
+            if !refused || !self.may_lead(key, now) {
+                continue;
+            }
+            let Some(head) = self.head_of(key) else {
+                continue;
+            };
+            let lower = heads.first().is_some_and(|first| first.rank != head.rank);
+            if lower || above.is_some_and(|above| head.rank <= above) {
+                break;
+            }
+            heads.push(head);
+            if !by_age {
+                break;
+            }
+        }
+        heads
     }
 
     /// How much a gang has a claim to lead, as far as that is not a matter of shares.
@@ -221,7 +260,8 @@ impl Scheduler {
             Lead::Size => waited * i128::from(size),
             Lead::Response => {
                 let seconds = self.timeline.likely(&self.facts_of(gang));
-                waited * i128::from(size) * i128::from(RUN_PARTS) / i128::from(seconds.max(60))
+                let runs = i128::from(seconds.max(SHORT_SECONDS));
+                waited * RUN_PARTS / (runs * runs)
             }
         }
     }

@@ -51,13 +51,25 @@ struct Bins {
 pub(super) struct Spread(Bins);
 
 impl Spread {
-    pub(super) fn learn(&mut self, value: i64) {
+    /// Takes a value in. Once there are more than so many, those so far count half.
+    pub(super) fn learn(&mut self, value: i64, most: u64) {
+        if self.0.total >= most {
+            self.0.halve();
+        }
         self.0.add(value);
     }
 
-    /// The values that so many in a thousand do not exceed; none where too few are known.
-    pub(super) fn range(&self, (low, high): (u64, u64)) -> Option<(i64, i64)> {
-        Some((self.0.quantile(0, low)?, self.0.quantile(0, high)?))
+    /// Between which values all lie but so many in a thousand at either end; none where fewer than
+    /// so many are known.
+    pub(super) fn range(&self, (low, high): (u64, u64), least: u64) -> Option<(i64, i64)> {
+        if self.0.total < least {
+            return None;
+        }
+        let (low, high) = (self.0.quantile(0, low)?, self.0.quantile(0, high)?);
+        let bin = bin(low);
+        // Values of one bin are not told apart.
+        let low = if bin == 0 { 0 } else { most(bin - 1) + 1 };
+        Some((low, high))
     }
 }
 
@@ -128,6 +140,13 @@ impl Bins {
         }
         self.counts[at] = self.counts[at].saturating_add(1);
         self.total += 1;
+    }
+
+    fn halve(&mut self) {
+        for count in &mut self.counts {
+            *count /= 2;
+        }
+        self.total = self.counts.iter().map(|n| u64::from(*n)).sum();
     }
 
     fn quantile(&self, beyond: i64, per_mille: u64) -> Option<i64> {

@@ -18,18 +18,30 @@
 //! nine of ten like it took), or by taking room that the head does not need then. Which nodes the
 //! head will have is open until it starts; only that there are enough of them must stay true.
 //!
-//! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`,
-//! so that a moment's queue costs nobody anything. Of the first of each queue's line it is the one of
-//! highest priority, then the one that waited longest for most (`Config::lead`). It stays the head
+//! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`
+//! (later where ends are mostly guesses), so that a moment's queue costs nobody anything. It is the
+//! one of highest priority, then the one that waited longest for how long it runs (`Config::lead`):
+//! where much waits, those that are soon over again go first, and none for ever. It stays the head
 //! until it starts, or until one of higher priority needs room.
+//!
+//! **Limits** (`limits`, `claims`). Where a queue's limit is lacking, not room, the ends of those whom
+//! it counts give it back, and the first in line that has waited as long has a claim on it: it is
+//! its head, as it were.
+//!
+//! **Estimates** (`estimate`, `profile`, `calibration`). Never before the expected ends allow; how
+//! far off they were says how wide their range is.
 //!
 //! **Evictions** (`worth`). Where it is known when there will be room anyway, nobody is evicted whose
 //! lost work would be more than the waiting that it saves; what a queue deserves is exempt.
 
 mod backfill;
+mod calibration;
+mod claims;
 mod estimate;
 mod head;
 mod history;
+mod limits;
+mod profile;
 mod shadow;
 mod worth;
 
@@ -42,12 +54,14 @@ use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::queue::Payer;
-use crate::resource::{CPU, GPU, GPU_UNIT};
+use crate::resource::{CPU, GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
 
+use claims::Claim;
 use estimate::Estimates;
 use head::Head;
 use history::{Facts, History};
+use limits::Scope;
 use shadow::Shadow;
 
 /// The part, in thousandths, of gangs like it that ended by when one is expected to end.
@@ -74,6 +88,9 @@ struct Run {
     held: Arc<[Held]>,
     gpus: i64,
     cpus: i64,
+    /// On whose account it is, and what it holds there.
+    payer: Option<Payer>,
+    holds: Room,
 }
 
 /// Expected ends and what follows from them.
@@ -96,6 +113,8 @@ pub(crate) struct Timeline {
     /// Asks that were found to delay the head since its shadow was cast.
     denied: BTreeSet<backfill::Likeness>,
     estimates: Estimates,
+    /// Of limits that are in somebody's way: who of these is first in line.
+    claims: BTreeMap<Scope, Claim>,
     /// Gangs for which no evictions are sought before a time, because they would not be worth it.
     spared: BTreeMap<GangKey, i64>,
 }
@@ -157,6 +176,11 @@ impl Timeline {
         self.end_of(facts, 0, 0)
     }
 
+    /// Are as many ends said or learnt as are guessed?
+    fn mostly_known(&self) -> bool {
+        self.known > 0 && self.known * 2 >= self.runs.len()
+    }
+
     fn put(&mut self, key: GangKey, run: Run) {
         let run = Arc::new(run);
         self.known += usize::from(run.known);
@@ -195,14 +219,18 @@ impl Scheduler {
                 break;
             };
             run.end = self.timeline.end_of(&run.facts, run.start, now);
+            let payer = run.payer;
             self.timeline.put(key, run);
+            self.stir_claims(payer);
             self.drop_shadow();
         }
     }
 
     fn tend_run(&mut self, key: &GangKey, now: i64) {
-        let gang = self.gangs.get(key).filter(|gang| !gang.nodes.is_empty());
         let old = self.timeline.take(key);
+        self.stir_claims(old.as_ref().and_then(|old| old.payer));
+        self.stir_claims(self.gangs.get(key).and_then(|gang| gang.payer));
+        let gang = self.gangs.get(key).filter(|gang| !gang.nodes.is_empty());
         let done = self.timeline.done.remove(key);
         let known = self.gangs.contains_key(key);
         if !known || gang.is_some() {
@@ -210,7 +238,7 @@ impl Scheduler {
         }
         let estimates = &mut self.timeline.estimates;
         if gang.is_some() {
-            estimates.started(key, now);
+            estimates.calibration.started(key, now);
         } else if !known {
             estimates.gone(key);
         }
@@ -234,6 +262,8 @@ impl Scheduler {
             held: held.into(),
             gpus: gang.allocated.get(GPU),
             cpus: gang.allocated.get(CPU),
+            payer: gang.payer,
+            holds: gang.allocated.clone(),
         };
         self.timeline.put(key.clone(), run);
     }

@@ -51,6 +51,11 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
             .entry(names::QUEUE_NAME.to_owned())
             .or_insert(queue);
     }
+    if !annotations.contains_key(names::WALLTIME)
+        && let Some(deadline) = deadline(plan, spec.active_deadline_seconds)
+    {
+        annotations.insert(names::WALLTIME.to_owned(), deadline.to_string());
+    }
     if let Some(index) = index {
         labels.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
         annotations.insert(names::COMPLETION_INDEX.to_owned(), index.to_string());
@@ -149,6 +154,15 @@ fn tell_index(container: &mut Container, index: u32) {
             value_from: None,
         });
     }
+}
+
+/// The seconds until the job's deadline or its pod's own.
+fn deadline(plan: &Plan<'_>, own: Option<i64>) -> Option<i64> {
+    plan.spec
+        .active_deadline_seconds
+        .into_iter()
+        .chain(own)
+        .min()
 }
 
 /// The queue that the job's label or annotation names.

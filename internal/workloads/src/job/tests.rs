@@ -447,6 +447,24 @@ fn a_job_out_of_time_fails() {
 }
 
 #[test]
+fn pods_say_how_long_they_may_run_as_their_job_does_or_by_its_deadline() {
+    let walltime = |said: Option<&str>, spec: serde_json::Value| {
+        let mut world = World::new(spec);
+        world.job.metadata.annotations =
+            said.map(|said| [("muster.io/walltime".to_owned(), said.to_owned())].into());
+        world.settle(at(0));
+        let (_, pod) = world.pods.first_key_value().unwrap();
+        let annotations = pod.metadata.annotations.clone().unwrap();
+        annotations.get("muster.io/walltime").cloned()
+    };
+    let seconds = |text: &str| Some(text.to_owned());
+    assert_eq!(walltime(None, json!({})), None);
+    let deadline = json!({"activeDeadlineSeconds": 30});
+    assert_eq!(walltime(None, deadline.clone()), seconds("30"));
+    assert_eq!(walltime(Some("5m"), deadline), seconds("5m"));
+}
+
+#[test]
 fn a_held_job_stops_and_resumes_with_a_new_clock() {
     let mut world =
         World::new(json!({"parallelism": 2, "completions": 2, "activeDeadlineSeconds": 30}));

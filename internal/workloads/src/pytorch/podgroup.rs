@@ -18,7 +18,12 @@ use crate::terms;
 /// name that is somebody else's is left alone.
 pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<PodGroup> {
     let wanted = wanted_spec(plan);
-    let said = terms::of_gang(plan.meta);
+    let mut said = terms::of_gang(plan.meta);
+    if !said.contains_key(names::WALLTIME)
+        && let Some(deadline) = deadline(plan)
+    {
+        said.insert(names::WALLTIME.to_owned(), deadline.to_string());
+    }
     let Some(observed) = observed else {
         return Some(PodGroup {
             metadata: ObjectMeta {
@@ -52,6 +57,20 @@ pub(crate) fn change(plan: &Plan<'_>, observed: Option<&PodGroup>) -> Option<Pod
     changed.spec.priority_class_name = wanted.priority_class_name;
     changed.spec.min_resources = wanted.min_resources;
     Some(changed)
+}
+
+/// The seconds until the job's own or its pods' deadline, where its templates do not say how long
+/// they run.
+fn deadline(plan: &Plan<'_>) -> Option<i64> {
+    let templates = || plan.replicas.iter().map(|replicas| replicas.template);
+    let metas = templates().filter_map(|template| template.metadata.as_ref());
+    let mut said = metas.filter_map(|meta| meta.annotations.as_ref());
+    if said.any(|said| said.contains_key(names::WALLTIME)) {
+        return None;
+    }
+    let own = plan.job.spec.run_policy.active_deadline_seconds;
+    let pods = templates().filter_map(|template| template.spec.as_ref()?.active_deadline_seconds);
+    own.into_iter().chain(pods).min()
 }
 
 /// Whether the group says what is wanted, however its quantities are written.

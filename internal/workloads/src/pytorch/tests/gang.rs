@@ -113,6 +113,52 @@ fn the_queue_may_be_named_by_label_or_annotation() {
 }
 
 #[test]
+fn the_gang_says_how_long_it_may_run_as_its_job_does_or_by_its_deadline() {
+    let walltime = |said: Option<&str>, template: Option<&str>, deadlines: [Option<i64>; 2]| {
+        let mut spec = master_and_workers(1, "OnFailure");
+        let worker = &mut spec["pytorchReplicaSpecs"]["Worker"]["template"];
+        if let Some(template) = template {
+            worker["metadata"]["annotations"] = json!({"muster.io/walltime": template});
+        }
+        if let [_, Some(deadline)] = deadlines {
+            worker["spec"]["activeDeadlineSeconds"] = json!(deadline);
+        }
+        spec["runPolicy"] = json!({"activeDeadlineSeconds": deadlines[0]});
+        let mut world = World::new(spec);
+        let said = said.map(|said| [("muster.io/walltime".to_owned(), said.to_owned())].into());
+        world.job.metadata.annotations = said;
+        world.settle(at(0));
+        let annotations = world.group.unwrap().metadata.annotations?;
+        annotations.get("muster.io/walltime").cloned()
+    };
+    let seconds = |text: &str| Some(text.to_owned());
+    assert_eq!(walltime(None, None, [None; 2]), None);
+    assert_eq!(walltime(None, None, [Some(600), None]), seconds("600"));
+    assert_eq!(walltime(None, None, [None, Some(70)]), seconds("70"));
+    assert_eq!(walltime(None, None, [Some(600), Some(70)]), seconds("70"));
+    assert_eq!(walltime(Some("1h"), None, [Some(6), None]), seconds("1h"));
+    assert_eq!(
+        walltime(None, Some("5m"), [Some(600), None]),
+        None,
+        "its pods say so themselves"
+    );
+}
+
+#[test]
+fn a_deadline_that_changes_changes_what_the_gang_says() {
+    let mut world = World::new(master_and_workers(1, "OnFailure"));
+    world.settle(at(0));
+    world.job.spec.run_policy.active_deadline_seconds = Some(900);
+    world.settle(at(1));
+    let annotations = |world: &World| world.group.as_ref().unwrap().metadata.annotations.clone();
+    assert_eq!(annotations(&world).unwrap()["muster.io/walltime"], "900");
+    world.job.spec.run_policy.active_deadline_seconds = Some(800);
+    world.settle(at(2));
+    assert_eq!(annotations(&world).unwrap()["muster.io/walltime"], "800");
+    assert!(world.ask(at(3)).actions.is_empty());
+}
+
+#[test]
 fn exit_code_leaves_judging_to_the_controller_and_the_rest_passes_through() {
     for (policy, pods) in [
         ("Always", "Always"),

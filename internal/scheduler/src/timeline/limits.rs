@@ -1,0 +1,80 @@
+//! What queues' limits have to do with time: which limit is in a gang's way, and when the ends of
+//! those on the same account give back what it lacks.
+
+use crate::gang::{Gang, GangKey};
+use crate::queue::{Bound, Payer, QueueIx, TeamIx, UserIx};
+use crate::resource::{Demand, Ix};
+use crate::state::Scheduler;
+
+/// Whose use of which resource a limit counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Scope {
+    queue: QueueIx,
+    user: Option<UserIx>,
+    team: Option<TeamIx>,
+    /// Only work that must not be evicted.
+    fixed: bool,
+    pub(super) ix: Ix,
+}
+
+impl Scheduler {
+    /// The tightest limit in the gang's way, and how much of its resource it lacks there.
+    pub(super) fn limit_of(&self, key: &GangKey, gang: &Gang) -> Option<(Scope, i64)> {
+        let need = gang.need(key);
+        let asked = need.iter().filter(|(_, amount)| *amount > 0);
+        let demand = Demand(asked.collect());
+        let (times, bound) = self.queues.allows(gang.payer?, &demand, |_| i64::MAX);
+        let bound = bound.filter(|_| times == 0)?;
+        let (queue, user, team, fixed) = match bound {
+            Bound::Capability { queue, .. } | Bound::Borrowing { queue, .. } => {
+                (queue, None, None, false)
+            }
+            Bound::Deserved { queue, .. } => (queue, None, None, true),
+            Bound::User { queue, user, .. } => (queue, Some(user), None, false),
+            Bound::Team { queue, team, .. } => (queue, None, Some(team), false),
+            Bound::Guarantees { .. } => return None,
+        };
+        let scope = Scope {
+            queue,
+            user,
+            team,
+            fixed,
+            ix: bound.resource(),
+        };
+        Some((scope, need.get(scope.ix) - bound.leaves()))
+    }
+
+    /// Does the limit count what goes on this account?
+    pub(super) fn counts_in(&self, scope: Scope, payer: Payer) -> bool {
+        scope.user.is_none_or(|user| user == payer.user)
+            && scope.team.is_none_or(|team| Some(team) == payer.team)
+            && (payer.fixed || !scope.fixed)
+            && self.queues.holds(scope.queue, payer.queue)
+    }
+
+    /// What those that a limit counts give back as they are expected to end, in that order.
+    pub(super) fn giving_back(&self, scope: Scope) -> Vec<(i64, i64)> {
+        let ends = self.timeline.by_end().filter_map(|(end, _, run)| {
+            let counted = run.payer.is_some_and(|payer| self.counts_in(scope, payer));
+            let amount = run.holds.get(scope.ix);
+            (counted && amount > 0).then_some((end, amount))
+        });
+        ends.collect()
+    }
+}
+
+/// From when on so much has been given back, and how much then; none if it never is.
+pub(super) fn first_with(giving_back: &[(i64, i64)], amount: i64) -> Option<(i64, i64)> {
+    let mut first: Option<i64> = None;
+    let mut sum = 0_i64;
+    for (end, given) in giving_back {
+        if first.is_some_and(|first| *end > first) {
+            break;
+        }
+        sum = sum.saturating_add(*given);
+        if sum >= amount && first.is_none() {
+            first = Some(*end);
+        }
+    }
+    first.map(|first| (first, sum))
+}

@@ -1,0 +1,149 @@
+//! How much of one resource is free from when on, as expected ends give it back and those played
+//! through take it. Knows nothing of nodes: whatever is free somewhere counts.
+
+/// Two steps of a profile are at least this part of the time to them apart.
+const STEP_PART: i64 = 12;
+
+/// What is free of one resource from now on: from each time until the next.
+pub(super) struct Profile {
+    pub(super) times: Vec<i64>,
+    pub(super) free: Vec<i64>,
+}
+
+impl Profile {
+    pub(super) fn new(now: i64, idle: i64, ends: impl Iterator<Item = (i64, i64)>) -> Profile {
+        let mut profile = Profile {
+            times: vec![now],
+            free: vec![idle],
+        };
+        for (end, amount) in ends.filter(|(_, amount)| *amount > 0) {
+            let (last, free) = (profile.times.len() - 1, profile.free.last().copied());
+            let gap = (profile.times[last] - now) / STEP_PART;
+            if last > 0 && end - profile.times[last] <= gap {
+                // Close to the step before: it is moved here, so that nothing is free too early.
+                profile.times[last] = end.max(profile.times[last]);
+                profile.free[last] += amount;
+            } else {
+                profile.times.push(end);
+                profile.free.push(free.unwrap_or(0) + amount);
+            }
+        }
+        profile
+    }
+
+    /// The first time, not before one, from which so much is free for so long.
+    pub(super) fn first(&self, need: i64, seconds: i64, from: i64) -> Option<i64> {
+        let mut start: Option<i64> = None;
+        for (at, free) in self.free.iter().enumerate() {
+            if *free < need {
+                start = None;
+                continue;
+            }
+            let next = self.times.get(at + 1).copied();
+            if start.is_none() && next.is_none_or(|next| next > from) {
+                start = Some(self.times[at].max(from));
+            }
+            if let Some(start) = start
+                && next.is_none_or(|next| next >= start.saturating_add(seconds))
+            {
+                return Some(start);
+            }
+        }
+        None
+    }
+
+    /// Takes so much for so long from a time on.
+    pub(super) fn take(&mut self, from: i64, need: i64, seconds: i64) {
+        let first = self.step_at(from);
+        let end = self.step_at(from.saturating_add(seconds));
+        for free in &mut self.free[first..end] {
+            *free -= need;
+        }
+    }
+
+    /// The step that begins then, made where there is none; no time is before the first.
+    fn step_at(&mut self, time: i64) -> usize {
+        let at = self.times.partition_point(|other| *other < time);
+        if at > 0 && self.times.get(at) != Some(&time) {
+            self.times.insert(at, time);
+            self.free.insert(at, self.free[at - 1]);
+        }
+        at
+    }
+
+    /// How much is free for so long from when on, where that is more than it was before.
+    pub(super) fn most_by_start(&self, seconds: i64) -> Vec<(i64, i64)> {
+        let mut found: Vec<(i64, i64)> = Vec::new();
+        for (at, time) in self.times.iter().enumerate() {
+            let ends = time.saturating_add(seconds);
+            let meanwhile = self.times[at..].iter().take_while(|then| **then < ends);
+            let least = self.free[at..].iter().zip(meanwhile).map(|(free, _)| *free);
+            let least = least.min().unwrap_or(0);
+            if found.last().is_none_or(|(most, _)| *most < least) {
+                found.push((least, *time));
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn profile(ends: &[(i64, i64)]) -> Profile {
+        Profile::new(0, 2, ends.iter().copied())
+    }
+
+    #[test]
+    fn a_gang_starts_where_its_need_is_free_for_as_long_as_it_runs() {
+        let mut profile = profile(&[(100, 4), (1000, 4)]);
+        assert_eq!(profile.first(2, 50, 0), Some(0));
+        assert_eq!(profile.first(6, 50, 0), Some(100));
+        assert_eq!(profile.first(11, 50, 0), None);
+        profile.take(100, 6, 500);
+        assert_eq!(profile.times, [0, 100, 600, 1000]);
+        assert_eq!(profile.free, [2, 0, 6, 10]);
+        assert_eq!(
+            profile.first(2, 50, 0),
+            Some(0),
+            "it is over before the other begins"
+        );
+        assert_eq!(profile.first(2, 500, 0), Some(600));
+        assert_eq!(
+            profile.first(6, 50, 0),
+            Some(600),
+            "what was taken is given back"
+        );
+        assert_eq!(profile.first(2, 5, 2000), Some(2000), "not before its time");
+        assert_eq!(profile.first(2, 5, 700), Some(700));
+    }
+
+    #[test]
+    fn what_is_taken_between_two_steps_makes_two_more() {
+        let mut profile = profile(&[(100, 4)]);
+        profile.take(150, 6, 50);
+        profile.take(0, 1, 10);
+        assert_eq!(profile.times, [0, 10, 100, 150, 200]);
+        assert_eq!(profile.free, [1, 2, 6, 0, 6]);
+    }
+
+    #[test]
+    fn for_how_much_there_is_room_from_when_on_is_what_asking_for_each_amount_finds() {
+        let mut profile = profile(&[(100, 4), (1000, 4)]);
+        profile.take(100, 5, 300);
+        let most = profile.most_by_start(60);
+        for need in 1..12 {
+            let at = most.partition_point(|(most, _)| *most < need);
+            let found = most.get(at).map(|(_, time)| *time);
+            assert_eq!(found, profile.first(need, 60, 0), "{need}");
+        }
+    }
+
+    #[test]
+    fn steps_close_to_each_other_become_one_at_the_later_time() {
+        let profile = profile(&[(1200, 1), (1250, 1), (2000, 1)]);
+        assert_eq!(profile.times, [0, 1250, 2000]);
+        assert_eq!(profile.free, [2, 4, 5]);
+    }
+}
