@@ -46,6 +46,26 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         &["/nope", "must name a file"],
     );
 
+    // What belongs to the other engine is not taken in silence.
+    for option in [
+        ["--advertise", "gpu.example"],
+        ["--first-password-file", "/nope"],
+        ["--node-grace", "60"],
+    ] {
+        let all = [&["server", "--engine", "kubernetes"][..], &option].concat();
+        says(
+            1,
+            &all,
+            &[
+                option[0],
+                "means nothing with --engine kubernetes",
+                "leave it out",
+            ],
+        );
+    }
+    let kinds = &["server", "--kinds", "none"];
+    says(1, kinds, &["--kinds is an option of --engine kubernetes"]);
+
     // What was named does not exist.
     says(
         3,

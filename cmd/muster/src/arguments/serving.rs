@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
@@ -125,12 +126,31 @@ pub struct ServerOptions {
     /// [default: draw one, print it, and keep it in server/first-password]
     #[arg(long, value_name = "FILE")]
     pub first_password_file: Option<PathBuf>,
-    /// Seconds a node may be silent before its pods are declared lost
-    #[arg(long, default_value_t = 40, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
-    pub node_grace: u64,
+    /// Seconds a node may be silent before its pods are declared lost [default: 40]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(3..))]
+    pub node_grace: Option<u64>,
     /// How the scheduler is set up: a SchedulerConfig in YAML, see below [default: as below]
     #[arg(long, env = "MUSTER_SCHEDULER_CONFIG", value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+}
+
+impl ServerOptions {
+    /// How long a node may be silent before its pods are declared lost.
+    pub fn node_grace(&self) -> Duration {
+        Duration::from_secs(self.node_grace.unwrap_or(40))
+    }
+
+    /// The first of these options that was given and means nothing where a Kubernetes cluster
+    /// keeps the resources and runs the pods, to refuse it there.
+    pub fn embedded_only(&self) -> Option<&'static str> {
+        [
+            (!self.advertise.is_empty(), "--advertise"),
+            (self.first_password_file.is_some(), "--first-password-file"),
+            (self.node_grace.is_some(), "--node-grace"),
+        ]
+        .into_iter()
+        .find_map(|(given, name)| given.then_some(name))
+    }
 }
 
 #[derive(Args, Debug)]

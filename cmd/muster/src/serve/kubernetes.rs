@@ -158,7 +158,7 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
         scheduler,
         jobs,
         upkeep: false,
-        node_grace: Duration::from_secs(server.node_grace),
+        node_grace: server.node_grace(),
         // Every pod has a network of its own.
         rendezvous_ports: std::ops::RangeInclusive::new(1, 0),
     })
@@ -205,7 +205,7 @@ mod tests {
             listen: ([127, 0, 0, 1], 0).into(),
             advertise: Vec::new(),
             first_password_file: None,
-            node_grace: 40,
+            node_grace: None,
             scheduler_config: None,
         };
         let options = KubernetesOptions {

@@ -28,6 +28,12 @@ pub async fn server(global: Global, arguments: crate::arguments::Server) -> Resu
     if let Some(option) = given.filter(|_| arguments.engine == Engine::Embedded) {
         bail!("{option} is an option of --engine kubernetes");
     }
+    let given = arguments.server.embedded_only();
+    if let Some(option) = given.filter(|_| arguments.engine == Engine::Kubernetes) {
+        bail!(
+            "{option}: means nothing with --engine kubernetes, whose cluster has its own API, users and nodes; leave it out"
+        );
+    }
     logging();
     let stop = signals::stop()?;
     if arguments.engine == Engine::Kubernetes {

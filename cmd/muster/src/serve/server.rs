@@ -84,7 +84,7 @@ impl Server {
             client("controllers"),
             controllers::Config {
                 scheduler,
-                node_grace: Duration::from_secs(options.node_grace),
+                node_grace: options.node_grace(),
                 jobs: controllers::jobs::JobKind::ALL.into(),
                 upkeep: true,
                 rendezvous_ports: RENDEZVOUS_PORTS,
