@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use e2e::{muster, run};
+use e2e::{muster, repository, run};
 use serde_json::{Value, json};
 
 use super::piped;
@@ -178,6 +178,57 @@ fn the_scheduler_is_set_up_by_a_document_and_by_options_that_go_before_it() {
     };
     assert_eq!(bound(&[]), 0);
     assert_eq!(bound(&["--actions", "allocate"]), 1);
+}
+
+#[test]
+fn configurations_that_users_bring_from_other_schedulers_are_read_and_what_has_no_counterpart_is_named()
+ {
+    let directory = repository().join("../shared/seed-manifests");
+    let table: [(&str, bool, &[&str]); 4] = [
+        (
+            "001-volcano-scheduler-config",
+            false,
+            &["tiers[0].plugins[2]: conformance"],
+        ),
+        (
+            "001-volcano-gpu-aware-nodeorder",
+            false,
+            &["volcano-scheduler.conf: nodeorder: no counterpart"],
+        ),
+        (
+            "004-volcano-scheduler-configmap",
+            false,
+            &["tiers[0].plugins[2]: conformance"],
+        ),
+        (
+            "002-kubescheduler-configuration",
+            true,
+            &[
+                "enabled[0].weight: NodeResourcesFit",
+                "enabled[1]: the plugin GPUAffinity has no counterpart",
+            ],
+        ),
+    ];
+    for (name, answers, notes) in table {
+        let Ok(config) = std::fs::read_to_string(directory.join(format!("{name}.yaml"))) else {
+            println!("skipped: {name} is not in {}", directory.display());
+            continue;
+        };
+        let text = live().replace("schedulerName: muster", "schedulerName: ai-scheduler");
+        let text = format!("{text}---\n{config}");
+        let said = |arguments: &[&str]| {
+            let (out, err, code) = piped(&text, arguments);
+            assert_eq!(code, Some(0), "{name}: {err}");
+            out
+        };
+        // Only the KubeSchedulerConfiguration makes the scheduler answer to that name.
+        let decided = said(&["-", "--decisions", "-", "--output", "none"]);
+        assert_eq!(decided.contains("\"bound\""), answers, "{name}: {decided}");
+        let shown = said(&["-"]);
+        for note in notes {
+            assert!(shown.contains(note), "{name}: {note:?} is not in: {shown}");
+        }
+    }
 }
 
 #[test]

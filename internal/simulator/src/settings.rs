@@ -6,7 +6,7 @@ use scheduler::{Actions, Strategy, settings};
 
 use crate::error::SimulatorError;
 
-pub use scheduler::settings::{KIND, Settings};
+pub use scheduler::settings::{KIND, Settings, read, takes};
 
 /// Reads `--actions`: words with commas between.
 pub fn actions_option(text: &str) -> Result<Actions, SimulatorError> {

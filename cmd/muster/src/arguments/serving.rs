@@ -33,6 +33,8 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
     expected: []                 # pods to come, placed for; else such as those there are
       # - {count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}, annotations: {}, nodeSelector: {}}
 
+  Volcano's volcano-scheduler.conf (or its ConfigMap) and a KubeSchedulerConfiguration are read too;
+  each key of theirs without a counterpart is named in the log.
   packaging/examples/scheduler.yaml is one to start from. What is wrong is said at the start, with
   its field and what would be right.";
 

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, Result};
 use controllers::SchedulerConfig;
-use controllers::scheduler_settings::Settings;
+use controllers::scheduler_settings;
 
 use crate::arguments::ServerOptions;
 
@@ -16,8 +16,12 @@ pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<Sche
         std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
     let document: serde_json::Value =
         serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
-    let settings = Settings::read(&document).with_context(named)?;
-    let config = settings.applied(defaults);
+    let parse = |text: &str| serde_norway::from_str(text).map_err(|error| error.to_string());
+    let read = scheduler_settings::read(&document, &parse).with_context(named)?;
+    for warning in &read.warnings {
+        tracing::warn!("{}: {warning}", named());
+    }
+    let config = read.settings.applied(defaults);
     tracing::info!(
         actions = ?config.actions,
         topology = ?config.topology,
@@ -31,6 +35,7 @@ pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<Sche
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
+    use controllers::scheduler_settings::Settings;
 
     use super::*;
 

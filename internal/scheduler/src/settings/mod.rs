@@ -1,8 +1,11 @@
 //! How the scheduler is set up, as its users write it: the `SchedulerConfig` document that the
 //! server and `muster simulate` read, and what is wrong with one. What is not said stays as
-//! [`Config`] has it.
+//! [`Config`] has it. Other schedulers' configurations are read too (`foreign`).
 
+mod foreign;
+mod kube;
 mod mix;
+mod volcano;
 mod words;
 
 use jiff::SignedDuration;
@@ -16,6 +19,7 @@ use crate::share::GpuOrder;
 use crate::state::{Actions, Config, Lead, Strategy};
 use words::{count, known, object, one_of, span, texts, truth};
 
+pub use foreign::{Parse, Read, read, takes};
 pub use words::Wrong;
 
 /// The kind of the document.

@@ -119,3 +119,119 @@ fn what_cannot_be_read_is_named_with_what_would_be_right() {
     assert_eq!(other("actions", json!([])), "actions");
     assert_eq!(Settings::read(&json!([])).unwrap_err().field, "document");
 }
+
+fn no_text(_: &str) -> Result<Value, String> {
+    Err("nothing is parsed here".into())
+}
+
+/// The keys of what is warned about, in order.
+fn keys(read: &Read) -> Vec<&str> {
+    let warnings = read.warnings.iter();
+    warnings.map(|warning| warning.key.as_str()).collect()
+}
+
+#[test]
+fn volcanos_configuration_is_said_in_our_words_and_each_key_without_a_counterpart_is_named() {
+    let document = json!({
+        "actions": "enqueue, allocate, gangpreempt",
+        "tiers": [
+            {"plugins": [{"name": "priority"}, {"name": "gang", "enablePreemptable": false},
+                         {"name": "conformance"}]},
+            {"plugins": [{"name": "drf"}, {"name": "usage", "arguments": {"thresholds": 1}},
+                         {"name": "sla", "arguments": {"sla-waiting-time": "1h30m", "other": 1}},
+                         {"name": "nodeorder", "arguments": {"mostrequested.weight": "2",
+                             "leastrequested.weight": 1, "nodeaffinity.weight": 3}}]},
+        ],
+        "configurations": [],
+    });
+    let read = read(&document, &no_text).unwrap();
+    let actions = read.settings.actions.unwrap();
+    assert!(actions.allocate && actions.preempt);
+    assert!(!actions.reclaim && !actions.backfill);
+    assert_eq!(read.settings.placement, Some(Strategy::Pack));
+    assert_eq!(read.settings.reserve_after, Some(5400));
+    let expected = [
+        "configurations",
+        "actions, enqueue",
+        "tiers[0].plugins[1].enablePreemptable",
+        "tiers[0].plugins[2]",
+        "tiers[1].plugins[1]",
+        "tiers[1].plugins[1].arguments.thresholds",
+        "tiers[1].plugins[2].arguments.other",
+        "tiers[1].plugins[3].arguments.nodeaffinity.weight",
+    ];
+    assert_eq!(keys(&read), expected);
+}
+
+#[test]
+fn volcanos_defaults_are_those_that_it_has_and_its_node_order_spreads_unless_bins_are_packed() {
+    let tiers = |plugins: Value| json!({"tiers": [{"plugins": plugins}]});
+    let plain = read(&tiers(json!([{"name": "nodeorder"}])), &no_text).unwrap();
+    let actions = plain.settings.actions.unwrap();
+    assert!(actions.allocate && actions.backfill && !actions.preempt && !actions.reclaim);
+    assert_eq!(plain.settings.placement, Some(Strategy::Spread));
+    let both = json!([{"name": "nodeorder"}, {"name": "binpack"}]);
+    let packed = read(&tiers(both), &no_text).unwrap();
+    assert_eq!(packed.settings.placement, Some(Strategy::Pack));
+    let neither = read(&tiers(json!([{"name": "gang"}])), &no_text).unwrap();
+    assert_eq!(neither.settings.placement, None);
+}
+
+#[test]
+fn volcanos_configuration_is_found_in_its_config_map_and_errors_name_the_place_in_it() {
+    let map = |text: &str| {
+        json!({"kind": "ConfigMap", "apiVersion": "v1", "metadata": {"name": "volcano"},
+            "data": {"volcano-scheduler.conf": text}})
+    };
+    let parse = |text: &str| serde_json::from_str(text).map_err(|_| "not to be read".to_owned());
+    let good = read(&map(r#"{"actions": "reclaim"}"#), &parse).unwrap();
+    assert!(good.settings.actions.unwrap().reclaim);
+    for (text, field) in [
+        ("nonsense", "data[volcano-scheduler.conf]"),
+        (r#"{"actions": 3}"#, "data[volcano-scheduler.conf]: actions"),
+        (
+            r#"{"tiers": [{"plugins": [{"arguments": {}}]}]}"#,
+            "data[volcano-scheduler.conf]: tiers[0].plugins[0].name",
+        ),
+    ] {
+        assert_eq!(read(&map(text), &parse).unwrap_err().field, field, "{text}");
+    }
+    let other = json!({"kind": "ConfigMap", "data": {"settings.conf": "a"}});
+    assert!(!takes(&other));
+}
+
+#[test]
+fn kube_schedulers_configuration_is_said_in_our_words_and_each_key_without_a_counterpart_is_named()
+{
+    let document = json!({
+        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+        "parallelism": 16,
+        "profiles": [
+            {"schedulerName": "ai",
+             "plugins": {"score": {"enabled": [{"name": "NodeResourcesFit", "weight": 1}, {"name": "Own"}],
+                                   "disabled": [{"name": "NodeAffinity"}, {"name": "ImageLocality"}]},
+                         "postFilter": {"disabled": [{"name": "DefaultPreemption"}]}},
+             "pluginConfig": [{"name": "NodeResourcesFit", "args": {"ignoredResources": [],
+                                   "scoringStrategy": {"type": "MostAllocated", "resources": []}}},
+                              {"name": "InterPodAffinity", "args": {}}]},
+            {},
+        ],
+    });
+    let read = read(&document, &no_text).unwrap();
+    let names = read.settings.scheduler_names.clone().unwrap();
+    assert_eq!(names, ["ai", "default-scheduler"]);
+    assert_eq!(read.settings.placement, Some(Strategy::Pack));
+    assert!(!read.settings.actions.unwrap().preempt && read.settings.actions.unwrap().allocate);
+    let mut said = keys(&read);
+    said.sort_unstable();
+    let expected = [
+        "parallelism",
+        "profiles[0].pluginConfig[0].args.ignoredResources",
+        "profiles[0].pluginConfig[0].args.scoringStrategy.resources",
+        "profiles[0].pluginConfig[1]",
+        "profiles[0].plugins.score.disabled[0]",
+        "profiles[0].plugins.score.enabled[0].weight",
+        "profiles[0].plugins.score.enabled[1]",
+    ];
+    assert_eq!(said, expected);
+}

@@ -141,6 +141,9 @@ fn take(
     if value.is_null() {
         return Ok(());
     }
+    if settings::takes(&value) {
+        return set(&value, place, scenario, found);
+    }
     let own = value["kind"] == "Queue" && value["apiVersion"] == QUEUE_VERSION;
     if mapping::takes(&value) && !own {
         let namespace = value["metadata"]["namespace"].as_str().unwrap_or_default();
@@ -181,9 +184,6 @@ fn take(
     if kind == hypernodes::KIND {
         found.hypernodes.push((value, place.clone()));
         return Ok(());
-    }
-    if kind == settings::KIND {
-        return set(&value, place, scenario, found);
     }
     quantities(&value, "", place)?;
     if value["apiVersion"].is_null() {
@@ -266,14 +266,18 @@ fn set(
 ) -> Result<(), SimulatorError> {
     let id = (settings::KIND.to_owned(), Key::default());
     once(id, "", place, found)?;
-    let read = settings::Settings::read(value).map_err(|wrong| SimulatorError::Value {
+    let parse = |text: &str| serde_norway::from_str(text).map_err(|error| error.to_string());
+    let kind = value["kind"].as_str().unwrap_or("volcano-scheduler.conf");
+    let read = settings::read(value, &parse).map_err(|wrong| SimulatorError::Value {
         place: place.clone(),
-        field: format!("{}, {}", settings::KIND, wrong.field),
+        field: format!("{kind}, {}", wrong.field),
         value: wrong.value,
         wanted: wrong.wanted,
     })?;
     let before = std::mem::take(&mut scenario.settings);
-    scenario.settings = before.or(read);
+    scenario.settings = before.or(read.settings);
+    let warnings = read.warnings.iter().map(ToString::to_string);
+    scenario.notes.extend(warnings);
     Ok(())
 }
 

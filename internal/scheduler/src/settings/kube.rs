@@ -1,0 +1,181 @@
+//! A KubeSchedulerConfiguration (`kubescheduler.config.k8s.io`, as of Kubernetes 1.34) in Muster's
+//! words.
+//!
+//! | theirs | here |
+//! |---|---|
+//! | `profiles[].schedulerName` | `schedulerNames` |
+//! | NodeResourcesFit's `scoringStrategy.type` MostAllocated, LeastAllocated | `placement: pack`, `spread` |
+//! | plugin DefaultPreemption disabled | no `preempt` among the `actions` |
+//! | filters: NodeAffinity, TaintToleration, PodTopologySpread, ... | always on, by the pods' own words |
+
+use serde_json::Value;
+
+use super::foreign::{Notes, Read, items, within};
+use super::words::object;
+use super::{Settings, Wrong};
+use crate::state::{Actions, Strategy};
+
+const GROUP: &str = "kubescheduler.config.k8s.io/";
+/// The name of a profile that gives none.
+const DEFAULT_NAME: &str = "default-scheduler";
+/// Plugins whose rules hold here whether they are listed or not.
+const BUILT_IN: [&str; 16] = [
+    "DefaultBinder",
+    "InterPodAffinity",
+    "NodeAffinity",
+    "NodeName",
+    "NodePorts",
+    "NodeResourcesFit",
+    "NodeUnschedulable",
+    "NodeVolumeLimits",
+    "PodTopologySpread",
+    "PrioritySort",
+    "SchedulingGates",
+    "TaintToleration",
+    "VolumeBinding",
+    "VolumeRestrictions",
+    "VolumeZone",
+    "DefaultPreemption",
+];
+
+/// Is this a KubeSchedulerConfiguration?
+pub(super) fn is(document: &Value) -> bool {
+    let version = document["apiVersion"].as_str().unwrap_or_default();
+    document["kind"] == "KubeSchedulerConfiguration" && version.starts_with(GROUP)
+}
+
+pub(super) fn read(document: &Value) -> Result<Read, Wrong> {
+    let mut notes = Notes::on("KubeSchedulerConfiguration");
+    let mut settings = Settings::default();
+    if let Some(top) = document.as_object() {
+        notes.rest("", top, &["apiVersion", "kind", "metadata", "profiles"]);
+    }
+    let mut names: Vec<String> = Vec::new();
+    let mut placements: Vec<Strategy> = Vec::new();
+    for (at, profile) in items("profiles", &document["profiles"])?.iter().enumerate() {
+        let path = format!("profiles[{at}]");
+        let Some(fields) = object(&path, profile)? else {
+            continue;
+        };
+        notes.rest(&path, fields, &["schedulerName", "plugins", "pluginConfig"]);
+        let name = match &profile["schedulerName"] {
+            Value::Null => DEFAULT_NAME,
+            Value::String(name) => name,
+            other => {
+                let field = within(&path, "schedulerName");
+                return Err(Wrong::new(&field, other, "a name"));
+            }
+        };
+        if !names.iter().any(|known| known == name) {
+            names.push(name.to_owned());
+        }
+        plugins(&path, &profile["plugins"], &mut settings, &mut notes)?;
+        placements.extend(strategy(&path, &profile["pluginConfig"], &mut notes)?);
+    }
+    if let Some((first, others)) = placements.split_first() {
+        settings.placement = Some(*first);
+        if others.iter().any(|other| other != first) {
+            notes.add(
+                "profiles",
+                "their scoring strategies differ: the first one's holds for all",
+            );
+        }
+    }
+    settings.scheduler_names = (!names.is_empty()).then_some(names);
+    Ok(Read {
+        settings,
+        warnings: notes.warnings,
+    })
+}
+
+/// What is switched on and off, by extension point.
+fn plugins(
+    path: &str,
+    said: &Value,
+    settings: &mut Settings,
+    notes: &mut Notes,
+) -> Result<(), Wrong> {
+    let path = within(path, "plugins");
+    let Some(points) = object(&path, said)? else {
+        return Ok(());
+    };
+    for (point, sets) in points {
+        let path = within(&path, point);
+        let Some(fields) = object(&path, sets)? else {
+            continue;
+        };
+        notes.rest(&path, fields, &["enabled", "disabled"]);
+        for (at, plugin) in items(&within(&path, "enabled"), &sets["enabled"])?
+            .iter()
+            .enumerate()
+        {
+            let path = format!("{path}.enabled[{at}]");
+            let name = plugin["name"].as_str().unwrap_or_default();
+            if !BUILT_IN.contains(&name) {
+                notes.add(&path, format!("the plugin {name} has no counterpart"));
+            } else if !plugin["weight"].is_null() {
+                notes.add(
+                    &within(&path, "weight"),
+                    format!("{name} is not weighted against others here"),
+                );
+            }
+        }
+        for (at, plugin) in items(&within(&path, "disabled"), &sets["disabled"])?
+            .iter()
+            .enumerate()
+        {
+            let path = format!("{path}.disabled[{at}]");
+            match plugin["name"].as_str().unwrap_or_default() {
+                "DefaultPreemption" => {
+                    let actions = settings.actions.unwrap_or_default();
+                    settings.actions = Some(Actions {
+                        preempt: false,
+                        ..actions
+                    });
+                }
+                name if name == "*" || BUILT_IN.contains(&name) => {
+                    notes.add(&path, format!("{name} can't be switched off here"));
+                }
+                // What is not there is off.
+                _ => {}
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Which nodes are taken first, by NodeResourcesFit's arguments; all other arguments are named.
+fn strategy(path: &str, said: &Value, notes: &mut Notes) -> Result<Option<Strategy>, Wrong> {
+    let path = within(path, "pluginConfig");
+    let mut found = None;
+    for (at, config) in items(&path, said)?.iter().enumerate() {
+        let path = format!("{path}[{at}]");
+        let name = config["name"].as_str().unwrap_or_default();
+        let scoring = &config["args"]["scoringStrategy"];
+        if name != "NodeResourcesFit" {
+            notes.add(
+                &path,
+                format!("the arguments of {name} have no counterpart"),
+            );
+            continue;
+        }
+        let args = within(&path, "args");
+        if let Some(fields) = object(&args, &config["args"])? {
+            notes.rest(&args, fields, &["apiVersion", "kind", "scoringStrategy"]);
+        }
+        let own = within(&args, "scoringStrategy");
+        if let Some(fields) = object(&own, scoring)? {
+            notes.rest(&own, fields, &["type"]);
+        }
+        match scoring["type"].as_str() {
+            Some("MostAllocated") => found = Some(Strategy::Pack),
+            Some("LeastAllocated") => found = Some(Strategy::Spread),
+            Some(other) => notes.add(
+                &within(&own, "type"),
+                format!("{other} has no counterpart: MostAllocated and LeastAllocated have"),
+            ),
+            None => {}
+        }
+    }
+    Ok(found)
+}

@@ -1,0 +1,227 @@
+//! Volcano's scheduler configuration (`volcano-scheduler.conf`, as of 1.16) in Muster's words.
+//!
+//! | theirs | here |
+//! |---|---|
+//! | actions `allocate`, `preempt`, `reclaim`, `backfill` | the same; those that are not listed are off |
+//! | actions `gangpreempt`, `gangreclaim` | `preempt`, `reclaim`: gangs are evicted whole or down to their minimum |
+//! | plugin `binpack`; `nodeorder` with `mostrequested.weight` above `leastrequested.weight` | `placement: pack` |
+//! | plugin `nodeorder` otherwise, without `binpack` | `placement: spread`, as `leastrequested` is its default |
+//! | plugin `sla`, argument `sla-waiting-time` | `reserveAfter` |
+//! | plugins `priority`, `gang`, `drf`, `proportion`, `capacity`, `predicates` | always on |
+
+use serde_json::Value;
+
+use super::foreign::{Notes, Parse, Read, items, within};
+use super::words::object;
+use super::{Settings, Wrong, span};
+use crate::state::{Actions, Strategy};
+
+/// Where its ConfigMap has the text.
+const ENDING: &str = ".conf";
+/// What it does where no actions are given.
+const DEFAULT_ACTIONS: &str = "enqueue, allocate, backfill";
+/// What a plugin's `enable…` keys may be called.
+const SWITCH: &str = "enable";
+
+/// Is this Volcano's configuration, or a ConfigMap with it?
+pub(super) fn is(document: &Value) -> bool {
+    if document["kind"] == "ConfigMap" {
+        return text_of(document).is_some();
+    }
+    document["kind"].is_null() && (document["tiers"].is_array() || document["actions"].is_string())
+}
+
+/// The key and text of the configuration in a ConfigMap.
+fn text_of(map: &Value) -> Option<(&str, &str)> {
+    let data = map["data"].as_object()?;
+    let texts = data
+        .iter()
+        .filter_map(|(key, value)| Some((key.as_str(), value.as_str()?)));
+    let mut named = texts.filter(|(key, _)| key.ends_with(ENDING) && key.contains("scheduler"));
+    named.next()
+}
+
+pub(super) fn read(document: &Value, parse: Parse<'_>) -> Result<Read, Wrong> {
+    let Some((key, text)) = text_of(document) else {
+        return configuration("volcano-scheduler.conf", document);
+    };
+    let field = format!("data[{key}]");
+    let wrong = |why: String| Wrong {
+        field: field.clone(),
+        value: text.lines().next().unwrap_or_default().to_owned(),
+        wanted: format!("Volcano's configuration in YAML: {why}"),
+    };
+    let inner = parse(text).map_err(wrong)?;
+    let name = document["metadata"]["name"].as_str().unwrap_or_default();
+    configuration(&format!("ConfigMap {name}, {key}"), &inner).map_err(|error| Wrong {
+        field: format!("{field}: {}", error.field),
+        ..error
+    })
+}
+
+fn configuration(name: &str, document: &Value) -> Result<Read, Wrong> {
+    let mut notes = Notes::on(name);
+    let mut settings = Settings::default();
+    let Some(top) = object("", document)? else {
+        let wanted = "actions and tiers";
+        return Err(Wrong::new("document", document, wanted));
+    };
+    notes.rest("", top, &["actions", "tiers"]);
+    settings.actions = Some(actions(&document["actions"], &mut notes)?);
+    let mut order = Order::default();
+    for (at, tier) in items("tiers", &document["tiers"])?.iter().enumerate() {
+        let path = format!("tiers[{at}]");
+        if let Some(tier) = object(&path, tier)? {
+            notes.rest(&path, tier, &["plugins"]);
+        }
+        let path = within(&path, "plugins");
+        for (at, own) in items(&path, &tier["plugins"])?.iter().enumerate() {
+            plugin(
+                &format!("{path}[{at}]"),
+                own,
+                &mut settings,
+                &mut order,
+                &mut notes,
+            )?;
+        }
+    }
+    settings.placement = order.placement();
+    Ok(Read {
+        settings,
+        warnings: notes.warnings,
+    })
+}
+
+fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
+    let text = match said {
+        Value::Null => DEFAULT_ACTIONS,
+        Value::String(text) => text,
+        other => {
+            let wanted = "names with commas between them, as \"enqueue, allocate, backfill\"";
+            return Err(Wrong::new("actions", other, wanted));
+        }
+    };
+    let mut actions = Actions {
+        allocate: false,
+        consolidate: false,
+        reclaim: false,
+        preempt: false,
+        backfill: false,
+        defragment: false,
+    };
+    let key = |word: &str| format!("actions, {word}");
+    for word in text
+        .split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
+    {
+        match word {
+            "allocate" => actions.allocate = true,
+            "preempt" | "gangpreempt" => actions.preempt = true,
+            "reclaim" | "gangreclaim" => actions.reclaim = true,
+            "backfill" => {
+                actions.backfill = true;
+                notes.add(
+                    &key(word),
+                    "there it places pods that ask for nothing, which allocate does here; here it starts gangs out of order where that delays nobody before them",
+                );
+            }
+            "enqueue" => notes.add(
+                &key(word),
+                "no counterpart, and none is needed: gangs wait with a report of what is lacking",
+            ),
+            _ => notes.add(&key(word), "no counterpart"),
+        }
+    }
+    Ok(actions)
+}
+
+/// What plugins say of the nodes that are taken first.
+#[derive(Default)]
+struct Order {
+    packs: bool,
+    spreads: bool,
+}
+
+impl Order {
+    fn placement(&self) -> Option<Strategy> {
+        match (self.packs, self.spreads) {
+            (true, _) => Some(Strategy::Pack),
+            (false, true) => Some(Strategy::Spread),
+            (false, false) => None,
+        }
+    }
+}
+
+fn plugin(
+    path: &str,
+    own: &Value,
+    settings: &mut Settings,
+    order: &mut Order,
+    notes: &mut Notes,
+) -> Result<(), Wrong> {
+    let Some(fields) = object(path, own)? else {
+        return Ok(());
+    };
+    let name = match &own["name"] {
+        Value::String(name) => name.as_str(),
+        other => {
+            let field = within(path, "name");
+            return Err(Wrong::new(&field, other, "the name of a plugin"));
+        }
+    };
+    let mut arguments: Vec<&str> = Vec::new();
+    match name {
+        "priority" | "gang" | "drf" | "proportion" | "capacity" | "predicates" => {}
+        "binpack" => order.packs = true,
+        "nodeorder" => {
+            arguments.extend(["leastrequested.weight", "mostrequested.weight"]);
+            let weight = |key: &str, default: f64| number(&own["arguments"][key], default);
+            let (least, most) = (
+                weight("leastrequested.weight", 1.0),
+                weight("mostrequested.weight", 0.0),
+            );
+            order.packs |= most > least;
+            order.spreads |= least > most;
+        }
+        "sla" => {
+            arguments.push("sla-waiting-time");
+            let value = &own["arguments"]["sla-waiting-time"];
+            if !value.is_null() {
+                let field = within(path, "arguments.sla-waiting-time");
+                settings.reserve_after = Some(span(&field, value)?);
+            }
+        }
+        "conformance" => notes.add(
+            path,
+            "conformance has no counterpart: what keeps a pod of the system from eviction is its priority, a PodDisruptionBudget, or muster.io/preemptible: \"false\"",
+        ),
+        "overcommit" => notes.add(
+            path,
+            "overcommit has no counterpart, and none is needed: there is no enqueue action to hold gangs back",
+        ),
+        other => notes.add(path, format!("the plugin {other} has no counterpart")),
+    }
+    for key in fields.keys() {
+        let at = within(path, key);
+        match key.as_str() {
+            "name" | "arguments" => {}
+            key if key.starts_with(SWITCH) => notes.add(
+                &at,
+                format!("what {name} does can't be switched on or off in part"),
+            ),
+            _ => notes.add(&at, "no counterpart"),
+        }
+    }
+    let path = within(path, "arguments");
+    if let Some(given) = object(&path, &own["arguments"])? {
+        notes.rest(&path, given, &arguments);
+    }
+    Ok(())
+}
+
+/// A weight, written as a number or as text.
+fn number(value: &Value, default: f64) -> f64 {
+    let text = value.as_str().and_then(|text| text.trim().parse().ok());
+    value.as_f64().or(text).unwrap_or(default)
+}
