@@ -11,7 +11,7 @@ use resources::names::DEFAULT_QUEUE;
 use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
-use crate::evict::{Kept, VictimKey};
+use crate::evict::{Kept, VictimPlace};
 use crate::few::{Few, FewSet};
 use crate::line::LineKey;
 use crate::node::NodeIx;
@@ -185,7 +185,7 @@ pub(crate) struct Gang {
     /// When members that are on nodes started, and how many did then.
     pub(crate) starts: Few<Timestamp, usize>,
     /// Its place among those that could be evicted from its queue.
-    pub(crate) victim: Option<(String, VictimKey)>,
+    pub(crate) victim: Option<VictimPlace>,
     /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
     pub(crate) won: Option<u64>,
     /// Who was evicted for it and may not have left yet.

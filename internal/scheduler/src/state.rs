@@ -10,7 +10,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::devices::Ask;
-use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
+use crate::evict::{Budgets, Likeness, Tidying, Victims};
 use crate::expect::Expected;
 use crate::filter::neighbours::Neighbours;
 use crate::filter::volumes::Volumes;
@@ -230,7 +230,7 @@ pub struct Scheduler {
     /// Gangs for which places are held.
     pub(crate) nominated: BTreeSet<GangKey>,
     /// By queue: gangs on nodes, in the order in which they would be evicted.
-    pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
+    pub(crate) victims: BTreeMap<String, Victims>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
     /// What the containers of the pod told of last ask for.
