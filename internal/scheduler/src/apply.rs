@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
 use resources::names::DEVICES;
 
@@ -156,9 +157,11 @@ impl Scheduler {
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
         let slice_asks = devices::slice_asks(told.spec);
-        let wish = Wish::read(&pod.metadata, told.spec);
+        let requests = pod_requests(told.spec);
+        let wish = Wish::read(&pod.metadata, told.spec, &requests);
         let class = self.classes.join(
             told.spec,
+            requests,
             &wish,
             &key.namespace,
             pod.metadata.labels.as_ref(),
