@@ -508,6 +508,7 @@ impl Scheduler {
         if view.seen == self.clock {
             return;
         }
+        view.widen(self.nodes.len());
         let facts = self.classes.get(class);
         for at in self.touched.range(view.seen + 1..).map(|(_, at)| *at) {
             view.refresh(facts, at, &self.nodes[at], &self.topology);
