@@ -22,6 +22,7 @@ mod health;
 mod labels;
 mod line;
 mod links;
+mod named;
 mod newcomers;
 mod node;
 mod phase;

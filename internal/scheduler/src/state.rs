@@ -20,6 +20,7 @@ use crate::health::Load;
 use crate::line::{LineKey, Standing};
 use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
+use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{GPU, Ix, Names, Room, Set};
@@ -235,6 +236,10 @@ pub struct Scheduler {
     pub(crate) age: u64,
     /// What the containers of the pod told of last ask for.
     pub(crate) last_asks: Arc<[Ask]>,
+    /// The namespace of the pod or gang told of last.
+    pub(crate) last_namespace: Arc<str>,
+    /// The conditions of the gang told of last.
+    pub(crate) last_conditions: LastConditions,
     /// The age in which somebody last got in by an eviction.
     pub(crate) won: Option<u64>,
     /// How often anything changed that a search for evictions could see.
@@ -317,6 +322,8 @@ impl Scheduler {
             victims: BTreeMap::new(),
             age: 0,
             last_asks: Arc::from([]),
+            last_namespace: Arc::from(""),
+            last_conditions: Arc::default(),
             won: None,
             version: 0,
             keeping: BTreeSet::new(),
