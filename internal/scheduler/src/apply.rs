@@ -110,7 +110,7 @@ impl Scheduler {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.shown = None;
-            self.stirred.insert(key);
+            self.stirred.insert(&key);
             self.changed = true;
         }
     }

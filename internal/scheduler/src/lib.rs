@@ -25,6 +25,7 @@ mod links;
 mod named;
 mod newcomers;
 mod node;
+mod noted;
 mod phase;
 mod place;
 mod plan;

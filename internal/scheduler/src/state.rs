@@ -20,6 +20,7 @@ use crate::health::Load;
 use crate::line::{LineKey, Standing};
 use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
+use crate::noted::Noted;
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
@@ -216,7 +217,7 @@ pub struct Scheduler {
     /// Something was told since the last plan.
     pub(crate) changed: bool,
     /// Gangs that something happened to since the last plan.
-    pub(crate) stirred: BTreeSet<GangKey>,
+    pub(crate) stirred: Noted<GangKey>,
     /// Others that have no answer that would stand.
     pub(crate) awake: BTreeSet<GangKey>,
     /// What the last plan left, if everybody had an answer in it.
@@ -311,7 +312,7 @@ impl Scheduler {
             total: Room::default(),
             used: Room::default(),
             changed: true,
-            stirred: BTreeSet::new(),
+            stirred: Noted::default(),
             awake: BTreeSet::new(),
             rest: None,
             said: Said::default(),
@@ -630,7 +631,7 @@ impl Scheduler {
             self.stirred.remove(key);
             return;
         }
-        self.stirred.insert(key.clone());
+        self.stirred.insert(key);
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.parked = None;
         }

@@ -7,14 +7,14 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Index;
 
 /// The same names have the same hash everywhere: the same events must do the same work.
-type Fixed = BuildHasherDefault<Words>;
+pub(crate) type Fixed = BuildHasherDefault<Words>;
 
 /// Any odd number with its bits well mixed.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes eight letters at a time: names are short, and are looked up many times for each event.
 #[derive(Clone, Copy, Debug, Default)]
-struct Words(u64);
+pub(crate) struct Words(u64);
 
 impl Words {
     fn add(&mut self, word: u64) {
