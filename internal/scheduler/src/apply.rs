@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
 use resources::names::DEVICES;
 
@@ -27,7 +28,7 @@ impl Scheduler {
             Event::NodeChanged(node) => self.node_changed(&node),
             Event::NodeGone(name) => self.node_gone(&name),
             Event::PodChanged(pod) => self.pod_changed(&pod),
-            Event::PodGone(namespace, name) => self.pod_gone(&PodKey::new(&namespace, &name)),
+            Event::PodGone(namespace, name) => self.pod_gone(&PodKey::new(namespace, &name)),
             Event::PodGroupChanged(group) => self.group_changed(&group),
             Event::PodGroupGone(namespace, name) => self.group_gone(&namespace, &name),
             Event::QueueChanged(queue) => {
@@ -58,7 +59,7 @@ impl Scheduler {
     /// Undoes the binding of a pod that a plan bound and that could not be written down. The pod
     /// waits again. Does nothing for a pod that events have confirmed.
     pub fn forget(&mut self, pod: &PodRef) {
-        let key = PodKey::new(&pod.namespace, &pod.name);
+        let key = PodKey::new(&*pod.namespace, &pod.name);
         let Some(known) = self.pods.get(&key) else {
             return;
         };
@@ -78,7 +79,7 @@ impl Scheduler {
     /// pod stays. Whoever was to have its room gives it back in the next plan. Does nothing for a
     /// pod that events have confirmed to be leaving.
     pub fn forget_eviction(&mut self, pod: &PodRef) {
-        let key = PodKey::new(&pod.namespace, &pod.name);
+        let key = PodKey::new(&*pod.namespace, &pod.name);
         let Some(known) = self.pods.get(&key) else {
             return;
         };
@@ -109,13 +110,13 @@ impl Scheduler {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.shown = None;
-            self.stirred.insert(key);
+            self.stirred.insert(&key);
             self.changed = true;
         }
     }
 
     fn gang_key(&self, group: &GroupRef) -> GangKey {
-        let pod = PodKey::new(&group.namespace, &group.name);
+        let pod = PodKey::new(&*group.namespace, &group.name);
         let mut key = GangKey::lone(&pod);
         key.lone = group.lone;
         key
@@ -149,16 +150,19 @@ impl Scheduler {
     }
 
     fn pod_changed(&mut self, pod: &k8s::Pod) {
-        let Some(mut told) = Told::read(pod, &self.config.scheduler_names) else {
+        let namespace = self.namespace(pod.metadata.namespace.as_deref());
+        let Some(mut told) = Told::read(pod, namespace, &self.config.scheduler_names) else {
             return;
         };
         self.share_words(&mut told);
         let key = told.key.clone();
         let asks = devices::asks(told.spec);
         let slice_asks = devices::slice_asks(told.spec);
-        let wish = Wish::read(&pod.metadata, told.spec);
+        let requests = pod_requests(told.spec);
+        let wish = Wish::read(&pod.metadata, told.spec, &requests);
         let class = self.classes.join(
             told.spec,
+            requests,
             &wish,
             &key.namespace,
             pod.metadata.labels.as_ref(),
@@ -256,7 +260,6 @@ impl Scheduler {
             return;
         };
         told.gang = key.clone();
-        told.key.namespace = key.namespace.clone();
         let gang = self.gangs.get(&told.gang);
         if let Some(task) = gang.and_then(|gang| gang.tasks.key(&*told.task)) {
             told.task = task.clone();
@@ -464,7 +467,7 @@ impl Scheduler {
             return;
         };
         let spec = Spec::read(group, &mut self.names);
-        let key = GangKey::group(namespace.unwrap_or("default").into(), name);
+        let key = GangKey::group(self.namespace(namespace), name);
         if self
             .gangs
             .get(&key)
@@ -482,7 +485,7 @@ impl Scheduler {
             self.somebody_came();
         }
         self.unexpect(&key);
-        let gang = self.gang_mut(&key);
+        let gang = self.gangs.or_default(&key);
         if gang.spec.as_ref().is_some_and(|old| old.uid != spec.uid) {
             // Another of the same name: nothing of the old one's past is its own.
             gang.shown = None;
@@ -494,7 +497,7 @@ impl Scheduler {
         };
         gang.spec = Some(spec);
         gang.moved = true;
-        if gang.recall(group) {
+        if gang.recall(group, &mut self.last_conditions) {
             self.timeline.recall(&key);
         }
         if regrouped {

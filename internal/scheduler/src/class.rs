@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
+use resources::amounts::Amounts;
 use resources::names::NVIDIA_GPU_PRODUCT;
 use resources::names::REPLACES_LOST;
 use serde::Serialize;
@@ -187,10 +187,11 @@ impl Classes {
         }
     }
 
-    /// The class of such pods, with one member more.
+    /// The class of such pods, which ask for so much, with one member more.
     pub(crate) fn join(
         &mut self,
         spec: &k8s::PodSpec,
+        requests: Amounts,
         wish: &Wish,
         namespace: &str,
         labels: Option<&BTreeMap<String, String>>,
@@ -202,7 +203,7 @@ impl Classes {
             .as_ref()
             .and_then(|affinity| affinity.node_affinity.as_ref());
         let tolerations = spec.tolerations.as_deref().unwrap_or_default();
-        let mut demand = names.demand(&foreign::without(pod_requests(spec)));
+        let mut demand = names.demand(&foreign::without(requests));
         // A whole GPU is no part of one.
         let whole = Share::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
 
 use crate::class::{ClassIx, Classes};
 use crate::filter;
@@ -63,10 +64,11 @@ impl Expected {
         let mut declared = BTreeMap::new();
         for (pod, count) in pods {
             let Some(spec) = &pod.spec else { continue };
-            let wish = Wish::read(&pod.metadata, spec);
+            let requests = pod_requests(spec);
+            let wish = Wish::read(&pod.metadata, spec, &requests);
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
             let labels = pod.metadata.labels.as_ref();
-            let class = classes.join(spec, &wish, namespace, labels, names);
+            let class = classes.join(spec, requests, &wish, namespace, labels, names);
             *declared.entry(class).or_insert(0) += count;
         }
         Expected {

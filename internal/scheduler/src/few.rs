@@ -162,8 +162,12 @@ impl<T: Ord> FewSet<T> {
         self.iter().next()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.small.len() + self.large.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
-        self.small.is_empty() && self.large.is_empty()
+        self.len() == 0
     }
 
     pub(crate) fn iter(&self) -> Entries<'_, T> {

@@ -119,13 +119,18 @@ pub(crate) struct View {
 }
 
 impl View {
+    /// Makes room for so many nodes at once, where it has seen few.
+    pub(crate) fn widen(&mut self, nodes: usize) {
+        if self.standings.len() < nodes {
+            self.standings.resize(nodes, Standing::Absent);
+            self.fixed.resize(nodes, None);
+            self.homes.resize(nodes, None);
+        }
+    }
+
     /// Takes in one node as it is.
     pub(crate) fn refresh(&mut self, class: &Class, at: NodeIx, node: &Node, tree: &Tree) {
-        if self.standings.len() <= at {
-            self.standings.resize(at + 1, Standing::Absent);
-            self.fixed.resize(at + 1, None);
-            self.homes.resize(at + 1, None);
-        }
+        self.widen(at + 1);
         if self.sums.len() < tree.len() {
             self.sums.resize(tree.len(), 0);
             self.empty_sums.resize(tree.len(), 0);

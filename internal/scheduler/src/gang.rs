@@ -2,6 +2,7 @@
 //! without a group is a gang of one.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -11,11 +12,12 @@ use resources::names::DEFAULT_QUEUE;
 use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
-use crate::evict::{Kept, VictimKey};
+use crate::evict::{Kept, VictimPlace};
 use crate::few::{Few, FewSet};
 use crate::line::LineKey;
+use crate::named::Named;
 use crate::node::NodeIx;
-use crate::phase::Shown;
+use crate::phase::{LastConditions, Shown};
 use crate::place::Parked;
 use crate::pod::{PodKey, Stage};
 use crate::queue::Payer;
@@ -26,25 +28,30 @@ use crate::topology::Shape;
 /// Which gang.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct GangKey {
-    pub(crate) namespace: Arc<str>,
-    pub(crate) name: Arc<str>,
+    named: Arc<Named>,
     /// A pod of this name without a group, rather than a PodGroup.
     pub(crate) lone: bool,
+}
+
+impl Deref for GangKey {
+    type Target = Named;
+
+    fn deref(&self) -> &Named {
+        &self.named
+    }
 }
 
 impl GangKey {
     pub(crate) fn group(namespace: Arc<str>, name: &str) -> GangKey {
         GangKey {
-            namespace,
-            name: Arc::from(name),
+            named: Named::new(namespace, name),
             lone: false,
         }
     }
 
     pub(crate) fn lone(pod: &PodKey) -> GangKey {
         GangKey {
-            namespace: pod.namespace.clone(),
-            name: pod.name.clone(),
+            named: pod.0.clone(),
             lone: true,
         }
     }
@@ -185,7 +192,7 @@ pub(crate) struct Gang {
     /// When members that are on nodes started, and how many did then.
     pub(crate) starts: Few<Timestamp, usize>,
     /// Its place among those that could be evicted from its queue.
-    pub(crate) victim: Option<(String, VictimKey)>,
+    pub(crate) victim: Option<VictimPlace>,
     /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
     pub(crate) won: Option<u64>,
     /// Who was evicted for it and may not have left yet.
@@ -386,12 +393,12 @@ impl Gang {
 
     /// Takes in what the API shows of a PodGroup's status, the first time it is seen. True if it
     /// says that the gang was first in line.
-    pub(crate) fn recall(&mut self, group: &PodGroup) -> bool {
+    pub(crate) fn recall(&mut self, group: &PodGroup, last: &mut LastConditions) -> bool {
         let Some(status) = group.status.as_ref().filter(|_| self.shown.is_none()) else {
             return false;
         };
         let phase = status.phase.unwrap_or_default();
         self.admitted |= phase != PodGroupPhase::Pending;
-        self.shown.insert(Shown::read(status)).led()
+        self.shown.insert(Shown::read(status, last)).led()
     }
 }

@@ -118,7 +118,7 @@ impl Scheduler {
     fn newcomers(&self) -> Option<BTreeMap<QueueIx, BTreeSet<LineKey>>> {
         let mut found: BTreeMap<QueueIx, BTreeSet<LineKey>> = BTreeMap::new();
         let mut count = 0;
-        for key in self.stirred.iter().chain(&self.awake) {
+        for key in self.stirred.in_any_order().chain(&self.awake) {
             let Some(gang) = self.gangs.get(key) else {
                 continue;
             };

@@ -2,6 +2,8 @@
 //! (let in, waiting), Running (whole), Unknown (part of it holds room, the rest cannot follow),
 //! Completed. One function from members to phase; a status is said again only when it changed.
 
+use std::sync::Arc;
+
 use resources::kinds::{PodGroupPhase, PodGroupStatus};
 use resources::report::PlacementReport;
 
@@ -24,14 +26,18 @@ const UNSCHEDULABLE: &str = "Unschedulable";
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Shown {
     phase: PodGroupPhase,
-    conditions: Vec<GroupCondition>,
+    /// Those who were told of one after the other with the same ones keep them together.
+    conditions: Arc<Vec<GroupCondition>>,
     running: usize,
     succeeded: usize,
     failed: usize,
 }
 
+/// The conditions told of last.
+pub(crate) type LastConditions = Arc<Vec<GroupCondition>>;
+
 impl Shown {
-    pub(crate) fn read(status: &PodGroupStatus) -> Shown {
+    pub(crate) fn read(status: &PodGroupStatus, last: &mut LastConditions) -> Shown {
         let count = |n: i32| usize::try_from(n).unwrap_or(0);
         let conditions = status.conditions.iter().map(|condition| GroupCondition {
             kind: condition.type_.clone(),
@@ -39,9 +45,13 @@ impl Shown {
             reason: condition.reason.clone().unwrap_or_default(),
             message: condition.message.clone().unwrap_or_default(),
         });
+        let conditions: Vec<GroupCondition> = conditions.collect();
+        if **last != conditions {
+            *last = Arc::new(conditions);
+        }
         Shown {
             phase: status.phase.unwrap_or_default(),
-            conditions: conditions.collect(),
+            conditions: last.clone(),
             running: count(status.running),
             succeeded: count(status.succeeded),
             failed: count(status.failed),
@@ -59,13 +69,11 @@ impl Shown {
             reason: reason.into(),
             message,
         };
-        match self
-            .conditions
-            .iter_mut()
-            .find(|condition| condition.kind == kind)
-        {
-            Some(old) => *old = new,
-            None => self.conditions.push(new),
+        let at = self.conditions.iter().position(|old| old.kind == kind);
+        match at {
+            Some(at) if self.conditions[at] == new => {}
+            Some(at) => Arc::make_mut(&mut self.conditions)[at] = new,
+            None => Arc::make_mut(&mut self.conditions).push(new),
         }
     }
 
@@ -186,7 +194,7 @@ impl Scheduler {
             group: GroupRef::of(key),
             uid,
             phase,
-            conditions: now.conditions.clone(),
+            conditions: now.conditions.to_vec(),
             running: now.running,
             succeeded: now.succeeded,
             failed: now.failed,

@@ -1,6 +1,7 @@
 //! One pod as the scheduler sees it: its class, its gang, where it stands, what it holds.
 
 use std::collections::BTreeMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -12,23 +13,26 @@ use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
 use crate::labels::Labels;
+use crate::named::Named;
 use crate::node::NodeIx;
 use crate::terms::Terms;
 use crate::topology::Hints;
 
 /// A pod's name within the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct PodKey {
-    pub(crate) namespace: Arc<str>,
-    pub(crate) name: Arc<str>,
+pub(crate) struct PodKey(pub(crate) Arc<Named>);
+
+impl Deref for PodKey {
+    type Target = Named;
+
+    fn deref(&self) -> &Named {
+        &self.0
+    }
 }
 
 impl PodKey {
-    pub(crate) fn new(namespace: &str, name: &str) -> PodKey {
-        PodKey {
-            namespace: Arc::from(namespace),
-            name: Arc::from(name),
-        }
+    pub(crate) fn new(namespace: impl Into<Arc<str>>, name: &str) -> PodKey {
+        PodKey(Named::new(namespace.into(), name))
     }
 
     /// Orders names so that `worker-2` comes before `worker-10`: rank order, where names count.
@@ -131,14 +135,15 @@ pub(crate) struct Told<'a> {
 }
 
 impl<'a> Told<'a> {
-    /// Reads a pod; none for one without a name or spec, which no API serves.
-    pub(crate) fn read(pod: &'a k8s::Pod, scheduler_names: &[String]) -> Option<Told<'a>> {
+    /// Reads a pod of a namespace; none for one without a name or spec, which no API serves.
+    pub(crate) fn read(
+        pod: &'a k8s::Pod,
+        namespace: Arc<str>,
+        scheduler_names: &[String],
+    ) -> Option<Told<'a>> {
         let meta = &pod.metadata;
         let spec = pod.spec.as_ref()?;
-        let key = PodKey::new(
-            meta.namespace.as_deref().unwrap_or("default"),
-            meta.name.as_deref()?,
-        );
+        let key = PodKey::new(namespace, meta.name.as_deref()?);
         let annotation = |name: &str| word(meta.annotations.as_ref(), name);
         let group = annotation(GROUP_NAME);
         let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();

@@ -140,7 +140,7 @@ impl PartialEq for Reports {
 impl Scheduler {
     /// Puts into words what waits, and which PodGroups have news.
     pub(crate) fn say(&mut self, round: &Round, plan: &mut Plan) {
-        let unasked = self.stirred.iter().filter(|key| {
+        let unasked = self.stirred.in_any_order().filter(|key| {
             let gang = self.gangs.get(key);
             gang.is_some_and(|gang| gang.line.is_some() && gang.parked.is_none())
         });
@@ -162,7 +162,7 @@ impl Scheduler {
             held.push(report);
         }
         renew(&mut self.said.held, held);
-        for key in std::mem::take(&mut self.stirred) {
+        for key in std::mem::take(&mut self.stirred).into_sorted() {
             plan.groups.extend(self.status_update(&key, None));
         }
         let lines = self.queues.iter();

@@ -10,7 +10,7 @@ use resources::names::DEFAULT_QUEUE;
 
 use crate::class::{ClassIx, Classes};
 use crate::devices::Ask;
-use crate::evict::{Budgets, Likeness, Tidying, VictimKey};
+use crate::evict::{Budgets, Likeness, Tidying, Victims};
 use crate::expect::Expected;
 use crate::filter::neighbours::Neighbours;
 use crate::filter::volumes::Volumes;
@@ -20,6 +20,8 @@ use crate::health::Load;
 use crate::line::{LineKey, Standing};
 use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
+use crate::noted::Noted;
+use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
 use crate::queue::{Decay, Payer, Policy, Queues};
 use crate::resource::{GPU, Ix, Names, Room, Set};
@@ -215,7 +217,7 @@ pub struct Scheduler {
     /// Something was told since the last plan.
     pub(crate) changed: bool,
     /// Gangs that something happened to since the last plan.
-    pub(crate) stirred: BTreeSet<GangKey>,
+    pub(crate) stirred: Noted<GangKey>,
     /// Others that have no answer that would stand.
     pub(crate) awake: BTreeSet<GangKey>,
     /// What the last plan left, if everybody had an answer in it.
@@ -230,11 +232,15 @@ pub struct Scheduler {
     /// Gangs for which places are held.
     pub(crate) nominated: BTreeSet<GangKey>,
     /// By queue: gangs on nodes, in the order in which they would be evicted.
-    pub(crate) victims: BTreeMap<String, BTreeSet<VictimKey>>,
+    pub(crate) victims: BTreeMap<String, Victims>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
     /// What the containers of the pod told of last ask for.
     pub(crate) last_asks: Arc<[Ask]>,
+    /// The namespace of the pod or gang told of last.
+    pub(crate) last_namespace: Arc<str>,
+    /// The conditions of the gang told of last.
+    pub(crate) last_conditions: LastConditions,
     /// The age in which somebody last got in by an eviction.
     pub(crate) won: Option<u64>,
     /// How often anything changed that a search for evictions could see.
@@ -306,7 +312,7 @@ impl Scheduler {
             total: Room::default(),
             used: Room::default(),
             changed: true,
-            stirred: BTreeSet::new(),
+            stirred: Noted::default(),
             awake: BTreeSet::new(),
             rest: None,
             said: Said::default(),
@@ -317,6 +323,8 @@ impl Scheduler {
             victims: BTreeMap::new(),
             age: 0,
             last_asks: Arc::from([]),
+            last_namespace: Arc::from(""),
+            last_conditions: Arc::default(),
             won: None,
             version: 0,
             keeping: BTreeSet::new(),
@@ -508,6 +516,7 @@ impl Scheduler {
         if view.seen == self.clock {
             return;
         }
+        view.widen(self.nodes.len());
         let facts = self.classes.get(class);
         for at in self.touched.range(view.seen + 1..).map(|(_, at)| *at) {
             view.refresh(facts, at, &self.nodes[at], &self.topology);
@@ -622,7 +631,7 @@ impl Scheduler {
             self.stirred.remove(key);
             return;
         }
-        self.stirred.insert(key.clone());
+        self.stirred.insert(key);
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.parked = None;
         }

@@ -7,14 +7,14 @@ use std::hash::{BuildHasherDefault, Hash, Hasher};
 use std::ops::Index;
 
 /// The same names have the same hash everywhere: the same events must do the same work.
-type Fixed = BuildHasherDefault<Words>;
+pub(crate) type Fixed = BuildHasherDefault<Words>;
 
 /// Any odd number with its bits well mixed.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Hashes eight letters at a time: names are short, and are looked up many times for each event.
 #[derive(Clone, Copy, Debug, Default)]
-struct Words(u64);
+pub(crate) struct Words(u64);
 
 impl Words {
     fn add(&mut self, word: u64) {
@@ -39,24 +39,72 @@ impl Hasher for Words {
         self.0 ^= u64::from(letter);
     }
 
+    fn write_u64(&mut self, word: u64) {
+        self.add(word);
+    }
+
     fn finish(&self) -> u64 {
         self.0
     }
 }
 
+/// The hash of some words after each other.
+pub(crate) fn hash_of(texts: [&str; 2]) -> u64 {
+    let mut words = Words::default();
+    texts.hash(&mut words);
+    words.finish()
+}
+
+/// How many entries lie side by side. A table grows by so many at a time, and what is in it stays
+/// where it is: entries are large, and moving them all costs more than putting them in.
+const CHUNK: usize = 256;
+
 /// A table.
 #[derive(Clone, Debug)]
 pub(crate) struct Table<K, V> {
     places: HashMap<K, u32, Fixed>,
-    slots: Vec<Option<(K, V)>>,
+    slots: Slots<K, V>,
     free: Vec<u32>,
+}
+
+/// All full chunks but the last.
+#[derive(Clone, Debug)]
+struct Slots<K, V>(Vec<Vec<Option<(K, V)>>>);
+
+impl<K, V> Slots<K, V> {
+    fn get(&self, at: u32) -> Option<&(K, V)> {
+        let at = at as usize;
+        self.0.get(at / CHUNK)?.get(at % CHUNK)?.as_ref()
+    }
+
+    fn at(&mut self, at: u32) -> Option<&mut Option<(K, V)>> {
+        let at = at as usize;
+        self.0.get_mut(at / CHUNK)?.get_mut(at % CHUNK)
+    }
+
+    /// Puts one behind the last; its place.
+    fn push(&mut self, entry: (K, V)) -> u32 {
+        if self.0.last().is_none_or(|last| last.len() == CHUNK) {
+            self.0.push(Vec::with_capacity(CHUNK));
+        }
+        let before = (self.0.len() - 1) * CHUNK;
+        let Some(last) = self.0.last_mut() else {
+            return 0;
+        };
+        last.push(Some(entry));
+        (before + last.len() - 1) as u32
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &(K, V)> {
+        self.0.iter().flatten().flatten()
+    }
 }
 
 impl<K, V> Default for Table<K, V> {
     fn default() -> Table<K, V> {
         Table {
             places: HashMap::default(),
-            slots: Vec::new(),
+            slots: Slots(Vec::new()),
             free: Vec::new(),
         }
     }
@@ -65,7 +113,7 @@ impl<K, V> Default for Table<K, V> {
 impl<K: Clone + Ord + Hash, V> Table<K, V> {
     fn slot(&self, key: &K) -> Option<&(K, V)> {
         let at = *self.places.get(key)?;
-        self.slots.get(at as usize)?.as_ref()
+        self.slots.get(at)
     }
 
     pub(crate) fn get(&self, key: &K) -> Option<&V> {
@@ -74,7 +122,7 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
 
     pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
         let at = *self.places.get(key)?;
-        let slot = self.slots.get_mut(at as usize)?;
+        let slot = self.slots.at(at)?;
         slot.as_mut().map(|(_, value)| value)
     }
 
@@ -92,11 +140,16 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         if let Some(old) = self.get_mut(&key) {
             return Some(std::mem::replace(old, value));
         }
-        let at = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(None);
-            (self.slots.len() - 1) as u32
-        });
-        self.slots[at as usize] = Some((key.clone(), value));
+        let entry = (key.clone(), value);
+        let at = match self.free.pop() {
+            Some(at) => {
+                if let Some(slot) = self.slots.at(at) {
+                    *slot = Some(entry);
+                }
+                at
+            }
+            None => self.slots.push(entry),
+        };
         self.places.insert(key, at);
         None
     }
@@ -104,7 +157,7 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
     pub(crate) fn remove(&mut self, key: &K) -> Option<V> {
         let at = self.places.remove(key)?;
         self.free.push(at);
-        let slot = self.slots.get_mut(at as usize)?;
+        let slot = self.slots.at(at)?;
         slot.take().map(|(_, value)| value)
     }
 
@@ -120,32 +173,33 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
                 self.places[key]
             }
         };
-        let slot = self.slots[at as usize].get_or_insert_with(|| (key.clone(), V::default()));
-        &mut slot.1
+        let slot = self.slots.at(at).expect("a name's place is in the table");
+        let entry = slot.get_or_insert_with(|| (key.clone(), V::default()));
+        &mut entry.1
     }
 
     /// Takes a value out for a moment, in which it counts as gone; it is to be given back.
     pub(crate) fn lend(&mut self, key: &K) -> Option<((u32, K), V)> {
         let at = *self.places.get(key)?;
-        let (key, value) = self.slots.get_mut(at as usize)?.take()?;
+        let (key, value) = self.slots.at(at)?.take()?;
         Some(((at, key), value))
     }
 
     /// Puts back what was lent.
     pub(crate) fn give_back(&mut self, (at, key): (u32, K), value: V) {
-        if let Some(slot) = self.slots.get_mut(at as usize) {
+        if let Some(slot) = self.slots.at(at) {
             *slot = Some((key, value));
         }
     }
 
     /// All of them, for what comes out the same in any order.
     pub(crate) fn in_any_order(&self) -> impl Iterator<Item = (&K, &V)> {
-        self.slots.iter().flatten().map(|(key, value)| (key, value))
+        self.slots.iter().map(|(key, value)| (key, value))
     }
 
     /// All of them by name. Sorts: not for what is done often.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&K, &V)> {
-        let mut all: Vec<&(K, V)> = self.slots.iter().flatten().collect();
+        let mut all: Vec<&(K, V)> = self.slots.iter().collect();
         all.sort_unstable_by(|a, b| a.0.cmp(&b.0));
         all.into_iter().map(|(key, value)| (key, value))
     }
@@ -197,5 +251,23 @@ mod tests {
         let all: Vec<_> = table.iter().map(|(name, n)| (*name, *n)).collect();
         assert_eq!(all, [("a", 10), ("b", 2), ("d", 4)]);
         assert_eq!((table.get(&"c"), table[&"b"]), (None, 2));
+    }
+
+    #[test]
+    fn more_than_lie_side_by_side_are_found_as_well() {
+        let mut table: Table<usize, usize> = Table::default();
+        let many = CHUNK * 3;
+        for n in 0..many {
+            table.insert(n, n * 2);
+        }
+        for n in 0..many {
+            assert_eq!(table.get(&n), Some(&(n * 2)));
+        }
+        // A place that is free again is taken before a new one is made.
+        table.remove(&CHUNK);
+        table.insert(many, 1);
+        *table.or_default(&CHUNK) += 7;
+        assert_eq!((table[&many], table[&CHUNK]), (1, 7));
+        assert_eq!(table.in_any_order().count(), many + 1);
     }
 }

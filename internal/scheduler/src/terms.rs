@@ -1,6 +1,7 @@
 //! What a PodGroup or pod says beyond its resources: whose it is, whether it may be evicted, how
 //! long it runs. From annotations, or labels where those are customary.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -13,9 +14,13 @@ use resources::span::seconds;
 /// Nobody keeps room that others take back for longer than this to save himself, in seconds.
 const CHECKPOINT_GRACE_MAX: i64 = 3600;
 
-/// What is said; none where nothing is, or nothing that can be read.
+/// What is said. Most say nothing, and are many: then nothing is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct Terms(Option<Arc<Said>>);
+
+/// One by one; none where nothing is said, or nothing that can be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
     /// The user it runs for.
     pub(crate) user: Option<Arc<str>>,
     /// The team it runs for.
@@ -35,7 +40,33 @@ pub(crate) struct Terms {
     pub(crate) min_runtime: Option<i64>,
 }
 
+const NOTHING: Said = Said {
+    user: None,
+    team: None,
+    preemptible: None,
+    movable: None,
+    checkpoint: None,
+    checkpoint_grace: None,
+    walltime: None,
+    min_runtime: None,
+};
+
+/// What who says nothing says.
+static SILENT: Said = NOTHING;
+
+impl Deref for Terms {
+    type Target = Said;
+
+    fn deref(&self) -> &Said {
+        self.0.as_deref().unwrap_or(&SILENT)
+    }
+}
+
 impl Terms {
+    fn of(said: Said) -> Terms {
+        Terms((said != SILENT).then(|| Arc::new(said)))
+    }
+
     pub(crate) fn read(meta: &ObjectMeta) -> Terms {
         let said = |name: &str| {
             let maps = [meta.annotations.as_ref(), meta.labels.as_ref()];
@@ -43,7 +74,7 @@ impl Terms {
             words.map(|word| word.trim()).find(|word| !word.is_empty())
         };
         let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
-        Terms {
+        Terms::of(Said {
             user: said(USER).map(Arc::from),
             team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
@@ -54,18 +85,27 @@ impl Terms {
                 .map(|grace| grace.min(CHECKPOINT_GRACE_MAX)),
             walltime: said(WALLTIME).and_then(seconds),
             min_runtime: said(MIN_RUNTIME).and_then(seconds),
-        }
+        })
     }
 
     /// With a time after which it is stopped, whatever it says of how long it runs.
-    pub(crate) fn within(mut self, deadline: Option<i64>) -> Terms {
-        self.walltime = self.walltime.into_iter().chain(deadline).min();
-        self
+    pub(crate) fn within(self, deadline: Option<i64>) -> Terms {
+        let Some(deadline) = deadline else {
+            return self;
+        };
+        let walltime = self.walltime.map_or(deadline, |said| said.min(deadline));
+        Terms::of(Said {
+            walltime: Some(walltime),
+            ..Said::clone(&self)
+        })
     }
 
     /// What is said here, or else there.
     pub(crate) fn or(&self, other: &Terms) -> Terms {
-        Terms {
+        if other.0.is_none() {
+            return self.clone();
+        }
+        Terms::of(Said {
             user: self.user.clone().or_else(|| other.user.clone()),
             team: self.team.clone().or_else(|| other.team.clone()),
             preemptible: self.preemptible.or(other.preemptible),
@@ -74,7 +114,7 @@ impl Terms {
             checkpoint_grace: self.checkpoint_grace.or(other.checkpoint_grace),
             walltime: self.walltime.or(other.walltime),
             min_runtime: self.min_runtime.or(other.min_runtime),
-        }
+        })
     }
 }
 
@@ -84,9 +124,11 @@ mod tests {
 
     #[test]
     fn nobody_runs_beyond_its_deadline_whatever_it_says() {
-        let says = |walltime| Terms {
-            walltime,
-            ..Terms::default()
+        let says = |walltime| {
+            Terms::of(Said {
+                walltime,
+                ..NOTHING
+            })
         };
         for (said, deadline, want) in [
             (None, None, None),

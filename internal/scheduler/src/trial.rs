@@ -50,7 +50,7 @@ impl Scheduler {
                 .unwrap_or_else(|| "default".to_owned());
             let name = pod.metadata.name.clone().unwrap_or_default();
             self.apply(Event::PodChanged(Box::new(pod)));
-            if let Some(known) = self.pods.get(&PodKey::new(&namespace, &name)) {
+            if let Some(known) = self.pods.get(&PodKey::new(&*namespace, &name)) {
                 keys.push(known.gang.clone());
             }
             gone.push(Event::PodGone(namespace, name));

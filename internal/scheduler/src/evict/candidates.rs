@@ -3,7 +3,7 @@
 //! The order is kept per queue as gangs come and go, so that nobody has to be looked for.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -22,6 +22,23 @@ pub(crate) struct VictimKey {
     started: Reverse<Timestamp>,
     pub(crate) created: Reverse<Timestamp>,
     pub(crate) gang: Reverse<GangKey>,
+}
+
+/// A queue's gangs that are on nodes, in the order in which they would be evicted.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Victims {
+    pub(crate) all: BTreeSet<VictimKey>,
+    /// Those of them that have more members than they need, wherever these stand: nobody else could
+    /// do without one. Most gangs could not.
+    beyond: BTreeSet<VictimKey>,
+}
+
+/// Where a gang is among its queue's.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct VictimPlace {
+    queue: String,
+    key: VictimKey,
+    beyond: bool,
 }
 
 /// Which of a queue's gangs are candidates.
@@ -163,13 +180,16 @@ impl Cursor {
                 return Some(bite);
             }
             let gangs = state.victims.get(&self.queue)?;
+            // Of a priority first those that may have members beyond their minimum, then all.
+            let shrinking = self.priority.is_some() && !self.losing;
+            let some = if shrinking { &gangs.beyond } else { &gangs.all };
             let after = self.at.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-            let next = gangs
+            let next = some
                 .range((after, Bound::Unbounded))
                 .next()
                 .filter(|next| !self.limit.ends(next));
             match next {
-                Some(next) if *self.priority.get_or_insert(next.priority) == next.priority => {
+                Some(next) if self.priority == Some(next.priority) => {
                     self.at = Some(next.clone());
                     if self.limit.leaves_out(next) {
                         continue;
@@ -177,7 +197,7 @@ impl Cursor {
                     self.chew(state, &next.gang.0.clone(), now);
                 }
                 // All of this priority were asked to shrink: now they lose their gangs.
-                _ if !self.losing && self.priority.is_some() => {
+                _ if shrinking => {
                     self.losing = true;
                     self.at.clone_from(&self.from);
                 }
@@ -223,30 +243,34 @@ impl Scheduler {
         let there = gang.total.pipelined + gang.total.occupying() > 0;
         let ours = there && gang.allocated.iter().any(|(_, held)| held > 0);
         let fixed = gang.payer.is_none_or(|payer| payer.fixed);
-        let place = (ours && !fixed && !gang.forgotten()).then(|| self.victim_key(key, gang));
-        let same = match (&gang.victim, &place) {
-            (Some((queue, old)), Some(new)) => *queue == gang.queue && old == new,
-            (None, None) => true,
-            _ => false,
-        };
-        if same {
+        let place = (ours && !fixed && !gang.forgotten()).then(|| VictimPlace {
+            queue: gang.queue.clone(),
+            key: self.victim_key(key, gang),
+            beyond: gang.members.len() > gang.minimum(key),
+        });
+        if gang.victim == place {
             return;
         }
-        let queue = gang.queue.clone();
-        let place = place.map(|place| (queue, place));
         let Some(gang) = self.gangs.get_mut(key) else {
             return;
         };
-        if let Some((queue, old)) = std::mem::replace(&mut gang.victim, place.clone())
-            && let Some(gangs) = self.victims.get_mut(&queue)
+        if let Some(old) = std::mem::replace(&mut gang.victim, place.clone())
+            && let Some(gangs) = self.victims.get_mut(&old.queue)
         {
-            gangs.remove(&old);
-            if gangs.is_empty() {
-                self.victims.remove(&queue);
+            gangs.all.remove(&old.key);
+            if old.beyond {
+                gangs.beyond.remove(&old.key);
+            }
+            if gangs.all.is_empty() {
+                self.victims.remove(&old.queue);
             }
         }
-        if let Some((queue, new)) = place {
-            self.victims.entry(queue).or_default().insert(new);
+        if let Some(VictimPlace { queue, key, beyond }) = place {
+            let gangs = self.victims.entry(queue).or_default();
+            if beyond {
+                gangs.beyond.insert(key.clone());
+            }
+            gangs.all.insert(key);
         }
     }
 

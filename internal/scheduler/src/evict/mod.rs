@@ -62,7 +62,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 pub(crate) use budgets::Budgets;
-pub(crate) use candidates::{Bite, VictimKey};
+pub(crate) use candidates::{Bite, VictimPlace, Victims};
 pub(crate) use kept::Kept;
 pub use tidy::{Move, Proposal, Tidying};
 

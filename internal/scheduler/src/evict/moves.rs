@@ -85,7 +85,8 @@ impl Scheduler {
 
     /// Members that may be moved, by node; those who would be evicted first come first.
     pub(super) fn movers(&self, key: &GangKey, now: Timestamp) -> BTreeMap<NodeIx, Vec<Mover>> {
-        let mut gangs: Vec<&VictimKey> = self.victims.values().flatten().collect();
+        let mut gangs: Vec<&VictimKey> =
+            self.victims.values().flat_map(|gangs| &gangs.all).collect();
         gangs.sort_unstable();
         let mut movers: BTreeMap<NodeIx, Vec<Mover>> = BTreeMap::new();
         let mut turn = 0;

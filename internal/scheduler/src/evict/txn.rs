@@ -8,6 +8,7 @@ use jiff::Timestamp;
 
 use crate::gang::GangKey;
 use crate::node::NodeIx;
+use crate::noted::Noted;
 use crate::place::{Attempt, Placement};
 use crate::pod::{Pod, PodKey, Stage};
 use crate::state::Scheduler;
@@ -74,7 +75,7 @@ pub(crate) struct Txn {
     log: Vec<Undo>,
     changed: bool,
     wake: Option<Timestamp>,
-    stirred: BTreeSet<GangKey>,
+    stirred: Noted<GangKey>,
 }
 
 impl Scheduler {
@@ -99,7 +100,9 @@ impl Scheduler {
             .collect();
         // Those from before are many, those since few.
         let since = std::mem::replace(&mut self.stirred, txn.stirred);
-        self.stirred.extend(since);
+        for key in since.into_sorted() {
+            self.stirred.insert(&key);
+        }
         for gang in touched {
             self.settle(&gang);
         }
@@ -116,7 +119,7 @@ impl Scheduler {
         self.changed = txn.changed;
         self.wake = txn.wake;
         let since = std::mem::replace(&mut self.stirred, txn.stirred);
-        self.awake.extend(since);
+        self.awake.extend(since.into_sorted());
     }
 
     /// Undoes what happened since the log was so long.

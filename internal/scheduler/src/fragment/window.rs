@@ -45,11 +45,13 @@ fn wanted(known: usize) -> usize {
 impl<K: Ord + Clone> Window<K> {
     /// A pod is there.
     pub(crate) fn add(&mut self, key: K, class: usize) {
-        self.remove(&key);
-        let inside = self.last.as_ref().is_some_and(|last| key < *last);
-        self.class.insert(key, class);
+        let inside = self.last.as_ref().is_some_and(|last| key <= *last);
+        let old = self.class.insert(key, class);
         if inside {
-            self.size += 1;
+            match old {
+                Some(old) => self.count(old, false),
+                None => self.size += 1,
+            }
             self.count(class, true);
         }
         self.fit();

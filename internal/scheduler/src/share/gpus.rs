@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Take;
+use crate::devices::Devices;
 use crate::node::Offer;
 use crate::resource::{GPU, GPU_UNIT};
 
@@ -91,6 +92,13 @@ impl FreeGpus {
     /// Of a node where so much is held.
     pub(crate) fn of(offer: &Offer, ledger: &Ledger) -> FreeGpus {
         let all = offer.allocatable.get(GPU) / GPU_UNIT;
+        if ledger.held.is_empty() {
+            let healthy = offer.devices.as_ref().map_or(all, Devices::healthy);
+            return FreeGpus {
+                whole: all.min(healthy) - ledger.unnamed,
+                begun: Vec::new(),
+            };
+        }
         let busy = ledger.held.len() as i64;
         let mut whole = all - busy;
         let mut begun = Vec::new();

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1 as k8s;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use resources::amounts::pod_requests;
+use resources::amounts::Amounts;
 use resources::names::{
     GPU_COUNT, GPU_FRACTION, GPU_MEMORY, KAI_GPU_CONTAINER, KAI_GPU_COUNT, KAI_GPU_FRACTION,
     KAI_GPU_MEMORY, NVIDIA_GPU,
@@ -184,10 +184,9 @@ pub(crate) struct Wish {
 
 impl Wish {
     /// Reads what a pod says: its annotations, and what its containers ask for.
-    pub(crate) fn read(meta: &ObjectMeta, spec: &k8s::PodSpec) -> Wish {
-        let requests = pod_requests(spec);
+    pub(crate) fn read(meta: &ObjectMeta, spec: &k8s::PodSpec, requests: &Amounts) -> Wish {
         let said = Wish::said(meta, requests.get(NVIDIA_GPU));
-        match foreign::asked(spec, &requests) {
+        match foreign::asked(spec, requests) {
             None => said,
             Some(Some((share, container))) if said.share.is_none() => Wish {
                 share: Some(share),

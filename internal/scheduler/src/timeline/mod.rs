@@ -53,6 +53,7 @@ use jiff::Timestamp;
 use crate::class::ClassIx;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
+use crate::noted::Noted;
 use crate::queue::Payer;
 use crate::resource::{CPU, GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
@@ -102,7 +103,7 @@ pub(crate) struct Timeline {
     /// How many of the ends are more than a guess.
     known: usize,
     /// Gangs that something happened to since the ends were looked at.
-    stale: BTreeSet<GangKey>,
+    stale: Noted<GangKey>,
     /// Those of them that ended well.
     done: BTreeSet<GangKey>,
     history: History,
@@ -125,9 +126,7 @@ impl Timeline {
         if ended && self.runs.contains_key(key) {
             self.done.insert(key.clone());
         }
-        if !self.stale.contains(key) {
-            self.stale.insert(key.clone());
-        }
+        self.stale.insert(key);
     }
 
     /// Is the gang first in line?
@@ -208,7 +207,7 @@ impl Scheduler {
     pub(crate) fn tend_timeline(&mut self, now: Timestamp) {
         let now = now.as_second();
         let stale = std::mem::take(&mut self.timeline.stale);
-        for key in &stale {
+        for key in &stale.into_sorted() {
             self.tend_run(key, now);
         }
         while let Some((end, key)) = self.timeline.ends.keys().next().cloned() {
