@@ -2,7 +2,8 @@
 //! nodes are out for which reason. Kept across plans and brought up to date from the nodes that
 //! changed, so asking costs what changed since it was last asked.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use crate::class::{Class, Need};
 use crate::filter::{self, Refusal};
@@ -27,6 +28,21 @@ enum Standing {
     Short(Set),
 }
 
+impl Standing {
+    /// Where it stands, if it has room.
+    fn key(self) -> Option<Key> {
+        match self {
+            Standing::Holds { key, .. } => Some(key),
+            _ => None,
+        }
+    }
+
+    /// How many pods of the class it holds.
+    fn count(self) -> u32 {
+        self.key().map_or(0, |key| key.count)
+    }
+}
+
 /// What holds while the node's offer stands still.
 #[derive(Clone, Copy, Debug)]
 struct Fixed {
@@ -35,6 +51,27 @@ struct Fixed {
     tier: i64,
     /// How many pods of the class the node holds when empty.
     empty: u32,
+    /// It can run the class's images; false for a class without.
+    runs: bool,
+}
+
+/// What is kept of one node: side by side, as it is read.
+#[derive(Clone, Copy, Debug)]
+struct Site {
+    standing: Standing,
+    fixed: Option<Fixed>,
+    /// Its domain as counted.
+    home: Option<DomainIx>,
+}
+
+impl Default for Site {
+    fn default() -> Site {
+        Site {
+            standing: Standing::Absent,
+            fixed: None,
+            home: None,
+        }
+    }
 }
 
 /// How many nodes are out, by reason; nodes with room count under what would run out first.
@@ -96,11 +133,14 @@ pub(crate) struct View {
     pub(crate) seen: u64,
     /// The plan that last asked.
     pub(crate) asked: u64,
-    standings: Vec<Standing>,
-    fixed: Vec<Option<Fixed>>,
-    holds: BTreeSet<(Key, NodeIx)>,
-    /// For pods with images: the nodes that can run images at all.
-    runners: BTreeSet<NodeIx>,
+    sites: Vec<Site>,
+    /// Nodes with room, the best first. Kept from when somebody first asks for it: most who look
+    /// for room never do.
+    order: OnceLock<BTreeSet<(Key, NodeIx)>>,
+    /// How many nodes with room have each tier, and how much of it is for a GPU to be begun.
+    tiers: BTreeMap<(i64, i64), usize>,
+    /// For pods with images: how many nodes can run images at all.
+    runners: usize,
     /// How many pods of the class all nodes together hold now.
     pub(crate) room: u64,
     /// How many they would hold if they were empty.
@@ -112,8 +152,7 @@ pub(crate) struct View {
     pub(crate) changed: u64,
     /// The tree's numbering that the sums are kept by.
     pub(crate) epoch: u64,
-    /// Each node's domain as counted, and what each domain holds now and would hold empty.
-    homes: Vec<Option<DomainIx>>,
+    /// What each domain holds now and would hold empty.
     sums: Vec<u64>,
     empty_sums: Vec<u64>,
 }
@@ -121,10 +160,8 @@ pub(crate) struct View {
 impl View {
     /// Makes room for so many nodes at once, where it has seen few.
     pub(crate) fn widen(&mut self, nodes: usize) {
-        if self.standings.len() < nodes {
-            self.standings.resize(nodes, Standing::Absent);
-            self.fixed.resize(nodes, None);
-            self.homes.resize(nodes, None);
+        if self.sites.len() < nodes {
+            self.sites.resize(nodes, Site::default());
         }
     }
 
@@ -135,52 +172,80 @@ impl View {
             self.sums.resize(tree.len(), 0);
             self.empty_sums.resize(tree.len(), 0);
         }
-        let old_count = self.holds(at);
-        let old_empty = self.fixed[at].map_or(0, |fixed| fixed.empty);
-        let fixed = node.offer.as_ref().map(|offer| match self.fixed[at] {
+        let old = self.sites[at];
+        let old_count = old.standing.count();
+        let old_empty = old.fixed.map_or(0, |fixed| fixed.empty);
+        let fixed = node.offer.as_ref().map(|offer| match old.fixed {
             Some(fixed) if fixed.offered == node.offered => fixed,
             _ => judge(class, node, offer),
         });
-        self.empty =
-            self.empty - u64::from(old_empty) + fixed.map_or(0, |fixed| u64::from(fixed.empty));
-        self.fixed[at] = fixed;
-        let runs = |offer: &Offer| class.need() == Need::Image && offer.runtimes.images;
-        if node.offer.as_ref().is_some_and(runs) {
-            self.runners.insert(at);
-        } else {
-            self.runners.remove(&at);
-        }
+        let new_empty = fixed.map_or(0, |fixed| fixed.empty);
+        self.empty = self.empty - u64::from(old_empty) + u64::from(new_empty);
+        let runs = |fixed: Option<Fixed>| usize::from(fixed.is_some_and(|fixed| fixed.runs));
+        self.runners = self.runners - runs(old.fixed) + runs(fixed);
 
         let standing = match (&node.offer, fixed) {
             (Some(offer), Some(fixed)) => stand(class, node, offer, fixed),
             _ => Standing::Absent,
         };
-        let old = std::mem::replace(&mut self.standings[at], standing);
-        let count = self.holds(at);
-        let new_empty = fixed.map_or(0, |fixed| fixed.empty);
-        let (old_home, home) = (self.homes[at], tree.home(at));
-        if old_home != home || old_count != count || old_empty != new_empty {
-            self.shift(tree, old_home, -i64::from(old_count), -i64::from(old_empty));
+        let count = standing.count();
+        let home = tree.home(at);
+        self.sites[at] = Site {
+            standing,
+            fixed,
+            home,
+        };
+        if old.home != home || old_count != count || old_empty != new_empty {
+            self.shift(tree, old.home, -i64::from(old_count), -i64::from(old_empty));
             self.shift(tree, home, i64::from(count), i64::from(new_empty));
-            self.homes[at] = home;
         }
-        if count > old_count || (old_home != home && count > 0) {
+        if count > old_count || (old.home != home && count > 0) {
             self.gained = self.gained.max(node.touched);
         }
-        if old == standing {
+        if old.standing == standing {
             return;
         }
         self.changed = self.changed.max(node.touched);
-        self.tally.count(old, false);
+        self.tally.count(old.standing, false);
         self.tally.count(standing, true);
-        if let Standing::Holds { key, .. } = old {
-            self.holds.remove(&(key, at));
-            self.room -= u64::from(key.count);
+        self.reorder(at, old.standing.key(), standing.key());
+    }
+
+    /// Takes in that a node with room stands elsewhere now.
+    fn reorder(&mut self, at: NodeIx, old: Option<Key>, new: Option<Key>) {
+        let count = |key: Option<Key>| key.map_or(0, |key| u64::from(key.count));
+        self.room = self.room - count(old) + count(new);
+        let (out, into) = (old.map(|key| key.kind()), new.map(|key| key.kind()));
+        if out != into {
+            if let Some(out) = out
+                && let Some(nodes) = self.tiers.get_mut(&out)
+            {
+                *nodes -= 1;
+                if *nodes == 0 {
+                    self.tiers.remove(&out);
+                }
+            }
+            if let Some(into) = into {
+                *self.tiers.entry(into).or_insert(0) += 1;
+            }
         }
-        if let Standing::Holds { key, .. } = standing {
-            self.holds.insert((key, at));
-            self.room += u64::from(key.count);
+        if let Some(order) = self.order.get_mut() {
+            if let Some(old) = old {
+                order.remove(&(old, at));
+            }
+            if let Some(new) = new {
+                order.insert((new, at));
+            }
         }
+    }
+
+    /// Nodes with room, the best first.
+    fn order(&self) -> &BTreeSet<(Key, NodeIx)> {
+        self.order.get_or_init(|| {
+            let sites = self.sites.iter().enumerate();
+            let held = sites.filter_map(|(at, site)| Some((site.standing.key()?, at)));
+            held.collect()
+        })
     }
 
     fn shift(&mut self, tree: &Tree, home: Option<DomainIx>, now: i64, empty: i64) {
@@ -204,26 +269,23 @@ impl View {
 
     /// How many a node would hold if it were empty.
     pub(crate) fn empty_at(&self, at: NodeIx) -> u64 {
-        let fixed = self.fixed.get(at).copied().flatten();
+        let fixed = self.sites.get(at).and_then(|site| site.fixed);
         fixed.map_or(0, |fixed| u64::from(fixed.empty))
     }
 
     /// Where a node with room stands.
     pub(crate) fn key(&self, at: NodeIx) -> Option<Key> {
-        match self.standings.get(at) {
-            Some(Standing::Holds { key, .. }) => Some(*key),
-            _ => None,
-        }
+        self.sites.get(at)?.standing.key()
     }
 
     /// Nodes without room for even one, by what they lack.
     pub(crate) fn full(&self) -> impl Iterator<Item = (Ix, usize)> {
         let mut short = std::collections::BTreeMap::new();
-        for standing in &self.standings {
-            let Standing::Short(set) = standing else {
+        for site in &self.sites {
+            let Standing::Short(set) = site.standing else {
                 continue;
             };
-            let mut rest = *set;
+            let mut rest = set;
             while rest != 0 {
                 *short.entry(rest.trailing_zeros() as Ix).or_insert(0) += 1;
                 rest &= rest - 1;
@@ -234,24 +296,28 @@ impl View {
 
     /// Nodes with room, the best first.
     pub(crate) fn with_room(&self) -> impl Iterator<Item = (Key, NodeIx)> + '_ {
-        self.holds.iter().copied()
+        self.order().iter().copied()
     }
 
-    /// Where the first of the nodes with room stands.
-    pub(crate) fn first(&self) -> Option<Key> {
-        self.holds.first().map(|(key, _)| *key)
+    /// How welcome the class is on the first of the nodes with room.
+    pub(crate) fn welcome(&self) -> Option<i64> {
+        let ((tier, begins), _) = self.tiers.first_key_value()?;
+        let alike = self.tiers.range((*tier, i64::MIN)..=(*tier, i64::MAX));
+        if alike.count() == 1 {
+            return Some(tier - begins);
+        }
+        self.order().first().map(|(key, _)| key.welcome())
     }
 
     /// The best tier of any node with room.
     pub(crate) fn first_tier(&self) -> i64 {
-        self.holds.first().map_or(0, |(key, _)| key.tier)
+        self.tiers.keys().next().map_or(0, |(tier, _)| *tier)
     }
 
     /// Are nodes with room of several tiers?
     pub(crate) fn is_mixed(&self) -> bool {
-        self.holds
-            .last()
-            .is_some_and(|(key, _)| key.tier != self.first_tier())
+        let last = self.tiers.keys().next_back();
+        last.is_some_and(|(tier, _)| *tier != self.first_tier())
     }
 
     /// Adds nodes for `n` pods, beside those used already: of the best tier, as few as can be, the
@@ -270,7 +336,7 @@ impl View {
         while left > 0 {
             let want = u32::try_from(left).unwrap_or(u32::MAX);
             let mut fits = self
-                .holds
+                .order()
                 .range((Key::least(tier, want), 0)..(Key::least(tier + 1, 0), 0));
             if let Some((_, at)) = fits.find(|(_, at)| !used.contains(at) && !here.contains(at)) {
                 picks.push((*at, left));
@@ -282,17 +348,17 @@ impl View {
                 Key::least(tier, below)
             };
             let last = self
-                .holds
+                .order()
                 .range((Key::least(tier, 0), 0)..(end, 0))
                 .next_back();
             let Some((most, _)) = last else {
                 // The next tier.
-                let (next, _) = self.holds.range((Key::least(tier + 1, 0), 0)..).next()?;
+                let (next, _) = self.order().range((Key::least(tier + 1, 0), 0)..).next()?;
                 (tier, below) = (next.tier, u32::MAX);
                 continue;
             };
             for (key, at) in self
-                .holds
+                .order()
                 .range((Key::least(tier, most.count), 0)..(end, 0))
             {
                 if used.contains(at) || here.contains(at) {
@@ -316,15 +382,15 @@ impl View {
     /// The node to take for `want` pods: of the best tier, the one that just holds them all, else
     /// the one that holds the most.
     pub(crate) fn choose(&self, want: u32) -> Option<NodeIx> {
-        let tier = self.holds.first()?.0.tier;
-        let at_least = |count| self.holds.range((Key::least(tier, count), 0)..).next();
+        let (tier, _) = *self.tiers.keys().next()?;
+        let at_least = |count| self.order().range((Key::least(tier, count), 0)..).next();
         if let Some((key, at)) = at_least(want)
             && key.tier == tier
         {
             return Some(*at);
         }
         let (most, _) = self
-            .holds
+            .order()
             .range(..(Key::least(tier + 1, 0), 0))
             .next_back()?;
         at_least(most.count).map(|(_, at)| *at)
@@ -332,10 +398,7 @@ impl View {
 
     /// Among given nodes the one for `want` pods, by the same rule.
     pub(crate) fn choose_among(&self, nodes: &[NodeIx], want: u32) -> Option<NodeIx> {
-        let held = nodes.iter().filter_map(|at| match self.standings.get(*at) {
-            Some(Standing::Holds { key, .. }) => Some((*key, *at)),
-            _ => None,
-        });
+        let held = nodes.iter().filter_map(|at| Some((self.key(*at)?, *at)));
         // Those that hold all come before those that do not; of the rest the largest comes first.
         held.min_by_key(|(key, at)| {
             let shy = want.saturating_sub(key.count);
@@ -346,7 +409,7 @@ impl View {
 
     /// For pods with images: how many nodes can run images at all.
     pub(crate) fn runners(&self) -> usize {
-        self.runners.len()
+        self.runners
     }
 
     /// The first of those nodes, each with why it takes no pod, in a word or two.
@@ -354,23 +417,22 @@ impl View {
         &self,
         count: usize,
     ) -> impl Iterator<Item = (NodeIx, &'static str)> + '_ {
-        self.runners.iter().take(count).map(|at| {
-            let why = match self.standings.get(*at) {
-                Some(Standing::Refused(refusal)) => refusal.of_one(),
-                Some(Standing::Holds { .. }) => "room for some",
-                Some(Standing::Short(_)) => "full",
-                Some(Standing::Absent) | None => "gone",
+        let sites = self.sites.iter().enumerate();
+        let runs = sites.filter(|(_, site)| site.fixed.is_some_and(|fixed| fixed.runs));
+        runs.take(count).map(|(at, site)| {
+            let why = match site.standing {
+                Standing::Refused(refusal) => refusal.of_one(),
+                Standing::Holds { .. } => "room for some",
+                Standing::Short(_) => "full",
+                Standing::Absent => "gone",
             };
-            (*at, why)
+            (at, why)
         })
     }
 
     /// How many pods of the class the node holds now.
     pub(crate) fn holds(&self, at: NodeIx) -> u32 {
-        match self.standings.get(at) {
-            Some(Standing::Holds { key, .. }) => key.count,
-            _ => 0,
-        }
+        self.sites.get(at).map_or(0, |site| site.standing.count())
     }
 }
 
@@ -379,7 +441,11 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
     let (tier, empty) = if refusal.is_some() {
         (0, 0)
     } else {
-        let gpus = FreeGpus::of(offer, &Default::default());
+        // Only those who take parts of GPUs ask which are free.
+        let shares = class
+            .share()
+            .map(|_| FreeGpus::of(offer, &Default::default()));
+        let gpus = shares.unwrap_or_default();
         let (count, _) = headroom(class, node, &gpus, |ix| offer.capacity(ix));
         (score::tier(class, node, offer), count)
     };
@@ -388,6 +454,7 @@ fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
         refusal,
         tier,
         empty,
+        runs: class.need() == Need::Image && offer.runtimes.images,
     }
 }
 

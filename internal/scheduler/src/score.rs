@@ -49,6 +49,12 @@ impl Key {
         self.tier - self.begins
     }
 
+    /// What the class's welcome on the node follows from: the tier, and what of it is for a GPU
+    /// that must be begun.
+    pub(crate) fn kind(&self) -> (i64, i64) {
+        (self.tier, self.begins)
+    }
+
     /// The least key of a tier and count.
     pub(crate) fn least(tier: i64, count: u32) -> Key {
         Key {
@@ -118,8 +124,11 @@ fn idle(node: &Node, offer: &Offer) -> i64 {
         .iter()
         .filter(|(ix, amount)| *ix != PODS && *amount > 0)
     {
-        let free = i128::from(node.unused(ix).clamp(0, amount));
-        sum += (free * 1000 / i128::from(amount)) as i64;
+        let free = node.unused(ix).clamp(0, amount);
+        sum += match free.checked_mul(1000) {
+            Some(parts) => parts / amount,
+            None => (i128::from(free) * 1000 / i128::from(amount)) as i64,
+        };
         kinds += 1;
     }
     if kinds == 0 { 0 } else { sum / kinds }

@@ -58,6 +58,16 @@ const BLANK: Cell = Cell {
     ways: [NO_WAY; 2],
 };
 
+/// What is kept for one class of pods.
+#[derive(Clone, Debug, Default)]
+struct Row {
+    /// By node.
+    cells: Vec<Cell>,
+    /// The node chosen last. Most likely it is among the best again: looked at first, it saves
+    /// looking closely at the others.
+    last: usize,
+}
+
 /// What is kept of one node.
 #[derive(Clone, Debug)]
 struct Kept {
@@ -84,7 +94,7 @@ pub(crate) struct Chooser {
     version: Vec<u32>,
     clock: u32,
     classes: BTreeMap<Demand, usize>,
-    cells: Vec<Vec<Cell>>,
+    rows: Vec<Row>,
     memo: Memo,
     reserve: Reserve,
 }
@@ -106,7 +116,7 @@ impl Chooser {
             version: Vec::new(),
             clock: 0,
             classes: BTreeMap::new(),
-            cells: Vec::new(),
+            rows: Vec::new(),
             memo: Memo::default(),
         }
     }
@@ -216,28 +226,46 @@ impl Chooser {
     ) -> Option<usize> {
         self.reserve.reprice();
         let class = self.class(demand);
-        let mut cells = std::mem::take(&mut self.cells[class]);
-        cells.resize(self.nodes.len(), BLANK);
+        let mut row = std::mem::take(&mut self.rows[class]);
+        row.cells.resize(self.nodes.len(), BLANK);
         let mut best = Best::default();
-        for (at, cell) in cells.iter_mut().enumerate() {
-            if cell.version != self.version[at] {
-                if !open(at) {
-                    continue;
-                }
-                *cell = self.score(at, demand);
+        let last = row.last;
+        if let Some(cell) = row.cells.get_mut(last) {
+            self.weigh(last, cell, demand, &open, &mut best);
+        }
+        for (at, cell) in row.cells.iter_mut().enumerate() {
+            self.weigh(at, cell, demand, &open, &mut best);
+        }
+        let found = best.found.map(|(_, _, at)| at);
+        row.last = found.unwrap_or(last);
+        self.rows[class] = row;
+        found
+    }
+
+    /// Sees whether a node, with what is kept of it, is better than the best so far.
+    fn weigh(
+        &mut self,
+        at: usize,
+        cell: &mut Cell,
+        demand: &Demand,
+        open: impl Fn(usize) -> bool,
+        best: &mut Best,
+    ) {
+        if cell.version != self.version[at] {
+            if !open(at) {
+                return;
             }
-            for way in &cell.ways {
-                if way.score < best.least() {
-                    continue;
-                }
-                let (score, rank) = (self.priced(way), self.rank(at));
-                if best.is_beaten_by(score, rank) && open(at) {
-                    best.found = Some((score, rank, at));
-                }
+            *cell = self.score(at, demand);
+        }
+        for way in &cell.ways {
+            if way.score < best.least() {
+                continue;
+            }
+            let (score, rank) = (self.priced(way), self.rank(at));
+            if best.is_beaten_by(score, rank) && open(at) {
+                best.found = Some((score, rank, at));
             }
         }
-        self.cells[class] = cells;
-        best.found.map(|(_, _, at)| at)
     }
 
     /// What is free, in 1/1000, of the GPU of a node that a pod takes a part of best; none if it
@@ -267,11 +295,11 @@ impl Chooser {
         }
         if self.classes.len() * self.nodes.len() >= CELLS_MAX {
             self.classes.clear();
-            self.cells.clear();
+            self.rows.clear();
         }
-        let class = self.cells.len();
+        let class = self.rows.len();
         self.classes.insert(*demand, class);
-        self.cells.push(Vec::new());
+        self.rows.push(Row::default());
         class
     }
 

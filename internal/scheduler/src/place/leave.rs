@@ -35,7 +35,7 @@ impl Scheduler {
         }
         let view = self.views.get(&class)?;
         let welcome = match scope {
-            Scope::All => view.first()?.welcome(),
+            Scope::All => view.welcome()?,
             Scope::Domain(domain) => {
                 let mut nodes = Vec::new();
                 self.topology.all_nodes(domain, &mut nodes);

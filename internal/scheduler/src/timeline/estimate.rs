@@ -82,8 +82,7 @@ impl Scheduler {
         if waiting.is_empty() || (now < known.fresh_until && head == known.head) {
             return;
         }
-        let mut gpus = self.profile(GPU, now);
-        let mut cpus = self.profile(CPU, now);
+        let (mut gpus, mut cpus) = self.profiles(now);
         let mut first = BTreeMap::new();
         let mut limited: BTreeMap<Scope, i64> = BTreeMap::new();
         // What limits give back when, and what those played through take of that.
@@ -162,10 +161,15 @@ impl Scheduler {
         others.cloned().collect()
     }
 
-    fn profile(&self, ix: Ix, now: i64) -> Profile {
-        let runs = self.timeline.by_end();
-        let runs = runs.map(|(end, _, run)| (end, if ix == GPU { run.gpus } else { run.cpus }));
-        Profile::new(now, self.idle(ix).max(0), runs)
+    /// What is free of GPUs and of cores from when on.
+    fn profiles(&self, now: i64) -> (Profile, Profile) {
+        let mut gpus = Profile::new(now, self.idle(GPU).max(0));
+        let mut cpus = Profile::new(now, self.idle(CPU).max(0));
+        for (end, _, run) in self.timeline.by_end() {
+            gpus.give_back(end, run.gpus);
+            cpus.give_back(end, run.cpus);
+        }
+        (gpus, cpus)
     }
 
     /// What a gang needs most to start: GPUs, or else cores.

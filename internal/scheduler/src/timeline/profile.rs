@@ -11,24 +11,29 @@ pub(super) struct Profile {
 }
 
 impl Profile {
-    pub(super) fn new(now: i64, idle: i64, ends: impl Iterator<Item = (i64, i64)>) -> Profile {
-        let mut profile = Profile {
+    /// So much is free, and nobody gives anything back.
+    pub(super) fn new(now: i64, idle: i64) -> Profile {
+        Profile {
             times: vec![now],
             free: vec![idle],
-        };
-        for (end, amount) in ends.filter(|(_, amount)| *amount > 0) {
-            let (last, free) = (profile.times.len() - 1, profile.free.last().copied());
-            let gap = (profile.times[last] - now) / STEP_PART;
-            if last > 0 && end - profile.times[last] <= gap {
-                // Close to the step before: it is moved here, so that nothing is free too early.
-                profile.times[last] = end.max(profile.times[last]);
-                profile.free[last] += amount;
-            } else {
-                profile.times.push(end);
-                profile.free.push(free.unwrap_or(0) + amount);
-            }
         }
-        profile
+    }
+
+    /// So much more is free from then on; ends come in their order.
+    pub(super) fn give_back(&mut self, end: i64, amount: i64) {
+        if amount <= 0 {
+            return;
+        }
+        let last = self.times.len() - 1;
+        let gap = (self.times[last] - self.times[0]) / STEP_PART;
+        if last > 0 && end - self.times[last] <= gap {
+            // Close to the step before: it is moved here, so that nothing is free too early.
+            self.times[last] = end.max(self.times[last]);
+            self.free[last] += amount;
+        } else {
+            self.times.push(end);
+            self.free.push(self.free[last] + amount);
+        }
     }
 
     /// The first time, not before one, from which so much is free for so long.
@@ -92,7 +97,11 @@ mod tests {
     use super::*;
 
     fn profile(ends: &[(i64, i64)]) -> Profile {
-        Profile::new(0, 2, ends.iter().copied())
+        let mut profile = Profile::new(0, 2);
+        for (end, amount) in ends {
+            profile.give_back(*end, *amount);
+        }
+        profile
     }
 
     #[test]
