@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 
 use super::Refusal;
+use super::bound::Reach;
 use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found};
+use super::search::{Ask, Candidates, Found, Vain};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::Reclaim;
@@ -102,6 +103,15 @@ impl Lenders {
                 && above_deserved(queues, lender.right, &self.demand))
     }
 
+    /// Is it eligible, or could it be once others are gone? Shares do not change by evictions, and
+    /// nobody holds more after them.
+    fn may_ever(&self, queues: &Queues, lender: &Lender) -> bool {
+        let mut asked = self.demand.0.iter().filter(|(ix, _)| queues.counts(*ix));
+        self.eligible(queues, lender)
+            || (asked.all(|(ix, amount)| *amount <= queues.deserved(lender.left, *ix))
+                && above_deserved(queues, lender.right, &self.demand))
+    }
+
     fn goes_before(&self, a: &Lender, b: &Lender) -> bool {
         let apart = a.path.iter().zip(&b.path).find(|(a, b)| a != b);
         match apart {
@@ -182,18 +192,37 @@ impl Candidates for Lenders {
         }
     }
 
+    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+        let lenders = self.lenders.iter();
+        let lenders = lenders.filter(|lender| self.may_ever(&state.queues, lender));
+        let gangs = lenders.flat_map(|lender| lender.cursor.gangs(state));
+        Some(Reach {
+            gangs: gangs.cloned().collect(),
+            own: false,
+        })
+    }
+
     fn everybody(&mut self, state: &mut Scheduler) -> Vec<Bite> {
         let mut txn = state.begin();
         let mut bites = Vec::new();
-        for lender in &mut self.lenders {
+        let queues = &state.queues;
+        let each = self.lenders.iter();
+        let may: Vec<bool> = each.map(|lender| self.may_ever(queues, lender)).collect();
+        for (lender, may) in self.lenders.iter_mut().zip(may) {
+            lender.bitten = true;
+            if !may {
+                continue;
+            }
             lender.cursor.rewind();
-            // Whoever is not needed is out of the way when his gang's turn comes.
+            // Whoever is not needed is out of the way when his gang's turn comes; nobody else's
+            // going makes a difference to who comes next.
             while let Some(mut bite) = lender.cursor.next(state, self.now) {
                 bite.why = EvictionReason::Reclaimed;
-                state.take(&mut txn, &mut bite);
+                if bite.shrinks {
+                    state.take(&mut txn, &mut bite);
+                }
                 bites.push(bite);
             }
-            lender.bitten = true;
         }
         state.undo(txn);
         bites
@@ -255,8 +284,9 @@ impl Scheduler {
             ));
         }
         match self.search(key, ask, &mut lenders, now) {
-            Some(found) => Ok(found),
-            None => Err(self.no_use(
+            Ok(found) => Ok(found),
+            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
+            Err(Vain::NoRoom) => Err(self.no_use(
                 lenders.spared_until(),
                 now,
                 "evicting all that other queues hold beyond their share would not make room",

@@ -145,6 +145,15 @@ impl Cursor {
         *self = Cursor::new(&self.queue, self.limit);
     }
 
+    /// All gangs that it could come to.
+    pub(super) fn gangs<'a>(&'a self, state: &'a Scheduler) -> impl Iterator<Item = &'a GangKey> {
+        let gangs = state.victims.get(&self.queue).into_iter().flatten();
+        let gangs = gangs.take_while(|next| !self.limit.ends(next));
+        gangs
+            .filter(|next| !self.limit.leaves_out(next))
+            .map(|next| &next.gang.0)
+    }
+
     /// When the next one's turn is.
     pub(crate) fn peek(&mut self, state: &Scheduler, now: Timestamp) -> Option<Turn> {
         let bite = self.next(state, now)?;

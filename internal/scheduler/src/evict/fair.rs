@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use jiff::Timestamp;
 
 use super::Refusal;
+use super::bound::Reach;
 use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found};
+use super::search::{Ask, Candidates, Found, Vain};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::{FairStrategy, Reclaim};
@@ -242,6 +243,14 @@ impl Candidates for Sharers {
         self.second_strategy(state)
     }
 
+    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+        let gangs = self.cursors.values().flat_map(|cursor| cursor.gangs(state));
+        Some(Reach {
+            gangs: gangs.cloned().collect(),
+            own: self.cursors.contains_key(&self.own),
+        })
+    }
+
     fn admits(&self, _: &Scheduler) -> bool {
         true
     }
@@ -267,8 +276,9 @@ impl Scheduler {
             ));
         }
         match self.search(key, ask, &mut sharers, now) {
-            Some(found) => Ok(found),
-            None => {
+            Ok(found) => Ok(found),
+            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
+            Err(Vain::NoRoom) => {
                 let spared = sharers.cursors.values();
                 let spared = spared.filter_map(|cursor| cursor.spared_until).min();
                 Err(self.no_use(

@@ -41,6 +41,7 @@
 //! of victims would do (`tests/evictions_oracle.rs` tries every set).
 
 mod across;
+mod bound;
 mod budgets;
 mod bynode;
 mod candidates;
@@ -210,6 +211,7 @@ impl Scheduler {
                 return (Sought::NotYet(why), cost);
             }
         };
+        ask.wait = wait;
         for breaks in [false, true] {
             if breaks && (!self.config.break_budgets || self.budgets_in_the_way.is_empty()) {
                 break;
@@ -228,9 +230,18 @@ impl Scheduler {
                                 why,
                                 searched: true,
                                 again: Some(then),
+                                not_worth: true,
                             }
                         }
                     },
+                    Err(refusal) if refusal.not_worth => {
+                        let (why, then) = self.put_off(key, wait, now);
+                        Refusal {
+                            why,
+                            again: Some(then),
+                            ..refusal
+                        }
+                    }
                     Err(refusal) => refusal,
                 };
                 cost |= refusal.searched;
@@ -305,9 +316,7 @@ impl Scheduler {
             Way::Reclaim => self.reclaim(key, ask, now),
             Way::Preempt => self.preempt(key, ask, now),
             Way::Moves => self.consolidate(key, ask, now),
-            Way::Both => self
-                .reclaim_and_preempt(key, ask, now)
-                .ok_or(Refusal::at_once("")),
+            Way::Both => self.reclaim_and_preempt(key, ask, now),
         }
     }
 
@@ -439,6 +448,8 @@ pub(crate) struct Refusal {
     pub(crate) searched: bool,
     /// When the answer may be another.
     pub(crate) again: Option<Timestamp>,
+    /// Whoever could be taken would lose more than is saved.
+    pub(crate) not_worth: bool,
 }
 
 impl Refusal {
@@ -447,6 +458,15 @@ impl Refusal {
             why: why.into(),
             searched: false,
             again: None,
+            not_worth: false,
+        }
+    }
+
+    fn not_worth() -> Refusal {
+        Refusal {
+            searched: true,
+            not_worth: true,
+            ..Refusal::at_once("")
         }
     }
 }

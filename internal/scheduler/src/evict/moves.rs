@@ -80,6 +80,7 @@ impl Scheduler {
             why: "moving others would not make room".into(),
             searched: true,
             again: None,
+            not_worth: false,
         })
     }
 

@@ -9,8 +9,9 @@
 use jiff::Timestamp;
 
 use super::Refusal;
+use super::bound::Reach;
 use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found};
+use super::search::{Ask, Candidates, Found, Vain};
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::{Borrow, BorrowPolicy, Reclaim, WithinQueue};
@@ -212,6 +213,17 @@ impl Candidates for Sources {
         }
     }
 
+    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+        let gangs = self
+            .all
+            .iter()
+            .flat_map(|source| source.cursor.gangs(state));
+        Some(Reach {
+            gangs: gangs.cloned().collect(),
+            own: self.all.iter().any(|source| source.own),
+        })
+    }
+
     fn admits(&self, state: &Scheduler) -> bool {
         self.borrowing || self.fits_quota(&state.queues, self.own)
     }
@@ -252,8 +264,10 @@ impl Scheduler {
         };
         for borrowing in ways {
             sources.again(*borrowing);
-            if let Some(found) = self.search(key, ask, &mut sources, now) {
-                return Ok(found);
+            match self.search(key, ask, &mut sources, now) {
+                Ok(found) => return Ok(found),
+                Err(Vain::NotWorth) => return Err(Refusal::not_worth()),
+                Err(Vain::NoRoom) => {}
             }
         }
         Err(self.no_use(

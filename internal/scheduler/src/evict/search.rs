@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
+use super::bound::Reach;
 use super::bynode::ByNode;
 use super::candidates::Bite;
 use super::kept::Kept;
@@ -27,6 +28,9 @@ pub(crate) struct Ask {
     pub(crate) payer: Option<Payer>,
     /// May evictions for it break a PodDisruptionBudget?
     pub(crate) breaks_budgets: bool,
+    /// How long it waits for room if nobody is evicted, in seconds, where what others lose is
+    /// weighed against that.
+    pub(crate) wait: Option<i64>,
     /// Members that its tasks require.
     required: BTreeMap<ClassIx, usize>,
     /// Other members, and how many of them are needed.
@@ -69,9 +73,23 @@ pub(crate) struct Found {
     pub(crate) txn: Txn,
 }
 
+/// Why a search came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Vain {
+    /// The gang does not fit, whoever goes.
+    NoRoom,
+    /// Whoever goes loses more than the gang saves.
+    NotWorth,
+}
+
 /// Who may be taken next, given what was taken so far.
 pub(crate) trait Candidates {
     fn next(&mut self, state: &mut Scheduler) -> Option<Bite>;
+
+    /// Whose gangs may ever be taken, all of them and maybe others; none if nobody says.
+    fn reach(&self, _: &Scheduler) -> Option<Reach> {
+        None
+    }
 
     /// With those gone who are, and the gang not counted: may it come in, as far as the grounds
     /// go on which others are evicted for it?
@@ -199,20 +217,35 @@ impl Scheduler {
 
     /// Takes candidates until the gang fits, and no more than it needs: in their order, and where
     /// that does not do, node by node, and where that takes too much from others, as little as will
-    /// do. None if the gang does not fit; then nothing has changed.
+    /// do. Where numbers show that it would be in vain, nobody is taken. An error leaves everything
+    /// as it was.
     pub(crate) fn search(
         &mut self,
         key: &GangKey,
         ask: &Ask,
         candidates: &mut dyn Candidates,
         now: Timestamp,
-    ) -> Option<Found> {
+    ) -> Result<Found, Vain> {
+        if let Some(vain) = self.in_vain(key, ask, candidates, now) {
+            return Err(vain);
+        }
+        self.search_in_earnest(key, ask, candidates, now)
+    }
+
+    /// The same without a look at what numbers show.
+    pub(super) fn search_in_earnest(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        candidates: &mut dyn Candidates,
+        now: Timestamp,
+    ) -> Result<Found, Vain> {
         if let Some(found) = self.search_in_order(key, ask, candidates, now) {
-            return Some(found);
+            return Ok(found);
         }
         let everybody = candidates.everybody(self);
         if everybody.is_empty() {
-            return None;
+            return Err(Vain::NoRoom);
         }
         for excess in [false, true] {
             let bites = if excess {
@@ -222,12 +255,11 @@ impl Scheduler {
             };
             let grounds = &*candidates;
             let mut by_node = ByNode { bites, grounds };
-            let found = self.search_in_order(key, ask, &mut by_node, now);
-            if found.is_some() {
-                return found;
+            if let Some(found) = self.search_in_order(key, ask, &mut by_node, now) {
+                return Ok(found);
             }
         }
-        None
+        Err(Vain::NoRoom)
     }
 
     fn search_in_order(

@@ -5,8 +5,9 @@ use jiff::Timestamp;
 
 use super::Refusal;
 use super::across::Lenders;
+use super::bound::Reach;
 use super::candidates::{Bite, Cursor, Limit};
-use super::search::{Ask, Candidates, Found};
+use super::search::{Ask, Candidates, Found, Vain};
 use crate::gang::GangKey;
 use crate::queue::{QueueIx, ROOT};
 use crate::resource::{Demand, Ix, PODS};
@@ -28,6 +29,13 @@ impl Candidates for Juniors {
 
     /// A queue beyond its share must not grow by evictions: what it borrows it has from what is
     /// idle, and others would take it back.
+    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+        Some(Reach {
+            gangs: self.cursor.gangs(state).cloned().collect(),
+            own: true,
+        })
+    }
+
     fn admits(&self, state: &Scheduler) -> bool {
         let queues = &state.queues;
         self.held.iter().all(|(at, held)| {
@@ -53,6 +61,13 @@ impl Candidates for Both {
         bite.or_else(|| self.juniors.next(state))
     }
 
+    fn reach(&self, state: &Scheduler) -> Option<Reach> {
+        let (mut all, juniors) = (self.lenders.reach(state)?, self.juniors.reach(state)?);
+        all.gangs.extend(juniors.gangs);
+        all.own = true;
+        Some(all)
+    }
+
     fn admits(&self, state: &Scheduler) -> bool {
         self.lenders.admits(state) && self.juniors.admits(state)
     }
@@ -68,8 +83,9 @@ impl Scheduler {
     ) -> Result<Found, Refusal> {
         let (mut juniors, queue) = self.own_juniors(key, ask, now)?;
         match self.search(key, ask, &mut juniors, now) {
-            Some(found) => Ok(found),
-            None => Err(self.no_use(
+            Ok(found) => Ok(found),
+            Err(Vain::NotWorth) => Err(Refusal::not_worth()),
+            Err(Vain::NoRoom) => Err(self.no_use(
                 juniors.cursor.spared_until,
                 now,
                 &format!("evicting all that it goes before in queue {queue} would not make room"),
@@ -83,11 +99,20 @@ impl Scheduler {
         key: &GangKey,
         ask: &Ask,
         now: Timestamp,
-    ) -> Option<Found> {
-        let (juniors, _) = self.own_juniors(key, ask, now).ok()?;
-        let priority = self.priority_of(self.gangs.get(key)?);
-        let lenders = Lenders::new(self, ask.payer?.queue, ask, priority, now);
+    ) -> Result<Found, Refusal> {
+        let none = || Refusal::at_once("");
+        let Ok((juniors, _)) = self.own_juniors(key, ask, now) else {
+            return Err(none());
+        };
+        let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
+            return Err(none());
+        };
+        let lenders = Lenders::new(self, payer.queue, ask, self.priority_of(gang), now);
         self.search(key, ask, &mut Both { lenders, juniors }, now)
+            .map_err(|vain| match vain {
+                Vain::NotWorth => Refusal::not_worth(),
+                Vain::NoRoom => none(),
+            })
     }
 
     fn own_juniors(
@@ -120,6 +145,7 @@ impl Scheduler {
                     why: format!("{why} before {then}"),
                     searched: true,
                     again: until,
+                    not_worth: false,
                 },
                 None => Refusal::at_once(why),
             });
@@ -157,6 +183,7 @@ impl Scheduler {
             why,
             searched: true,
             again,
+            not_worth: false,
         }
     }
 }

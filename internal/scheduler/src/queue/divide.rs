@@ -178,7 +178,7 @@ impl Queues {
     }
 
     /// Does the resource count in shares? How many pods there are does not.
-    pub(super) fn counts(&self, ix: Ix) -> bool {
+    pub(crate) fn counts(&self, ix: Ix) -> bool {
         ix != PODS && self.pool.get(ix) > 0
     }
 }

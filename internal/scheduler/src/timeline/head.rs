@@ -125,11 +125,15 @@ impl Scheduler {
         if self.timeline.head.is_some() {
             return None;
         }
-        let lines = self.queues.iter().flat_map(|(_, _, queue)| &queue.line);
-        let gangs = lines.filter_map(|place| Some((place.created, self.gangs.get(&place.gang)?)));
-        let ripe =
-            gangs.filter_map(|(since, gang)| since.checked_add(self.reserve_after(gang)).ok());
-        ripe.filter(|ripe| *ripe > now).min()
+        // All of a line wait equally long for it: the next is the oldest that is not ripe.
+        let lines = self.queues.iter().filter_map(|(_, at, queue)| {
+            let after = self.reserve_after(Some(at));
+            let old = now.checked_sub(after).ok();
+            let since = queue.line.iter().map(|place| place.created);
+            let young = since.filter(|since| old.is_none_or(|old| *since > old));
+            young.min()?.checked_add(after).ok()
+        });
+        lines.min()
     }
 
     fn set_head(&mut self, head: Option<Head>) {
@@ -152,13 +156,13 @@ impl Scheduler {
 
     /// Has the gang waited for as long as one has to before anything is reserved for it?
     pub(super) fn ripe(&self, gang: &Gang, now: Timestamp) -> bool {
-        let after = self.reserve_after(gang);
+        let after = self.reserve_after(gang.payer.map(|payer| payer.queue));
         self.since(gang)
             .is_some_and(|since| since.checked_add(after).is_ok_and(|ripe| ripe <= now))
     }
 
-    fn reserve_after(&self, gang: &Gang) -> SignedDuration {
-        let rules = gang.payer.and_then(|payer| self.queues.rules(payer.queue));
+    fn reserve_after(&self, queue: Option<QueueIx>) -> SignedDuration {
+        let rules = queue.and_then(|queue| self.queues.rules(queue));
         let said = rules.and_then(|rules| rules.reserve_after);
         let after = self.config.reserve_after;
         said.unwrap_or(if self.timeline.mostly_known() {

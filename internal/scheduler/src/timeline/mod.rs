@@ -75,7 +75,7 @@ const UNKNOWN_SECONDS: i64 = 600;
 const OVERRUN_SECONDS: i64 = 60;
 
 /// Pods of one class on one node.
-type Held = (NodeIx, ClassIx, u32);
+pub(crate) type Held = (NodeIx, ClassIx, u32);
 
 /// A gang that holds room.
 #[derive(Clone, Debug)]

@@ -8,8 +8,10 @@ use jiff::Timestamp;
 use crate::evict::Bite;
 use crate::gang::GangKey;
 use crate::plan::EvictionReason;
-use crate::resource::{CPU, GPU};
+use crate::resource::{CPU, GPU, Ix};
 use crate::state::Scheduler;
+
+use super::Held;
 
 /// Nobody is evicted for a gang that is expected to have room sooner than this, in seconds.
 const SOON: i64 = 300;
@@ -21,7 +23,7 @@ const AGAIN_PART: i64 = 8;
 const AGAIN_SECONDS: i64 = 60;
 
 /// Why evictions are not worth it, and when to ask again.
-type NotWorth = (String, Timestamp);
+pub(crate) type NotWorth = (String, Timestamp);
 
 impl Scheduler {
     /// How long a gang has to wait for room if nobody is evicted, in seconds; none where that is
@@ -64,29 +66,51 @@ impl Scheduler {
         now: Timestamp,
     ) -> Option<NotWorth> {
         let wait = wait?;
-        let now = now.as_second();
-        let need = self.gangs.get(key)?.need(key);
-        let main = if need.get(GPU) > 0 { GPU } else { CPU };
+        let main = self.weighed_in(key)?;
         let (mut lost, mut urgent) = (0_i128, true);
         for bite in bites {
             urgent &= bite.why == EvictionReason::Preempted;
-            let Some(run) = self.timeline.runs.get(&bite.gang) else {
+            let Some((ran, _)) = self.held_since(&bite.gang, now) else {
                 continue;
             };
-            let ran = i128::from((now - run.start).max(0));
             let held = bite.pods.iter().filter_map(|pod| {
                 let pod = self.pods.get(pod)?;
                 Some(self.classes.get(pod.class).demand().get(main))
             });
-            lost += ran * held.map(i128::from).sum::<i128>();
+            lost += i128::from(ran) * held.map(i128::from).sum::<i128>();
         }
+        let most = self.most_worth(key, wait, urgent);
+        (lost > most).then(|| self.put_off(key, Some(wait), now))
+    }
+
+    /// The most that others may lose for it to be worth it: seconds times what is held of the
+    /// resource that a gang is weighed in.
+    pub(crate) fn most_worth(&self, key: &GangKey, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
-        let saved = i128::from(need.get(main)) * i128::from(wait) * factor;
-        (lost > saved).then(|| {
-            let then = now.saturating_add((wait / AGAIN_PART).max(AGAIN_SECONDS));
-            self.timeline.spared.insert(key.clone(), then);
-            not_worth(then)
-        })
+        let weighed = self.gangs.get(key).zip(self.weighed_in(key));
+        let need = weighed.map_or(0, |(gang, main)| gang.need(key).get(main));
+        i128::from(need) * i128::from(wait) * factor
+    }
+
+    /// What a gang's wait and others' losses are counted in: GPUs, or cores if it asks for none.
+    pub(crate) fn weighed_in(&self, key: &GangKey) -> Option<Ix> {
+        let need = self.gangs.get(key)?.need(key);
+        Some(if need.get(GPU) > 0 { GPU } else { CPU })
+    }
+
+    /// How long a gang has run, in seconds, and what its members hold. None where it does not run.
+    pub(crate) fn held_since(&self, key: &GangKey, now: Timestamp) -> Option<(i64, &[Held])> {
+        let run = self.timeline.runs.get(key)?;
+        let ran = now.as_second() - run.start;
+        Some((ran.max(0), &run.held))
+    }
+
+    /// Seeks no evictions for a gang for a while, because they are not worth it.
+    pub(crate) fn put_off(&mut self, key: &GangKey, wait: Option<i64>, now: Timestamp) -> NotWorth {
+        let pause = (wait.unwrap_or(0) / AGAIN_PART).max(AGAIN_SECONDS);
+        let then = now.as_second().saturating_add(pause);
+        self.timeline.spared.insert(key.clone(), then);
+        not_worth(then)
     }
 }
 

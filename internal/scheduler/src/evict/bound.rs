@@ -1,0 +1,346 @@
+//! What a search for evictions can come to at best, known before it begins: whether there could be
+//! room at all if everybody were gone who could be taken, and what the cheapest conceivable victims
+//! would lose. Numbers alone: taking members off their nodes in order of what each of their GPUs
+//! (or cores) loses, in parts if need be, never loses more than a search that comes to the same
+//! room. Takes nobody.
+
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::search::{Ask, Candidates, Vain};
+use crate::class::ClassIx;
+use crate::gang::GangKey;
+use crate::node::NodeIx;
+use crate::resource::Ix;
+use crate::state::Scheduler;
+
+/// Whose gangs could be taken, in part or as a whole.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Reach {
+    pub(super) gangs: Vec<GangKey>,
+    /// Some of them are of the taker's own queue.
+    pub(super) own: bool,
+}
+
+/// What is held on a node by members of one gang: what would be free without them, which is more
+/// than nothing, and what they would lose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    amount: i64,
+    lost: i128,
+}
+
+impl Piece {
+    /// Lesser loses less for as much.
+    fn by_price(&self, other: &Piece) -> Ordering {
+        let (own, its) = (i128::from(self.amount), i128::from(other.amount));
+        (self.lost * its).cmp(&(other.lost * own))
+    }
+}
+
+impl Scheduler {
+    /// Why a search among these candidates would be in vain, where numbers show that.
+    pub(super) fn in_vain(
+        &mut self,
+        key: &GangKey,
+        ask: &Ask,
+        candidates: &dyn Candidates,
+        now: Timestamp,
+    ) -> Option<Vain> {
+        let reach = candidates.reach(self)?;
+        let (class, members) = self.main_part(ask)?;
+        self.refresh(class);
+        let ix = self.weighed_in(key)?;
+        let each = self.classes.get(class).demand().get(ix);
+        if each <= 0 {
+            return None;
+        }
+        let needed = each.saturating_mul(i64::try_from(members).unwrap_or(i64::MAX));
+        let pieces = self.pieces(&reach.gangs, ix, needed, now)?;
+        match self.least_lost(class, each, members, ix, pieces) {
+            None => Some(Vain::NoRoom),
+            Some(lost) => {
+                let most = self.most_worth(key, ask.wait?, reach.own);
+                (lost > most).then_some(Vain::NotWorth)
+            }
+        }
+    }
+
+    /// The class that most of the ask is certain to be of, and how many members.
+    fn main_part(&self, ask: &Ask) -> Option<(ClassIx, usize)> {
+        let class = self.largest(ask)?;
+        let members = ask.certain().get(&class).copied()?;
+        Some((class, members))
+    }
+
+    /// What each gang's members hold by node, where so much is needed in all. None where that is not
+    /// known of somebody.
+    fn pieces(
+        &self,
+        gangs: &[GangKey],
+        ix: Ix,
+        needed: i64,
+        now: Timestamp,
+    ) -> Option<BTreeMap<NodeIx, Vec<Piece>>> {
+        let mut pieces: BTreeMap<NodeIx, Vec<Piece>> = BTreeMap::new();
+        let mut own: Vec<(NodeIx, Piece)> = Vec::new();
+        for gang in gangs {
+            let (ran, held) = self.held_since(gang, now)?;
+            let known = self.gangs.get(gang)?;
+            for (node, class, count) in held.iter().copied() {
+                let demand = self.classes.get(class).demand().get(ix);
+                // What shares GPUs may take another part of this node's than it is counted as.
+                let amount = match self.classes.get(class).share() {
+                    Some(_) => self.take_on(class, node).demand.get(ix).max(demand),
+                    None => demand,
+                };
+                if amount > 0 {
+                    let count = i64::from(count);
+                    let piece = Piece {
+                        amount: amount.saturating_mul(count),
+                        lost: i128::from(ran) * i128::from(demand) * i128::from(count),
+                    };
+                    own.push((node, piece));
+                }
+            }
+            let all: i64 = own.iter().map(|(_, piece)| piece.amount).sum();
+            // Who cannot shrink is lost whole, for no more of it than is needed.
+            let whole = known.total.have() <= known.minimum(gang);
+            for (node, mut piece) in own.drain(..) {
+                if whole && all > needed {
+                    piece.lost = piece.lost * i128::from(all) / i128::from(needed);
+                }
+                pieces.entry(node).or_default().push(piece);
+            }
+        }
+        Some(pieces)
+    }
+
+    /// The least that is lost until so many members of a class have room, each of which asks for so
+    /// much. None if there is too little even without any of the pieces.
+    fn least_lost(
+        &self,
+        class: ClassIx,
+        each: i64,
+        members: usize,
+        ix: Ix,
+        mut pieces: BTreeMap<NodeIx, Vec<Piece>>,
+    ) -> Option<i128> {
+        let view = self.views.get(&class)?;
+        let mut left = members as u64;
+        // What one member more costs, node by node: on each, the next never costs less.
+        let mut costs: Vec<i128> = Vec::new();
+        for at in 0..self.nodes.len() {
+            let most = view.empty_at(at);
+            if most == 0 {
+                continue;
+            }
+            let unused = self.nodes[at].unused(ix).max(0);
+            let holds = (unused / each).max(i64::from(view.holds(at)));
+            let free = most.min(u64::try_from(holds).unwrap_or(0));
+            left = left.saturating_sub(free);
+            if let Some(pieces) = pieces.get_mut(&at).filter(|_| free < most) {
+                pieces.sort_unstable_by(Piece::by_price);
+                let unused = unused.max(holds.saturating_mul(each));
+                steps(pieces, unused, each, (most, free), &mut costs);
+            }
+        }
+        let left = usize::try_from(left).unwrap_or(usize::MAX);
+        if left == 0 {
+            return Some(0);
+        }
+        if costs.len() < left {
+            return None;
+        }
+        costs.select_nth_unstable(left - 1);
+        Some(costs[..left].iter().sum())
+    }
+}
+
+/// Adds what each member more costs on one node, of which so much is unused.
+fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), into: &mut Vec<i128>) {
+    let mut have = unused - (free as i64).saturating_mul(each);
+    let mut rest = pieces.iter().copied();
+    let mut piece: Option<Piece> = None;
+    for _ in free..most {
+        let mut cost = 0_i128;
+        while have < each {
+            let Some(next) = piece.take().or_else(|| rest.next()) else {
+                return;
+            };
+            let lacks = each - have;
+            if next.amount <= lacks {
+                have += next.amount;
+                cost += next.lost;
+                continue;
+            }
+            let part = next.lost * i128::from(lacks) / i128::from(next.amount);
+            have += lacks;
+            cost += part;
+            piece = Some(Piece {
+                amount: next.amount - lacks,
+                lost: next.lost - part,
+            });
+        }
+        have -= each;
+        into.push(cost);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::super::across::Lenders;
+    use super::*;
+    use crate::event::Event;
+    use crate::resource::GPU;
+    use crate::state::Config;
+
+    const NOW: i64 = 10_000;
+
+    fn piece(ran: i64, amount: i64) -> Piece {
+        Piece {
+            amount,
+            lost: i128::from(ran) * i128::from(amount),
+        }
+    }
+
+    fn costs(pieces: &[Piece], unused: i64, each: i64, most: u64) -> Vec<i128> {
+        let mut costs = Vec::new();
+        let free = u64::try_from(unused / each).unwrap_or(0);
+        steps(pieces, unused, each, (most, free), &mut costs);
+        costs
+    }
+
+    #[test]
+    fn each_member_more_costs_what_the_cheapest_of_those_in_its_way_lose() {
+        let pieces = [piece(1, 3), piece(10, 2), piece(100, 4)];
+        assert_eq!(
+            costs(&pieces, 0, 1, 9),
+            [1, 1, 1, 10, 10, 100, 100, 100, 100]
+        );
+        assert_eq!(costs(&pieces, 1, 4, 9), [3, 10 + 10 + 200]);
+    }
+
+    #[test]
+    fn a_node_holds_no_more_than_when_it_is_empty() {
+        assert_eq!(costs(&[piece(1, 8)], 2, 2, 3), [2, 2]);
+    }
+
+    #[test]
+    fn what_is_free_costs_nothing_and_is_not_counted_again() {
+        assert_eq!(costs(&[piece(5, 1)], 3, 2, 4), [5]);
+        assert_eq!(costs(&[], 3, 2, 4), []);
+    }
+
+    fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    /// One running gang: how many members, GPUs each, how many it needs, on which node its first
+    /// member is, and how long it has run.
+    type Running = (usize, i64, usize, usize, i64);
+
+    fn tell(s: &mut Scheduler, name: &str, queue: &str, least: usize, pods: Vec<Value>) {
+        s.apply(Event::PodGroupChanged(read(json!({
+            "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+            "metadata": {"name": name, "namespace": "ns", "uid": name},
+            "spec": {"minMember": least, "queue": queue},
+        }))));
+        for pod in pods {
+            s.apply(Event::PodChanged(read(pod)));
+        }
+    }
+
+    fn member(group: &str, at: usize, gpus: i64) -> Value {
+        let name = format!("{group}-{at}");
+        json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name,
+                "annotations": {"scheduling.k8s.io/group-name": group}},
+            "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]},
+        })
+    }
+
+    /// Three nodes of four GPUs; gangs of one queue run, one of another waits.
+    fn world(running: &[Running], members: usize, gpus: i64) -> Scheduler {
+        let mut s = Scheduler::new(Config::default());
+        for i in 0..3 {
+            s.apply(Event::NodeChanged(read(json!({
+                "metadata": {"name": format!("n{i}")},
+                "status": {"allocatable": {"cpu": "64", "pods": "110", "nvidia.com/gpu": "4"}},
+            }))));
+        }
+        for name in ["greedy", "entitled"] {
+            s.apply(Event::QueueChanged(read(json!({
+                "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "Queue",
+                "metadata": {"name": name, "uid": name}, "spec": {"weight": 1},
+            }))));
+        }
+        let mut free = [4; 3];
+        for (nth, (count, gpus, least, first, ran)) in running.iter().enumerate() {
+            let name = format!("old{nth}");
+            let mut pods = Vec::new();
+            for at in 0..*count {
+                let Some(node) = (0..3)
+                    .map(|i| (first + at + i) % 3)
+                    .find(|n| free[*n] >= *gpus)
+                else {
+                    continue;
+                };
+                free[node] -= gpus;
+                let start = Timestamp::from_second(NOW - ran).unwrap().to_string();
+                let mut pod = member(&name, at, *gpus);
+                pod["spec"]["nodeName"] = json!(format!("n{node}"));
+                pod["status"] = json!({"phase": "Running", "startTime": start});
+                pods.push(pod);
+            }
+            tell(&mut s, &name, "greedy", *least, pods);
+        }
+        let pods = (0..members).map(|at| member("new", at, gpus)).collect();
+        tell(&mut s, "new", "entitled", members, pods);
+        s
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_numbers_show_to_be_in_vain_a_search_finds_to_be(
+            running in proptest::collection::vec((1..4usize, 1..5i64, 1..4usize, 0..3usize, 0..1000i64), 1..8),
+            members in 1..4usize,
+            gpus in 1..5i64,
+            wait in 1..3000i64,
+        ) {
+            let mut s = world(&running, members, gpus);
+            let now = Timestamp::from_second(NOW).unwrap();
+            s.rank_nodes();
+            s.reckon_queues();
+            s.tend_timeline(now);
+            let key = GangKey::group("ns".into(), "new");
+            let mut ask = s.ask(&key);
+            ask.wait = Some(wait);
+            let own = ask.payer.unwrap().queue;
+            let most = s.most_worth(&key, wait, false);
+            let mut lenders = Lenders::new(&s, own, &ask, 0, now);
+            let vain = s.in_vain(&key, &ask, &lenders, now);
+            let found = s.search_in_earnest(&key, &ask, &mut lenders, now);
+            match (vain, found) {
+                (Some(Vain::NoRoom), found) => prop_assert!(found.is_err()),
+                (Some(Vain::NotWorth), Ok(found)) => {
+                    let lost = found.bites.iter().flat_map(|bite| {
+                        let ran = s.held_since(&bite.gang, now).unwrap().0;
+                        let gpus = |pod| s.classes.get(s.pods.get(pod).unwrap().class).demand().get(GPU);
+                        bite.pods.iter().map(move |pod| i128::from(ran) * i128::from(gpus(pod)))
+                    });
+                    prop_assert!(lost.sum::<i128>() > most);
+                }
+                _ => {}
+            }
+        }
+    }
+}
