@@ -5,6 +5,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use scheduler::{Actions, Config, Event, EvictionReason};
 use serde_json::json;
 use support::cluster::*;
@@ -45,6 +46,31 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
     assert_eq!(bound(&plan).len(), 2);
     assert!(nominated(&plan).is_empty());
     assert!(c.plan().evictions.is_empty());
+}
+
+#[test]
+fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_gpus() {
+    // A senior counts four times: with 10 hours of walltime, work is worth evicting for 8 of them.
+    for cpus in [0, 4] {
+        for (ran, goes) in [(1, true), (7, true), (9, false)] {
+            let mut c = Cluster::new();
+            c.nodes(&[("n1", 4)]);
+            c.gang_with("old", "default", "low", 2, 2, 2, |g| {
+                g["metadata"]["annotations"]["muster.io/walltime"] = json!("10h");
+            });
+            for name in ["old-0", "old-1"] {
+                c.change(name, |pod| {
+                    let main = &mut pod["spec"]["containers"][0];
+                    main["resources"]["requests"]["cpu"] = json!(cpus.to_string());
+                });
+            }
+            c.run();
+            c.at += SignedDuration::from_hours(ran);
+            c.gang("new", "default", "high", 2, 2, 2);
+            let gone = evicted(&c.plan()).len();
+            assert_eq!(gone, if goes { 2 } else { 0 }, "{cpus} CPUs, after {ran} h");
+        }
+    }
 }
 
 #[test]

@@ -52,7 +52,8 @@ impl Scheduler {
         let reach = candidates.reach(self)?;
         let (class, members) = self.main_part(ask)?;
         self.refresh(class);
-        let ix = self.weighed_in(key)?;
+        let weight = self.weight(key)?;
+        let ix = weight.main;
         let each = self.classes.get(class).demand().get(ix);
         if each <= 0 {
             return None;
@@ -62,7 +63,7 @@ impl Scheduler {
         match self.least_lost(class, each, members, ix, pieces) {
             None => Some(Vain::NoRoom),
             Some(lost) => {
-                let most = self.most_worth(key, ask.wait?, reach.own);
+                let most = weight.most_worth(ask.wait?, reach.own);
                 (lost > most).then_some(Vain::NotWorth)
             }
         }
@@ -325,7 +326,7 @@ mod tests {
             let mut ask = s.ask(&key);
             ask.wait = Some(wait);
             let own = ask.payer.unwrap().queue;
-            let most = s.most_worth(&key, wait, false);
+            let most = s.weight(&key).unwrap().most_worth(wait, false);
             let mut lenders = Lenders::new(&s, own, &ask, 0, now);
             let vain = s.in_vain(&key, &ask, &lenders, now);
             let found = s.search_in_earnest(&key, &ask, &mut lenders, now);

@@ -147,7 +147,8 @@ impl Cursor {
 
     /// All gangs that it could come to.
     pub(super) fn gangs<'a>(&'a self, state: &'a Scheduler) -> impl Iterator<Item = &'a GangKey> {
-        let gangs = state.victims.get(&self.queue).into_iter().flatten();
+        let queue = state.victims.get(&self.queue);
+        let gangs = queue.into_iter().flat_map(|queue| &queue.all);
         let gangs = gangs.take_while(|next| !self.limit.ends(next));
         gangs
             .filter(|next| !self.limit.leaves_out(next))

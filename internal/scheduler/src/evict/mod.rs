@@ -212,6 +212,7 @@ impl Scheduler {
             }
         };
         ask.wait = wait;
+        let weight = self.weight(key);
         for breaks in [false, true] {
             if breaks && (!self.config.break_budgets || self.budgets_in_the_way.is_empty()) {
                 break;
@@ -219,7 +220,9 @@ impl Scheduler {
             ask.breaks_budgets = breaks;
             for way in self.ways(&ask) {
                 let refusal = match self.go(way, key, &ask, now) {
-                    Ok(found) => match self.loses_more(key, &found.bites, wait, now) {
+                    Ok(found) => match weight
+                        .and_then(|weight| self.loses_more(key, weight, &found.bites, wait, now))
+                    {
                         None => {
                             self.decide(key, found, plan);
                             return (Sought::Made, true);

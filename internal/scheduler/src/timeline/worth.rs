@@ -25,6 +25,23 @@ const AGAIN_SECONDS: i64 = 60;
 /// Why evictions are not worth it, and when to ask again.
 pub(crate) type NotWorth = (String, Timestamp);
 
+/// What a gang asks for that waits, by which its wait and others' losses are weighed. To be asked
+/// for before a search: while the gang is placed it asks for nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Weight {
+    /// GPUs, or cores if it asks for none.
+    pub(crate) main: Ix,
+    need: i64,
+}
+
+impl Weight {
+    /// The most that others may lose for a wait of so many seconds: seconds times what is held.
+    pub(crate) fn most_worth(self, wait: i64, urgent: bool) -> i128 {
+        let factor = if urgent { URGENT } else { 1 };
+        i128::from(self.need) * i128::from(wait) * factor
+    }
+}
+
 impl Scheduler {
     /// How long a gang has to wait for room if nobody is evicted, in seconds; none where that is
     /// not known, room is not what it lacks, or it evicts by right. An error if it has room soon,
@@ -61,12 +78,12 @@ impl Scheduler {
     pub(crate) fn loses_more(
         &mut self,
         key: &GangKey,
+        weight: Weight,
         bites: &[Bite],
         wait: Option<i64>,
         now: Timestamp,
     ) -> Option<NotWorth> {
         let wait = wait?;
-        let main = self.weighed_in(key)?;
         let (mut lost, mut urgent) = (0_i128, true);
         for bite in bites {
             urgent &= bite.why == EvictionReason::Preempted;
@@ -75,27 +92,21 @@ impl Scheduler {
             };
             let held = bite.pods.iter().filter_map(|pod| {
                 let pod = self.pods.get(pod)?;
-                Some(self.classes.get(pod.class).demand().get(main))
+                Some(self.classes.get(pod.class).demand().get(weight.main))
             });
             lost += i128::from(ran) * held.map(i128::from).sum::<i128>();
         }
-        let most = self.most_worth(key, wait, urgent);
-        (lost > most).then(|| self.put_off(key, Some(wait), now))
+        (lost > weight.most_worth(wait, urgent)).then(|| self.put_off(key, Some(wait), now))
     }
 
-    /// The most that others may lose for it to be worth it: seconds times what is held of the
-    /// resource that a gang is weighed in.
-    pub(crate) fn most_worth(&self, key: &GangKey, wait: i64, urgent: bool) -> i128 {
-        let factor = if urgent { URGENT } else { 1 };
-        let weighed = self.gangs.get(key).zip(self.weighed_in(key));
-        let need = weighed.map_or(0, |(gang, main)| gang.need(key).get(main));
-        i128::from(need) * i128::from(wait) * factor
-    }
-
-    /// What a gang's wait and others' losses are counted in: GPUs, or cores if it asks for none.
-    pub(crate) fn weighed_in(&self, key: &GangKey) -> Option<Ix> {
+    /// What a waiting gang's wait weighs.
+    pub(crate) fn weight(&self, key: &GangKey) -> Option<Weight> {
         let need = self.gangs.get(key)?.need(key);
-        Some(if need.get(GPU) > 0 { GPU } else { CPU })
+        let main = if need.get(GPU) > 0 { GPU } else { CPU };
+        Some(Weight {
+            main,
+            need: need.get(main),
+        })
     }
 
     /// How long a gang has run, in seconds, and what its members hold. None where it does not run.
