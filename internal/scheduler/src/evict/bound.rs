@@ -41,7 +41,9 @@ impl Piece {
 }
 
 impl Scheduler {
-    /// Why a search among these candidates would be in vain, where numbers show that.
+    /// Why a search among these candidates would be in vain, where numbers show that. Looks at all
+    /// that they hold: asked only where what they lose is weighed, which most searches come to
+    /// nothing by. Others soon find somebody, or nobody.
     pub(super) fn in_vain(
         &mut self,
         key: &GangKey,
@@ -49,6 +51,7 @@ impl Scheduler {
         candidates: &dyn Candidates,
         now: Timestamp,
     ) -> Option<Vain> {
+        let wait = ask.wait?;
         let reach = candidates.reach(self)?;
         let (class, members) = self.main_part(ask)?;
         self.refresh(class);
@@ -63,7 +66,7 @@ impl Scheduler {
         match self.least_lost(class, each, members, ix, pieces) {
             None => Some(Vain::NoRoom),
             Some(lost) => {
-                let most = weight.most_worth(ask.wait?, reach.own);
+                let most = weight.most_worth(wait, reach.own);
                 (lost > most).then_some(Vain::NotWorth)
             }
         }
