@@ -93,6 +93,18 @@ pub struct Actions {
     pub defragment: bool,
 }
 
+impl Actions {
+    /// Plans may do nothing.
+    pub(crate) const NONE: Actions = Actions {
+        allocate: false,
+        consolidate: false,
+        reclaim: false,
+        preempt: false,
+        backfill: false,
+        defragment: false,
+    };
+}
+
 impl Default for Actions {
     fn default() -> Actions {
         Actions {

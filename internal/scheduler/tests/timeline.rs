@@ -43,21 +43,6 @@ fn timed(
     }
 }
 
-/// Tells that what a plan bound runs since then.
-fn run(s: &mut Scheduler, plan: &Plan, gpus: i64, since: Timestamp) {
-    for bind in &plan.binds {
-        s.apply(pod_with(
-            &bind.pod.name,
-            Some(&bind.group.name),
-            gpus,
-            |pod| {
-                pod["spec"]["nodeName"] = json!(bind.node);
-                pod["status"] = json!({"phase": "Running", "startTime": since.to_string()});
-            },
-        ));
-    }
-}
-
 fn end(s: &mut Scheduler, group: &str, members: usize) {
     for i in 0..members {
         let name = format!("{group}-{i}");

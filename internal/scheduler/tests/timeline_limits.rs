@@ -59,20 +59,6 @@ fn arrive(s: &mut Scheduler, gang: &Gang) {
     s.apply(pod(&format!("{}-0", gang.name), gang.name, gang.gpus));
 }
 
-fn run(s: &mut Scheduler, plan: &Plan, gpus: i64, since: Timestamp) {
-    for bind in &plan.binds {
-        s.apply(pod_with(
-            &bind.pod.name,
-            Some(&bind.group.name),
-            gpus,
-            |pod| {
-                pod["spec"]["nodeName"] = json!(bind.node);
-                pod["status"] = json!({"phase": "Running", "startTime": since.to_string()});
-            },
-        ));
-    }
-}
-
 /// A plan that looks at everything again, though nothing changed.
 fn look(s: &mut Scheduler, second: i64) -> Plan {
     s.apply(queue_with("nudge", |_| {}));
@@ -82,6 +68,11 @@ fn look(s: &mut Scheduler, second: i64) -> Plan {
 
 /// Of queue `q`'s 8 GPUs 6 are held for 1000 s, and `first` wants 4.
 fn held_back() -> Scheduler {
+    held_back_wanting(4)
+}
+
+/// The same where `first` wants so many.
+fn held_back_wanting(gpus: i64) -> Scheduler {
     let mut s = scheduler();
     arrive(
         &mut s,
@@ -100,7 +91,7 @@ fn held_back() -> Scheduler {
         &mut s,
         &Gang {
             name: "first",
-            gpus: 4,
+            gpus,
             age: 200,
             ..GANG
         },
@@ -187,29 +178,7 @@ fn those_that_need_less_start_before_it_where_they_end_in_time_or_leave_it_enoug
 
 #[test]
 fn those_that_would_leave_it_too_little_wait_though_the_limit_has_room_for_them() {
-    let mut s = scheduler();
-    arrive(
-        &mut s,
-        &Gang {
-            name: "running",
-            gpus: 6,
-            walltime: 1000,
-            age: 300,
-            ..GANG
-        },
-    );
-    let plan = s.plan(now());
-    run(&mut s, &plan, 6, now());
-    arrive(
-        &mut s,
-        &Gang {
-            name: "first",
-            gpus: 8,
-            age: 200,
-            ..GANG
-        },
-    );
-    s.plan(now());
+    let mut s = held_back_wanting(8);
     arrive(
         &mut s,
         &Gang {

@@ -4,8 +4,8 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
 use kube::api::{ApiResource, DynamicObject, ListParams};
+use kube::{Api, Client};
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use serde_json::{Value, json};
@@ -21,10 +21,7 @@ pub async fn explain(
 ) -> Result<Json<Value>, Problem> {
     let kind = job_kind(&plural)?;
     let client = portal.client(&caller);
-    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, &resource);
-    let job = api.get(&name).await?;
+    let job = api_of(client.clone(), &namespace, kind).get(&name).await?;
     let state = state_of(&job.data["status"]);
     let report = find_report(&portal, client, &namespace, &name).await?;
     let answer = match &report {
@@ -66,6 +63,13 @@ async fn waiting(portal: &Portal, state: &str, report: &PlacementReport) -> Valu
         "victims": victims,
         "report": report,
     })
+}
+
+/// The API of one kind in a namespace.
+pub fn api_of(client: Client, namespace: &str, kind: &Kind) -> Api<DynamicObject> {
+    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
+    Api::namespaced_with(client, namespace, &resource)
 }
 
 pub fn job_kind(plural: &str) -> Result<&'static Kind, Problem> {

@@ -7,10 +7,10 @@ use axum::response::{IntoResponse, Redirect, Response};
 use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, ListParams, Patch, PatchParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::{Api, Client};
 use resources::access::Caller;
-use resources::registry::{self, Kind};
+use resources::registry;
 use resources::report::{PlacementReport, preemptable_words};
 use serde::Deserialize;
 use serde_json::json;
@@ -18,7 +18,7 @@ use serde_json::json;
 use super::{Frame, Reader, message, page as render};
 use crate::Problem;
 use crate::board::{JobDetail, caught_up};
-use crate::rest::explain::job_kind;
+use crate::rest::explain::{api_of, job_kind};
 use crate::rest::history::{self, Line};
 use crate::state::{LogQuery, Portal};
 
@@ -141,20 +141,16 @@ async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<Job
         name,
     } = address;
     let known = job_kind(kind).ok()?;
-    let api = api(portal, caller, namespace, known);
-    let exists = async { matches!(api.get_metadata_opt(name).await, Ok(Some(_))) };
+    let exists = async {
+        let api = api_of(portal.client(caller), namespace, known);
+        matches!(api.get_metadata_opt(name).await, Ok(Some(_)))
+    };
     let shown = || {
         portal
             .board
             .job(caller, namespace, kind, name, Timestamp::now())
     };
     caught_up(portal.board.version(), shown, exists).await
-}
-
-fn api(portal: &Portal, caller: &Caller, namespace: &str, kind: &Kind) -> Api<DynamicObject> {
-    let gvk = kube::core::GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
-    let resource = ApiResource::from_gvk_with_plural(&gvk, kind.plural);
-    Api::namespaced_with(portal.client(caller), namespace, &resource)
 }
 
 /// Answers `GET`.
@@ -260,7 +256,7 @@ async fn carry_out(portal: &Portal, caller: &Caller, action: &Action) -> Result<
         .iter()
         .find(|known| known.plural == kind)
         .ok_or_else(|| Problem::invalid(format!("kind: Invalid value: {kind:?}")))?;
-    let api = api(portal, caller, namespace, kind);
+    let api = api_of(portal.client(caller), namespace, kind);
     let suspend = |on: bool| {
         if suspend_at.contains("runPolicy") {
             json!({"spec": {"runPolicy": {"suspend": on}}})

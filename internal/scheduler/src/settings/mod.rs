@@ -209,14 +209,7 @@ impl Settings {
 
 /// What plans may do, from words; `field` is what messages call them.
 pub fn actions(field: &str, words: &[String]) -> Result<Actions, Wrong> {
-    let mut actions = Actions {
-        allocate: false,
-        consolidate: false,
-        reclaim: false,
-        preempt: false,
-        backfill: false,
-        defragment: false,
-    };
+    let mut actions = Actions::NONE;
     for word in words {
         let own = match word.as_str() {
             "allocate" => &mut actions.allocate,

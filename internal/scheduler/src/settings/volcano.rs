@@ -101,14 +101,7 @@ fn actions(said: &Value, notes: &mut Notes) -> Result<Actions, Wrong> {
             return Err(Wrong::new("actions", other, wanted));
         }
     };
-    let mut actions = Actions {
-        allocate: false,
-        consolidate: false,
-        reclaim: false,
-        preempt: false,
-        backfill: false,
-        defragment: false,
-    };
+    let mut actions = Actions::NONE;
     let key = |word: &str| format!("actions, {word}");
     for word in text
         .split(',')

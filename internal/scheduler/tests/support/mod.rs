@@ -204,3 +204,18 @@ pub fn nodes_used(plan: &Plan, prefix: &str) -> Vec<String> {
     nodes.dedup();
     nodes
 }
+
+/// Tells that what a plan bound runs since then.
+pub fn run(s: &mut Scheduler, plan: &Plan, gpus: i64, since: Timestamp) {
+    for bind in &plan.binds {
+        s.apply(pod_with(
+            &bind.pod.name,
+            Some(&bind.group.name),
+            gpus,
+            |pod| {
+                pod["spec"]["nodeName"] = json!(bind.node);
+                pod["status"] = json!({"phase": "Running", "startTime": since.to_string()});
+            },
+        ));
+    }
+}
