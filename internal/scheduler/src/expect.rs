@@ -9,6 +9,7 @@ use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::pod_requests;
 
 use crate::class::{ClassIx, Classes};
+use crate::config::Strategy as Placing;
 use crate::filter;
 use crate::fragment::{
     ANY_MODEL, Chooser, Demand, MAX_GPUS, Mix, Room, Shape, Site, Tuning, WHOLE, Window,
@@ -17,7 +18,7 @@ use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey};
 use crate::resource::{CPU, GPU, GPU_UNIT, MEMORY, Names};
 use crate::share::{Take, Wish};
-use crate::state::{Scheduler, Strategy as Placing};
+use crate::state::Scheduler;
 use crate::topology::Tree;
 
 /// Node label: the model of its GPUs, as NVIDIA's feature discovery writes it.

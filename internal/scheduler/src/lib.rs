@@ -8,6 +8,7 @@
 
 mod apply;
 mod class;
+mod config;
 mod devices;
 mod event;
 mod evict;
@@ -19,6 +20,7 @@ pub mod fragment;
 mod gang;
 mod gpu;
 mod health;
+mod home;
 mod labels;
 mod line;
 mod links;
@@ -46,6 +48,7 @@ mod topology;
 mod trial;
 mod view;
 
+pub use config::{Actions, Config, Lead, Strategy};
 pub use event::Event;
 pub use evict::{Move, Proposal, Tidying};
 pub use plan::{
@@ -55,6 +58,6 @@ pub use plan::{
 pub use queue::Decay;
 pub use said::Reports;
 pub use share::GpuOrder;
-pub use state::{Actions, Config, Lead, Scheduler, Strategy};
+pub use state::Scheduler;
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};

@@ -1,35 +1,33 @@
-//! The scheduler's state and the small steps that keep it consistent: touching nodes, keeping
-//! gangs in line, keeping class views fresh. Reading objects is `apply`'s, deciding is `plan`'s.
+//! The scheduler's state and the small steps that keep it consistent: touching nodes and keeping
+//! class views fresh. Reading objects is `apply`'s, the gangs' queues and lines are `home`'s, deciding
+//! is `plan`'s.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use jiff::{SignedDuration, Timestamp};
-use k8s_openapi::api::core::v1 as k8s;
-use resources::names::DEFAULT_QUEUE;
+use jiff::Timestamp;
 
 use crate::class::{ClassIx, Classes};
+use crate::config::{Config, Strategy};
 use crate::devices::Ask;
-use crate::evict::{Budgets, Likeness, Tidying, Victims};
+use crate::evict::{Budgets, Likeness, Victims};
 use crate::expect::Expected;
 use crate::filter::neighbours::Neighbours;
 use crate::filter::volumes::Volumes;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
-use crate::line::{LineKey, Standing};
 use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
 use crate::noted::Noted;
 use crate::phase::LastConditions;
 use crate::pod::{Pod, PodKey};
-use crate::queue::{Decay, Payer, Policy, Queues};
+use crate::queue::Queues;
 use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::said::Said;
 use crate::share::{GpuOrder, Take};
 use crate::slices::Held;
 use crate::table::Table;
-use crate::terms::Terms;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
 
@@ -37,156 +35,6 @@ use crate::topology::Tree;
 /// are fewer nodes. One costs about a hundred bytes a node.
 const VIEWS_MAX: usize = 256;
 const VIEWED_NODES: usize = 10_000;
-
-/// What the scheduler is told once.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// The `schedulerName` values it answers to. Other pods are accounted, never placed.
-    pub scheduler_names: Vec<String>,
-    /// What plans may do.
-    pub actions: Actions,
-    /// How long a gang may run with fewer members than it needs before it is evicted whole.
-    pub stale_after: SignedDuration,
-    /// May preemption and reclaim break a PodDisruptionBudget where nothing else makes room? Moves
-    /// never do.
-    pub break_budgets: bool,
-    /// Which GPU a pod gets that shares one.
-    pub gpus: GpuOrder,
-    /// How much defragmentation may move, and for how much.
-    pub tidying: Tidying,
-    /// How queues' past use counts in their entitlements; none: it does not.
-    pub usage: Option<Decay>,
-    /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
-    /// listed (as `kubernetes.io/hostname`) or not.
-    pub topology: Vec<String>,
-    /// Which nodes are taken first.
-    pub placement: Strategy,
-    /// How long a gang waits for room before room is reserved for it, where its queue does not say
-    /// (`muster.io/reserve-after`); six times as long while of most that run it is neither said nor
-    /// learnt how long they do.
-    pub reserve_after: SignedDuration,
-    /// Which of several gangs room is reserved for.
-    pub lead: Lead,
-    /// Whether evictions must save more waiting than they lose work, where both are known.
-    pub weigh_losses: bool,
-    /// How old what is known of a node's load may be; after that it is not known.
-    pub load_age: SignedDuration,
-    /// Such pods are to come, so many of each, as far as placement is concerned; their names and
-    /// times do not matter. None: they are expected to be like the pods there are.
-    pub expected: Vec<(k8s::Pod, u64)>,
-}
-
-/// What plans may do. Actions come in this order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Actions {
-    /// Place gangs in free room.
-    pub allocate: bool,
-    /// Move pods so that a gang fits, where each of them has another place.
-    pub consolidate: bool,
-    /// Take back from other queues what they hold beyond their share.
-    pub reclaim: bool,
-    /// Take from gangs of lower priority in the same queue.
-    pub preempt: bool,
-    /// Start gangs out of order where nobody before them starts later for it.
-    pub backfill: bool,
-    /// Move work that allows it so that nodes become whole.
-    pub defragment: bool,
-}
-
-impl Actions {
-    /// Plans may do nothing.
-    pub(crate) const NONE: Actions = Actions {
-        allocate: false,
-        consolidate: false,
-        reclaim: false,
-        preempt: false,
-        backfill: false,
-        defragment: false,
-    };
-}
-
-impl Default for Actions {
-    fn default() -> Actions {
-        Actions {
-            allocate: true,
-            consolidate: false,
-            reclaim: true,
-            preempt: true,
-            backfill: true,
-            defragment: false,
-        }
-    }
-}
-
-/// How long a gang below its minimum is left running unless configured otherwise.
-const STALE_AFTER: SignedDuration = SignedDuration::from_secs(60);
-
-/// Which of several gangs that wait for room it is reserved for, among those of the highest
-/// priority.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Lead {
-    /// The one whose queue holds the smallest part of its share.
-    Share,
-    /// The one that has waited longest.
-    Age,
-    /// The one that has waited longest for most: small gangs find room by themselves.
-    Size,
-    /// The one that has waited longest in relation to the square of how long it is expected to run:
-    /// of those that came together the shortest, and the longest once it has waited for longer than
-    /// all that are shorter. Frees most waiting soonest (`make bench-frontier`).
-    #[default]
-    Response,
-}
-
-/// How long a gang waits for room before room is reserved for it, unless configured otherwise.
-const RESERVE_AFTER: SignedDuration = SignedDuration::from_hours(4);
-/// How long a node's load is gone by unless configured otherwise: eight times the usual scrape.
-const LOAD_AGE: SignedDuration = SignedDuration::from_secs(120);
-
-/// Which nodes are taken first.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Strategy {
-    /// As few nodes as can be, the fullest first, so that whole nodes stay free.
-    Pack,
-    /// The emptiest node for each pod.
-    Spread,
-    /// The node that leaves most to the pods to come, where one suffices and several would do; and
-    /// of its GPUs, for a pod that shares one, the one that does. Otherwise, and while nothing is
-    /// known of the pods to come, the same as `Pack`.
-    #[default]
-    Fragmentation,
-}
-
-/// The levels that are read unless others are given, widest first.
-const LEVELS: [&str; 5] = [
-    "topology.kubernetes.io/zone",
-    "muster.io/spine",
-    "muster.io/leaf",
-    "muster.io/rack",
-    "muster.io/nvlink-domain",
-];
-
-impl Default for Config {
-    fn default() -> Config {
-        let names = ["muster", "default-scheduler", "volcano", ""];
-        Config {
-            scheduler_names: names.map(str::to_owned).to_vec(),
-            actions: Actions::default(),
-            stale_after: STALE_AFTER,
-            break_budgets: false,
-            tidying: Tidying::default(),
-            gpus: GpuOrder::default(),
-            usage: None,
-            topology: LEVELS.map(str::to_owned).to_vec(),
-            placement: Strategy::default(),
-            reserve_after: RESERVE_AFTER,
-            lead: Lead::default(),
-            weigh_losses: true,
-            load_age: LOAD_AGE,
-            expected: Vec::new(),
-        }
-    }
-}
 
 /// A priority class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -568,236 +416,6 @@ impl Scheduler {
         let surplus = self.views.len() - most;
         for (_, class) in by_age.into_iter().take(surplus) {
             self.views.remove(&class);
-        }
-    }
-
-    /// The gang's entry, made if it is new.
-    pub(crate) fn gang_mut(&mut self, key: &GangKey) -> &mut Gang {
-        self.gangs.or_default(key)
-    }
-
-    /// The queue a gang belongs in, by what is known of it.
-    fn queue_of(&self, key: &GangKey, gang: &Gang) -> String {
-        if let Some(spec) = &gang.spec {
-            return spec.queue.clone();
-        }
-        let own = gang
-            .members
-            .first()
-            .filter(|_| key.lone)
-            .and_then(|pod| self.pods.get(pod));
-        let named = own.and_then(|pod| pod.queue.clone());
-        named.unwrap_or_else(|| DEFAULT_QUEUE.to_owned())
-    }
-
-    pub(crate) fn priority_of(&self, gang: &Gang) -> i32 {
-        let class = gang
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.priority_class.as_ref());
-        if let Some(priority) = class.and_then(|name| self.priorities.get(name)) {
-            return priority.value;
-        }
-        gang.priorities
-            .keys()
-            .next_back()
-            .copied()
-            .unwrap_or_else(|| self.default_priority())
-    }
-
-    /// The value of the global default class.
-    pub(crate) fn default_priority(&self) -> i32 {
-        let defaults = self.priorities.values().filter(|priority| priority.default);
-        defaults.map(|priority| priority.value).min().unwrap_or(0)
-    }
-
-    /// Since when the gang waits.
-    pub(crate) fn since(&self, gang: &Gang) -> Option<Timestamp> {
-        if let Some(spec) = &gang.spec {
-            return spec.created;
-        }
-        gang.members
-            .iter()
-            .filter_map(|pod| self.pods.get(pod)?.created)
-            .min()
-    }
-
-    /// After a gang changed: puts it where it belongs, or forgets it.
-    pub(crate) fn settle(&mut self, key: &GangKey) {
-        self.changed = true;
-        let Some(gang) = self.gangs.get(key) else {
-            return;
-        };
-        let forgotten = gang.forgotten();
-        let ended = gang.total.succeeded > 0 && gang.completed(key);
-        self.timeline.note(key, ended);
-        if gang.moved || gang.payer.is_none() {
-            self.rehome(key, forgotten);
-        }
-        self.note_victim(key);
-        self.note_broken(key);
-        if forgotten {
-            self.nominated.remove(key);
-            self.broken.remove(key);
-            self.gangs.remove(key);
-            self.stirred.remove(key);
-            return;
-        }
-        self.stirred.insert(key);
-        if let Some(gang) = self.gangs.get_mut(key) {
-            gang.parked = None;
-        }
-        let Some(gang) = self.gangs.get(key) else {
-            return;
-        };
-        let Some(payer) = gang.payer else { return };
-        let place = gang
-            .waits(key)
-            .then(|| self.place_in_line(key, gang, payer));
-        let expects = gang.admitted && !gang.completed(key) && !gang.whole(key);
-        if gang.line != place {
-            if gang.report.is_some() {
-                self.said.outdated.insert(payer.queue);
-            }
-            let line = &mut self.queues.at_mut(payer.queue).line;
-            if let Some(old) = &gang.line {
-                line.remove(old);
-            }
-            line.extend(place.clone());
-        }
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return;
-        };
-        if place.is_none() {
-            gang.overtaken = 0;
-            gang.report = None;
-            gang.held_until = None;
-            gang.told.clear();
-        }
-        gang.line = place;
-        if gang.expected != expects {
-            gang.expected = expects;
-            let times = if expects { 1 } else { -1 };
-            self.eased += u64::from(!expects);
-            if let Some(spec) = &gang.spec {
-                self.queues.expect(payer.queue, &spec.min_resources, times);
-            }
-        }
-    }
-
-    fn place_in_line(&self, key: &GangKey, gang: &Gang, payer: Payer) -> LineKey {
-        let rules = self.queues.rules(payer.queue);
-        let policy = rules.map_or(Policy::Priority, |rules| rules.policy);
-        let standing = Standing {
-            priority: self.priority_of(gang),
-            interrupted: self.interrupted(key, gang),
-            whole: gang.whole(key),
-            seconds: match policy {
-                Policy::Sjf => self.expected_length(gang),
-                _ => None,
-            },
-            created: self.since(gang),
-        };
-        LineKey::new(policy, standing, key.clone())
-    }
-
-    /// What the gang says: its PodGroup, or else its first member.
-    pub(crate) fn terms_of(&self, gang: &Gang) -> Terms {
-        let first = gang.members.first().and_then(|pod| self.pods.get(pod));
-        let member = first.map(|pod| pod.terms.clone()).unwrap_or_default();
-        match &gang.spec {
-            Some(spec) => spec.terms.or(&member),
-            None => member,
-        }
-    }
-
-    /// On whose account the gang goes. Its namespace stands for a user that nobody named.
-    fn payer_of(&mut self, key: &GangKey, queue: &str) -> Payer {
-        let terms = match self.gangs.get(key) {
-            Some(gang) => self.terms_of(gang),
-            None => Terms::default(),
-        };
-        let user = match &terms.user {
-            Some(user) => self.queues.user(user),
-            None => self.queues.user(&format!("namespace/{}", key.namespace)),
-        };
-        let team = terms.team.as_ref().map(|team| self.queues.team(team));
-        Payer {
-            queue: self.queues.place(queue),
-            user,
-            team,
-            fixed: terms.preemptible == Some(false),
-        }
-    }
-
-    /// Brings the queues' tree and entitlements up to date: before anything is decided by them.
-    pub(crate) fn reckon_queues(&mut self) {
-        self.queues.reckon(&self.total, &self.used);
-    }
-
-    /// Sees that a gang is on the account where it belongs; one that is forgotten is on none.
-    fn rehome(&mut self, key: &GangKey, forgotten: bool) {
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return;
-        };
-        gang.moved = false;
-        let Some(gang) = self.gangs.get(key) else {
-            return;
-        };
-        let old = gang.payer;
-        let queue = if forgotten {
-            String::new()
-        } else {
-            self.queue_of(key, gang)
-        };
-        let payer = (!forgotten).then(|| self.payer_of(key, &queue));
-        if old != payer {
-            self.move_gang(key, queue, payer);
-        }
-    }
-
-    /// Moves a gang and what it holds and asks for from one account to another.
-    fn move_gang(&mut self, key: &GangKey, queue: String, to: Option<Payer>) {
-        self.unexpect(key);
-        let places = self.let_go(key);
-        self.forget_places(places);
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return;
-        };
-        gang.queue = queue;
-        let from = std::mem::replace(&mut gang.payer, to);
-        let (held, requested) = (gang.allocated.clone(), gang.requested.clone());
-        let place = gang.line.take();
-        if let Some(from) = from.filter(|_| gang.report.take().is_some()) {
-            self.said.outdated.insert(from.queue);
-        }
-        // First the new one: it may be the same queue, which must not be forgotten meanwhile.
-        if let Some(to) = to {
-            self.queues.join(to.queue);
-            self.queues.charge_room(to, &held, 1);
-            self.queues.request_room(to.queue, &requested, 1);
-        }
-        if let Some(from) = from {
-            self.queues.charge_room(from, &held, -1);
-            self.queues.request_room(from.queue, &requested, -1);
-            if let Some(place) = place {
-                self.queues.at_mut(from.queue).line.remove(&place);
-            }
-            self.queues.leave(from.queue);
-        }
-    }
-
-    /// Takes what a gang said it needs off its queue's expectations: before its spec changes.
-    pub(crate) fn unexpect(&mut self, key: &GangKey) {
-        let Some(gang) = self.gangs.get_mut(key) else {
-            return;
-        };
-        if std::mem::take(&mut gang.expected)
-            && let Some(spec) = &gang.spec
-            && let Some(payer) = gang.payer
-        {
-            self.queues.expect(payer.queue, &spec.min_resources, -1);
-            self.eased += 1;
         }
     }
 }

@@ -200,9 +200,9 @@ mod tests {
 
     use super::super::across::Lenders;
     use super::*;
+    use crate::config::Config;
     use crate::event::Event;
     use crate::resource::GPU;
-    use crate::state::Config;
 
     const NOW: i64 = 10_000;
 

@@ -11,12 +11,13 @@ use super::candidates::Bite;
 use super::clearing::{Mover, standing_still};
 use super::kept::Kept;
 use super::txn::Txn;
+use crate::config::Strategy;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::plan::{EvictionReason, GroupRef, Plan, PodRef};
 use crate::pod::PodKey;
 use crate::resource::{GPU, GPU_UNIT};
-use crate::state::{Scheduler, Strategy};
+use crate::state::Scheduler;
 
 /// How many nodes one proposal empties at most.
 const NODES_MAX: usize = 32;

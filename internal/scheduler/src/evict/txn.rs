@@ -246,8 +246,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+    use crate::config::Config;
     use crate::event::Event;
-    use crate::state::Config;
 
     fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
         Box::new(serde_json::from_value(value).unwrap())

@@ -4,10 +4,11 @@
 use std::collections::BTreeSet;
 
 use crate::class::ClassIx;
+use crate::config::Strategy;
 use crate::fit::View;
 use crate::node::NodeIx;
 use crate::score::Key;
-use crate::state::{Scheduler, Strategy};
+use crate::state::Scheduler;
 use crate::topology::DomainIx;
 
 use super::branch::Branch;

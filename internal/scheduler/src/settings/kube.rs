@@ -13,7 +13,7 @@ use serde_json::Value;
 use super::foreign::{Notes, Read, items, within};
 use super::words::object;
 use super::{Settings, Wrong};
-use crate::state::{Actions, Strategy};
+use crate::config::{Actions, Strategy};
 
 const GROUP: &str = "kubescheduler.config.k8s.io/";
 /// The name of a profile that gives none.

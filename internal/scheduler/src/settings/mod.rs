@@ -13,10 +13,10 @@ use k8s_openapi::api::core::v1::Pod;
 use resources::syntax;
 use serde_json::Value;
 
+use crate::config::{Actions, Config, Lead, Strategy};
 use crate::evict::Tidying;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
-use crate::state::{Actions, Config, Lead, Strategy};
 use words::{count, known, object, one_of, span, texts, truth};
 
 pub use foreign::{Parse, Read, read, takes};

@@ -14,7 +14,7 @@ use serde_json::Value;
 use super::foreign::{Notes, Parse, Read, items, within};
 use super::words::object;
 use super::{Settings, Wrong, span};
-use crate::state::{Actions, Strategy};
+use crate::config::{Actions, Strategy};
 
 /// Where its ConfigMap has the text.
 const ENDING: &str = ".conf";

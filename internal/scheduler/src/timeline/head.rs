@@ -6,12 +6,13 @@ use std::collections::BTreeSet;
 use jiff::{SignedDuration, Timestamp};
 
 use super::shadow::{Ask, Shadow};
+use crate::config::Lead;
 use crate::gang::{Gang, GangKey};
 use crate::line::LineKey;
 use crate::place::Attempt;
 use crate::plan::{GroupRef, Plan, PodRef, Reservation, ReservationKind};
 use crate::queue::{Policy, QueueIx, Share};
-use crate::state::{Lead, Scheduler};
+use crate::state::Scheduler;
 
 /// How many gangs of one line are looked at for one that room is lacking for.
 const LOOKED_AT_MAX: usize = 16;
