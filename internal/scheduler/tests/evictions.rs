@@ -74,6 +74,31 @@ fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_g
 }
 
 #[test]
+fn work_that_is_done_twice_counts_for_all_who_wait_for_longer_then() {
+    // Three times as much as there is waits beside the senior: what is lost weighs four times.
+    for (others, ran, goes) in [(0, 7, true), (3, 4, true), (3, 6, false), (3, 7, false)] {
+        let mut c = Cluster::new();
+        c.nodes(&[("n1", 4)]);
+        c.gang_with("old", "default", "low", 2, 2, 2, |g| {
+            g["metadata"]["annotations"]["muster.io/walltime"] = json!("10h");
+        });
+        c.run();
+        for other in 0..others {
+            c.gang(&format!("other-{other}"), "default", "low", 2, 2, 2);
+        }
+        c.run();
+        c.at += SignedDuration::from_hours(ran);
+        c.gang("new", "default", "high", 2, 2, 2);
+        let gone = evicted(&c.plan()).len();
+        assert_eq!(
+            gone,
+            if goes { 2 } else { 0 },
+            "{others} wait, after {ran} h"
+        );
+    }
+}
+
+#[test]
 fn whoever_saves_itself_has_the_time_it_says_within_an_hour() {
     for (group, pod, want) in [
         (None, None, None),

@@ -354,10 +354,9 @@ impl Queues {
         self.table[at].sum.fixed.get(ix)
     }
 
-    /// What the queue and all below it hold or wait for.
-    #[allow(dead_code, reason = "asked by preemption and reclaim")]
-    pub(crate) fn requested(&self, at: QueueIx, ix: Ix) -> i64 {
-        self.table[at].sum.requested.get(ix)
+    /// What all queues hold or wait for.
+    pub(crate) fn requested(&self, ix: Ix) -> i64 {
+        self.table[ROOT].sum.requested.get(ix)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Is it worth evicting others, where it is known when there will be room anyway? What is saved is
 //! the wait, for as much as the gang asks for; what is lost is the work of those who must start
-//! again. Whoever takes no more than its queue was said to deserve need not ask, and where nobody
+//! again, and the time for which all others wait longer because that is done twice. Whoever takes no more than its queue was said to deserve need not ask, and where nobody
 //! said how long work takes and nothing was learnt, there is no opinion.
 
 use jiff::Timestamp;
@@ -32,13 +32,23 @@ pub(crate) struct Weight {
     /// GPUs, or cores if it asks for none.
     pub(crate) main: Ix,
     need: i64,
+    /// What there is in all.
+    total: i64,
+    /// What others wait for.
+    others: i64,
 }
 
 impl Weight {
     /// The most that others may lose for a wait of so many seconds: seconds times what is held.
+    ///
+    /// Work that is done twice takes the whole cluster a while, in which all others that wait do so
+    /// for longer: a second of it costs `1 + others / total` such seconds. Without that, a cluster
+    /// that hardly keeps up loses to evictions what it needs to catch up (`make bench-frontier`).
     pub(crate) fn most_worth(self, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
-        i128::from(self.need) * i128::from(wait) * factor
+        let total = i128::from(self.total.max(1));
+        let worth = i128::from(self.need) * i128::from(wait) * factor;
+        worth * total / (total + i128::from(self.others))
     }
 }
 
@@ -103,9 +113,13 @@ impl Scheduler {
     pub(crate) fn weight(&self, key: &GangKey) -> Option<Weight> {
         let need = self.gangs.get(key)?.need(key);
         let main = if need.get(GPU) > 0 { GPU } else { CPU };
+        let need = need.get(main);
+        let waiting = self.queues.requested(main) - self.used.get(main);
         Some(Weight {
             main,
-            need: need.get(main),
+            need,
+            total: self.total.get(main),
+            others: (waiting - need).max(0),
         })
     }
 
