@@ -228,6 +228,10 @@ impl Scheduler {
             if old.uid == new.uid {
                 keep_decision(old, &mut new);
             }
+            if old.devices == new.devices {
+                // The same names are kept once: the node's own, where they were chosen here.
+                new.devices.clone_from(&old.devices);
+            }
             if *old == new {
                 self.leave_class(class);
                 return;
@@ -385,7 +389,7 @@ impl Scheduler {
         self.count_in_budgets(key, pod, up);
         let node = pod.node.map(|at| &self.nodes[at]);
         let take = self.classes.get(pod.class).take(node);
-        let demand = take.demand.clone();
+        let demand = &take.demand;
         let times = if up { 1 } else { -1 };
         self.note_gpus(key, pod, up);
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
@@ -407,10 +411,10 @@ impl Scheduler {
         if pod.stage == Stage::Leaving {
             // Still asked for: an eviction turns what was held into what is waited for.
             if let Some(payer) = gang.payer.filter(|_| pod.ours) {
-                self.queues.request(payer.queue, &demand, times);
+                self.queues.request(payer.queue, demand, times);
             }
             if pod.ours {
-                gang.requested.add(&demand, times);
+                gang.requested.add(demand, times);
             }
             if let Some(at) = pod.node {
                 self.nodes[at].see_leave(&take, &pod.devices, up);
@@ -421,9 +425,9 @@ impl Scheduler {
         let payer = gang.payer;
         let waits = pod.stage == Stage::Pending;
         if pod.ours && (waits || pod.stage.occupies()) {
-            gang.requested.add(&demand, times);
+            gang.requested.add(demand, times);
             if waits {
-                gang.waiting.add(&demand, times);
+                gang.waiting.add(demand, times);
             }
         }
         if let Some(at) = pod.node {
@@ -433,15 +437,15 @@ impl Scheduler {
                 self.nodes[at].see_pipelined(&take, &pod.devices, up);
             }
             if pod.ours {
-                gang.allocated.add(&demand, times);
+                gang.allocated.add(demand, times);
             }
         }
         if let Some(payer) = payer.filter(|_| pod.ours) {
             if waits || pod.stage.occupies() {
-                self.queues.request(payer.queue, &demand, times);
+                self.queues.request(payer.queue, demand, times);
             }
             if pod.node.is_some() {
-                self.queues.charge(payer, &demand, times);
+                self.queues.charge(payer, demand, times);
             }
         }
         let Some(at) = pod.node else { return };

@@ -48,8 +48,8 @@ pub struct GroupRef {
 impl GroupRef {
     pub(crate) fn of(key: &GangKey) -> GroupRef {
         GroupRef {
-            namespace: key.namespace.to_string(),
-            name: key.name.to_string(),
+            namespace: String::from(&*key.namespace),
+            name: String::from(&*key.name),
             lone: key.lone,
         }
     }
@@ -507,12 +507,12 @@ impl Scheduler {
             self.add_slices(&placement.pod, placement.node, &asks, &mut devices);
             binds.push(Bind {
                 pod: PodRef {
-                    namespace: placement.pod.namespace.to_string(),
-                    name: placement.pod.name.to_string(),
+                    namespace: String::from(&*placement.pod.namespace),
+                    name: String::from(&*placement.pod.name),
                     uid,
                 },
                 group: group.clone(),
-                node: self.nodes[placement.node].name.to_string(),
+                node: String::from(&*self.nodes[placement.node].name),
                 devices,
             });
         }

@@ -296,8 +296,8 @@ impl Scheduler {
         let pods = gang.pending.iter().filter_map(|(_, name)| {
             let pod = self.pods.get(name)?;
             Some(PodRef {
-                namespace: name.namespace.to_string(),
-                name: name.name.to_string(),
+                namespace: String::from(&*name.namespace),
+                name: String::from(&*name.name),
                 uid: pod.uid.clone(),
             })
         });

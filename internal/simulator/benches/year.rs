@@ -1,9 +1,16 @@
 //! What simulating costs: `cargo bench -p simulator --bench year -- [POLICY] [SYNTHETIC] [GATHER]`.
 //! Without arguments a year of 10,000 GPUs with 200,000 jobs under the production scheduler.
+//! `CHECK=1` holds every plan against the invariants; `DECISIONS=FILE` writes what
+//! `muster simulate --decisions` does, by which a change is seen to decide nothing else.
 
+use std::io::{BufWriter, Write};
 use std::time::Instant;
 
-use simulator::{Options, Policy, Summary, report, run, synthetic};
+use simulator::{Decision, Options, Policy, Summary, report, run, synthetic};
+
+/// What `muster simulate` allocates with, too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() {
     let mut arguments = std::env::args()
@@ -22,15 +29,23 @@ fn main() {
     let made = synthetic::parse(&what).expect("a synthetic scenario");
     let scenario = synthetic::generate(&made).expect("a scenario");
     let generated = started.elapsed();
+    let mut decisions = std::env::var_os("DECISIONS")
+        .map(|path| BufWriter::new(std::fs::File::create(path).expect("a file to write to")));
     let options = Options {
         policy,
         gather,
         check: std::env::var_os("CHECK").is_some(),
-        reports: false,
+        reports: decisions.is_some(),
         ..Options::default()
     };
     let started = Instant::now();
-    let outcome = run(&scenario, &options, &mut |_| {}).expect("a simulation");
+    let mut record = |decision: &Decision<'_>| {
+        if let Some(file) = &mut decisions {
+            serde_json::to_writer(&mut *file, decision).expect("a line");
+            file.write_all(b"\n").expect("a line");
+        }
+    };
+    let outcome = run(&scenario, &options, &mut record).expect("a simulation");
     let took = started.elapsed();
     let summary = Summary::of(&outcome);
     println!(

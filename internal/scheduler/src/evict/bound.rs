@@ -5,7 +5,6 @@
 //! room. Takes nobody.
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 
@@ -40,6 +39,34 @@ impl Piece {
     }
 }
 
+/// All pieces, each with the place of the next on its node.
+struct Pieces {
+    /// The place of each node's first; beyond the list where there is none.
+    first: Vec<usize>,
+    list: Vec<(Piece, usize)>,
+}
+
+impl Pieces {
+    fn on(&self, node: NodeIx) -> impl Iterator<Item = Piece> {
+        let mut at = self.first.get(node).copied().unwrap_or(usize::MAX);
+        std::iter::from_fn(move || {
+            let (piece, next) = self.list.get(at)?;
+            at = *next;
+            Some(*piece)
+        })
+    }
+}
+
+/// So many parts of what is lost, where all are so many. Nothing is negative.
+fn part_of(lost: i128, parts: i64, all: i64) -> i128 {
+    // Large numbers are rare, and dividing them is slow.
+    let small = i64::try_from(lost).ok();
+    match small.and_then(|lost| lost.checked_mul(parts)) {
+        Some(product) => i128::from(product / all),
+        None => lost * i128::from(parts) / i128::from(all),
+    }
+}
+
 impl Scheduler {
     /// Why a search among these candidates would be in vain, where numbers show that. Looks at all
     /// that they hold: asked only where what they lose is weighed, which most searches come to
@@ -63,7 +90,7 @@ impl Scheduler {
         }
         let needed = each.saturating_mul(i64::try_from(members).unwrap_or(i64::MAX));
         let pieces = self.pieces(&reach.gangs, ix, needed, now)?;
-        match self.least_lost(class, each, members, ix, pieces) {
+        match self.least_lost(class, each, members, ix, &pieces) {
             None => Some(Vain::NoRoom),
             Some(lost) => {
                 let most = weight.most_worth(wait, reach.own);
@@ -81,14 +108,11 @@ impl Scheduler {
 
     /// What each gang's members hold by node, where so much is needed in all. None where that is not
     /// known of somebody.
-    fn pieces(
-        &self,
-        gangs: &[GangKey],
-        ix: Ix,
-        needed: i64,
-        now: Timestamp,
-    ) -> Option<BTreeMap<NodeIx, Vec<Piece>>> {
-        let mut pieces: BTreeMap<NodeIx, Vec<Piece>> = BTreeMap::new();
+    fn pieces(&self, gangs: &[GangKey], ix: Ix, needed: i64, now: Timestamp) -> Option<Pieces> {
+        let mut pieces = Pieces {
+            first: vec![usize::MAX; self.nodes.len()],
+            list: Vec::with_capacity(self.nodes.len()),
+        };
         let mut own: Vec<(NodeIx, Piece)> = Vec::new();
         for gang in gangs {
             let (ran, held) = self.held_since(gang, now)?;
@@ -114,9 +138,10 @@ impl Scheduler {
             let whole = known.total.have() <= known.minimum(gang);
             for (node, mut piece) in own.drain(..) {
                 if whole && all > needed {
-                    piece.lost = piece.lost * i128::from(all) / i128::from(needed);
+                    piece.lost = part_of(piece.lost, all, needed);
                 }
-                pieces.entry(node).or_default().push(piece);
+                let next = std::mem::replace(&mut pieces.first[node], pieces.list.len());
+                pieces.list.push((piece, next));
             }
         }
         Some(pieces)
@@ -130,12 +155,13 @@ impl Scheduler {
         each: i64,
         members: usize,
         ix: Ix,
-        mut pieces: BTreeMap<NodeIx, Vec<Piece>>,
+        pieces: &Pieces,
     ) -> Option<i128> {
         let view = self.views.get(&class)?;
         let mut left = members as u64;
         // What one member more costs, node by node: on each, the next never costs less.
         let mut costs: Vec<i128> = Vec::new();
+        let mut own: Vec<Piece> = Vec::new();
         for at in 0..self.nodes.len() {
             let most = view.empty_at(at);
             if most == 0 {
@@ -145,10 +171,12 @@ impl Scheduler {
             let holds = (unused / each).max(i64::from(view.holds(at)));
             let free = most.min(u64::try_from(holds).unwrap_or(0));
             left = left.saturating_sub(free);
-            if let Some(pieces) = pieces.get_mut(&at).filter(|_| free < most) {
-                pieces.sort_unstable_by(Piece::by_price);
+            if free < most {
+                own.clear();
+                own.extend(pieces.on(at));
+                own.sort_unstable_by(Piece::by_price);
                 let unused = unused.max(holds.saturating_mul(each));
-                steps(pieces, unused, each, (most, free), &mut costs);
+                steps(&own, unused, each, (most, free), &mut costs);
             }
         }
         let left = usize::try_from(left).unwrap_or(usize::MAX);
@@ -165,8 +193,8 @@ impl Scheduler {
 
 /// Adds what each member more costs on one node, of which so much is unused.
 fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), into: &mut Vec<i128>) {
-    let mut have = unused - (free as i64).saturating_mul(each);
     let mut rest = pieces.iter().copied();
+    let mut have = unused - (free as i64).saturating_mul(each);
     let mut piece: Option<Piece> = None;
     for _ in free..most {
         let mut cost = 0_i128;
@@ -180,7 +208,7 @@ fn steps(pieces: &[Piece], unused: i64, each: i64, (most, free): (u64, u64), int
                 cost += next.lost;
                 continue;
             }
-            let part = next.lost * i128::from(lacks) / i128::from(next.amount);
+            let part = part_of(next.lost, lacks, next.amount);
             have += lacks;
             cost += part;
             piece = Some(Piece {
@@ -199,6 +227,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::super::across::Lenders;
+    use super::super::search::Found;
     use super::*;
     use crate::config::Config;
     use crate::event::Event;
@@ -270,8 +299,9 @@ mod tests {
         })
     }
 
-    /// Three nodes of four GPUs; gangs of one queue run, one of another waits.
-    fn world(running: &[Running], members: usize, gpus: i64) -> Scheduler {
+    /// Three nodes of four GPUs; gangs of one queue run, one of another, which goes before its own
+    /// queue's, waits. So many of the first of those that run are of its queue.
+    fn world(running: &[Running], own: usize, members: usize, gpus: i64) -> Scheduler {
         let mut s = Scheduler::new(Config::default());
         for i in 0..3 {
             s.apply(Event::NodeChanged(read(json!({
@@ -303,9 +333,13 @@ mod tests {
                 pod["status"] = json!({"phase": "Running", "startTime": start});
                 pods.push(pod);
             }
-            tell(&mut s, &name, "greedy", *least, pods);
+            let queue = if nth < own { "entitled" } else { "greedy" };
+            tell(&mut s, &name, queue, *least, pods);
         }
-        let pods = (0..members).map(|at| member("new", at, gpus)).collect();
+        let mut pods: Vec<Value> = (0..members).map(|at| member("new", at, gpus)).collect();
+        for pod in &mut pods {
+            pod["spec"]["priority"] = json!(10);
+        }
         tell(&mut s, "new", "entitled", members, pods);
         s
     }
@@ -320,7 +354,7 @@ mod tests {
             gpus in 1..5i64,
             wait in 1..3000i64,
         ) {
-            let mut s = world(&running, members, gpus);
+            let mut s = world(&running, 0, members, gpus);
             let now = Timestamp::from_second(NOW).unwrap();
             s.rank_nodes();
             s.reckon_queues();
@@ -344,6 +378,35 @@ mod tests {
                     prop_assert!(lost.sum::<i128>() > most);
                 }
                 _ => {}
+            }
+        }
+
+        #[test]
+        fn seeking_further_than_reclaim_begins_with_what_reclaim_found(
+            running in proptest::collection::vec((1..3usize, 1..5i64, 1..3usize, 0..3usize, 0..1000i64), 2..8),
+            own in 1..3usize,
+            members in 1..3usize,
+            gpus in 1..5i64,
+        ) {
+            let mut s = world(&running, own, members, gpus);
+            let now = Timestamp::from_second(NOW).unwrap();
+            s.rank_nodes();
+            s.reckon_queues();
+            s.tend_timeline(now);
+            let key = GangKey::group("ns".into(), "new");
+            let ask = s.ask(&key);
+            let told = |found: &Found| {
+                let gone = found.bites.iter().map(|bite| (bite.why, bite.pods.clone()));
+                let nodes = found.placed.iter().map(|placement| placement.node);
+                (gone.collect::<Vec<_>>(), nodes.collect::<Vec<_>>())
+            };
+            if let Ok(found) = s.reclaim(&key, &ask, now) {
+                let (first, reclaimed) = (found.first, told(&found));
+                s.undo(found.txn);
+                if first && s.begins_as_reclaim(&key, &ask, now) {
+                    let both = s.reclaim_and_preempt(&key, &ask, now).unwrap();
+                    prop_assert_eq!(told(&both), reclaimed);
+                }
             }
         }
     }

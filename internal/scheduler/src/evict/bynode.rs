@@ -119,10 +119,15 @@ impl Scheduler {
         let mut sets: Vec<(i64, u32, Vec<usize>)> = Vec::new();
         for (node, list) in &on {
             let list = &list[..list.len().min(WEIGHED_MAX)];
-            let each = list.iter().filter_map(|last| {
-                let set = self.least_before(*node, *last, list, &wholes, class)?;
+            let all = list.iter().flat_map(|at| &wholes[*at].pods);
+            let all: BTreeSet<&PodKey> = all.collect();
+            if self.holds_without(*node, all.into_iter(), class) == 0 {
+                continue;
+            }
+            let each = list.iter().map(|last| {
+                let set = self.least_before(*node, *last, list, &wholes, class);
                 let before: i64 = set.iter().map(|at| wholes[*at].gpus).sum();
-                Some((before - wholes[*last].last, self.nodes[*node].rank, set))
+                (before - wholes[*last].last, self.nodes[*node].rank, set)
             });
             sets.extend(each.min());
         }
@@ -166,7 +171,7 @@ impl Scheduler {
     }
 
     /// The least that must go before the last one so that a node has room for one of a class; the
-    /// last one comes last. None if all of them are not enough.
+    /// last one comes last. All of them together are enough.
     fn least_before(
         &self,
         node: NodeIx,
@@ -174,7 +179,7 @@ impl Scheduler {
         list: &[usize],
         wholes: &[Whole],
         class: ClassIx,
-    ) -> Option<Vec<usize>> {
+    ) -> Vec<usize> {
         let suffices = |set: &[usize]| {
             let all = set.iter().chain([&last]);
             let pods: BTreeSet<&PodKey> = all.flat_map(|at| &wholes[*at].pods).collect();
@@ -182,7 +187,16 @@ impl Scheduler {
         };
         let mut others: Vec<usize> = list.iter().copied().filter(|at| *at != last).collect();
         others.sort_by_key(|at| (wholes[*at].gpus, *at));
-        let enough = (0..=others.len()).find(|most| suffices(&others[..*most]))?;
+        // The more go, the more there is room for.
+        let (mut enough, mut few) = (others.len(), 0);
+        while few < enough {
+            let middle = few + (enough - few) / 2;
+            if suffices(&others[..middle]) {
+                enough = middle;
+            } else {
+                few = middle + 1;
+            }
+        }
         others.truncate(enough);
         let mut at = 0;
         while at < others.len() {
@@ -193,7 +207,7 @@ impl Scheduler {
             }
         }
         others.push(last);
-        Some(others)
+        others
     }
 
     /// The class of the largest member that is certain to be placed.

@@ -41,8 +41,8 @@ pub(crate) struct Kept {
 impl Kept {
     pub(super) fn pod_ref(&self) -> PodRef {
         PodRef {
-            namespace: self.pod.namespace.to_string(),
-            name: self.pod.name.to_string(),
+            namespace: String::from(&*self.pod.namespace),
+            name: String::from(&*self.pod.name),
             uid: self.uid.clone(),
         }
     }
@@ -285,13 +285,13 @@ impl Scheduler {
             };
             let pods = gang.kept.iter().map(|place| {
                 let pod = PodRef {
-                    namespace: place.pod.namespace.to_string(),
-                    name: place.pod.name.to_string(),
+                    namespace: String::from(&*place.pod.namespace),
+                    name: String::from(&*place.pod.name),
                     uid: place.uid.clone(),
                 };
                 let known = self.pods.get(&place.pod);
                 let devices = known.map(|known| devices::deal(&known.asks, &place.devices));
-                let node = self.nodes[place.node].name.to_string();
+                let node = String::from(&*self.nodes[place.node].name);
                 ((pod, node), devices.unwrap_or_default())
             });
             let (pods, devices) = pods.unzip();

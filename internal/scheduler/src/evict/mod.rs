@@ -73,6 +73,7 @@ use crate::plan::{Eviction, EvictionReason, GroupRef, Plan, PodRef, Round};
 use crate::pod::{PodKey, Stage};
 use crate::queue::UserIx;
 use crate::state::Scheduler;
+use crate::timeline::Growth;
 use search::Found;
 
 /// For how many gangs in a plan evictions are sought. Those for whom there is nobody to evict, or
@@ -117,6 +118,7 @@ impl Scheduler {
         } = round;
         let mut made = false;
         let mut searches = 0;
+        let mut growth = Growth::default();
         if self.refused.len() > REFUSED_MAX {
             let now = self.version;
             self.refused.retain(|_, (version, _)| *version == now);
@@ -147,11 +149,12 @@ impl Scheduler {
                 self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 break;
             }
-            let (sought, cost) = self.seek(key, now, plan);
+            let (sought, cost) = self.seek(key, now, plan, &mut growth);
             searches += usize::from(cost);
             match sought {
                 Sought::Made => {
                     made = true;
+                    growth = Growth::default();
                     served.insert(key.clone());
                     if self.gangs.get(key).is_none_or(|gang| gang.line.is_none()) {
                         obstacles.remove(key);
@@ -174,7 +177,13 @@ impl Scheduler {
     }
 
     /// Seeks evictions for one gang. Says too whether it was any work.
-    fn seek(&mut self, key: &GangKey, now: Timestamp, plan: &mut Plan) -> (Sought, bool) {
+    fn seek(
+        &mut self,
+        key: &GangKey,
+        now: Timestamp,
+        plan: &mut Plan,
+        growth: &mut Growth,
+    ) -> (Sought, bool) {
         let nobody = |why: &str| (Sought::Nobody(why.to_owned()), false);
         let Some(gang) = self.gangs.get(key) else {
             return nobody("it is gone");
@@ -204,7 +213,7 @@ impl Scheduler {
                 }
             }
         }
-        let wait = match self.known_wait(key, self.deserves(&ask), now) {
+        let wait = match self.known_wait(key, self.deserves(&ask), now, growth) {
             Ok(wait) => wait,
             Err((why, then)) => {
                 self.wake = Some(self.wake.map_or(then, |wake| wake.min(then)));
@@ -218,7 +227,16 @@ impl Scheduler {
                 break;
             }
             ask.breaks_budgets = breaks;
+            // Why what reclaim found is not worth it, where seeking further begins with the same.
+            let mut reclaimed: Option<String> = None;
             for way in self.ways(&ask) {
+                if way == Way::Both
+                    && let Some(why) = reclaimed.take()
+                    && self.begins_as_reclaim(key, &ask, now)
+                {
+                    reasons.extend((!breaks).then_some(why));
+                    continue;
+                }
                 let refusal = match self.go(way, key, &ask, now) {
                     Ok(found) => match weight
                         .and_then(|weight| self.loses_more(key, weight, &found.bites, wait, now))
@@ -228,6 +246,9 @@ impl Scheduler {
                             return (Sought::Made, true);
                         }
                         Some((why, then)) => {
+                            if way == Way::Reclaim && found.first {
+                                reclaimed = Some(why.clone());
+                            }
                             self.undo(found.txn);
                             Refusal {
                                 why,
@@ -359,6 +380,7 @@ impl Scheduler {
             placed,
             places,
             txn,
+            ..
         } = found;
         self.keep(txn);
         let by = GroupRef::of(key);
@@ -413,12 +435,12 @@ impl Scheduler {
         Some(Eviction {
             grace: grace.or_else(|| self.terms_of(gang?).checkpoint_grace),
             pod: PodRef {
-                namespace: key.namespace.to_string(),
-                name: key.name.to_string(),
+                namespace: String::from(&*key.namespace),
+                name: String::from(&*key.name),
                 uid: pod.uid.clone(),
             },
             group: GroupRef::of(&pod.gang),
-            node: self.nodes[pod.node?].name.to_string(),
+            node: String::from(&*self.nodes[pod.node?].name),
             why,
             by: by.cloned(),
             message: why.sentence(by, queue.as_deref().unwrap_or_default()),

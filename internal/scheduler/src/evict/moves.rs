@@ -175,6 +175,7 @@ impl Scheduler {
             if let Some(done) = self.rearrange(key, &mut txn, &bites, now) {
                 let bites = bites.into_iter().zip(done.moves);
                 return Some(Found {
+                    first: false,
                     bites: bites.filter(|(_, moves)| *moves).map(|(b, _)| b).collect(),
                     placed: done.placed,
                     places: done.places,

@@ -83,7 +83,8 @@ impl Scheduler {
     fn fits_now(&self, placed: &[Placement], counted: bool) -> Vec<bool> {
         let mut nodes: BTreeMap<NodeIx, (Room, Ledger)> = BTreeMap::new();
         if counted {
-            for placement in placed {
+            let leave = |placement: &&Placement| self.nodes[placement.node].leavers > 0;
+            for placement in placed.iter().filter(leave) {
                 let (own, held) = nodes.entry(placement.node).or_default();
                 let take = self.take_on(placement.class, placement.node);
                 own.add(&take.demand, 1);
@@ -299,11 +300,11 @@ impl Scheduler {
                 let devices = devices::deal(&known.asks, &placement.devices);
                 let uid = known.uid.clone();
                 let pod = PodRef {
-                    namespace: placement.pod.namespace.to_string(),
-                    name: placement.pod.name.to_string(),
+                    namespace: String::from(&*placement.pod.namespace),
+                    name: String::from(&*placement.pod.name),
                     uid,
                 };
-                let node = self.nodes[placement.node].name.to_string();
+                let node = String::from(&*self.nodes[placement.node].name);
                 Some(((pod, node), devices))
             });
             let (pods, devices) = places.unzip();

@@ -19,7 +19,7 @@ use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::place::Placement;
 use crate::queue::Payer;
-use crate::resource::{Demand, Room};
+use crate::resource::{Demand, GPU_UNIT, Room};
 use crate::state::Scheduler;
 
 /// What a gang needs at least, by class.
@@ -70,6 +70,8 @@ pub(crate) struct Found {
     pub(crate) placed: Vec<Placement>,
     /// Places to be kept for those who are moved.
     pub(crate) places: Vec<(GangKey, Kept)>,
+    /// They are of the first candidates, and those after them would make no difference.
+    pub(crate) first: bool,
     pub(crate) txn: Txn,
 }
 
@@ -255,7 +257,8 @@ impl Scheduler {
             };
             let grounds = &*candidates;
             let mut by_node = ByNode { bites, grounds };
-            if let Some(found) = self.search_in_order(key, ask, &mut by_node, now) {
+            if let Some(mut found) = self.search_in_order(key, ask, &mut by_node, now) {
+                found.first = false;
                 return Ok(found);
             }
         }
@@ -276,6 +279,8 @@ impl Scheduler {
         let mut failed = 0;
         let (mut next_try, mut step) = (0, 1);
         let mut placed = None;
+        // It would have been tried with these, whoever came after them.
+        let mut due = true;
         loop {
             let next = candidates.next(self);
             let done = next.is_none();
@@ -294,6 +299,7 @@ impl Scheduler {
                 failed = bites.len();
             } else if bites.len() >= next_try || done {
                 let mark = txn.len();
+                due = bites.len() >= next_try;
                 placed = txn.attempt(self, key, now);
                 if placed.is_some() {
                     break;
@@ -347,7 +353,11 @@ impl Scheduler {
             }
         }
         bites.truncate(enough);
-        self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now)
+        let found = self.give_back_unneeded(key, ask, candidates, bites, placed, txn, now);
+        found.map(|found| Found {
+            first: due,
+            ..found
+        })
     }
 
     pub(super) fn take(&mut self, txn: &mut Txn, bite: &mut Bite) {
@@ -384,7 +394,7 @@ impl Scheduler {
     ) -> Option<Found> {
         let mut kept = vec![true; bites.len()];
         for at in (0..bites.len()).rev() {
-            if self.is_bound_up(&bites, &kept, at) {
+            if self.is_bound_up(&bites, &kept, at) || self.lost_its_gpus(&bites[at]) {
                 continue;
             }
             self.put_back(&mut txn, &bites[at]);
@@ -429,6 +439,7 @@ impl Scheduler {
             bites: bites.filter(|(_, kept)| *kept).map(|(b, _)| b).collect(),
             placed,
             places: Vec::new(),
+            first: true,
             txn,
         })
     }
@@ -440,6 +451,20 @@ impl Scheduler {
                 .iter()
                 .zip(kept)
                 .any(|(bite, kept)| *kept && !bite.shrinks && bite.gang == bites[at].gang)
+    }
+
+    /// Does somebody else hold of its GPUs now what it held? Then it does not fit beside him.
+    fn lost_its_gpus(&self, bite: &Bite) -> bool {
+        bite.pods.iter().zip(&bite.before).any(|(pod, before)| {
+            let class = self.pods.get(pod).map(|pod| pod.class);
+            let Some((at, class)) = before.node.zip(class) else {
+                return false;
+            };
+            let each = self.take_on(class, at).each;
+            let held = &self.nodes[at].held;
+            let mut ids = before.devices.iter();
+            ids.any(|id| held.of(id) + each > GPU_UNIT)
+        })
     }
 
     pub(super) fn all_fit_beside(&self, bite: &Bite) -> bool {

@@ -34,6 +34,13 @@ impl Standing {
         }
     }
 
+    /// Is it how the pod stands?
+    fn is_of(&self, pod: &Pod) -> bool {
+        (self.stage, self.node) == (pod.stage, pod.node)
+            && (self.assumed, self.evicting) == (pod.assumed, pod.evicting)
+            && self.devices == pod.devices
+    }
+
     pub(crate) fn pending() -> Standing {
         Standing {
             stage: Stage::Pending,
@@ -111,6 +118,7 @@ impl Scheduler {
     /// Leaves the state as it was at `begin`.
     pub(crate) fn undo(&mut self, mut txn: Txn) {
         let tried: BTreeSet<GangKey> = txn.log.iter().filter_map(Undo::tried).collect();
+        txn.forget_detours();
         self.undo_to(&mut txn, 0);
         for key in tried {
             // What was undone last is what it is to be settled by.
@@ -148,6 +156,10 @@ impl Scheduler {
     /// Moves one pod to another standing; the one it had. Its gang is settled by the caller.
     pub(crate) fn restand(&mut self, key: &PodKey, new: Standing) -> Option<Standing> {
         let (place, mut pod) = self.pods.lend(key)?;
+        if new.is_of(&pod) {
+            self.pods.give_back(place, pod);
+            return Some(new);
+        }
         self.count_standing(key, &pod, false);
         let old = Standing {
             stage: std::mem::replace(&mut pod.stage, new.stage),
@@ -165,6 +177,16 @@ impl Scheduler {
 impl Txn {
     pub(crate) fn len(&self) -> usize {
         self.log.len()
+    }
+
+    /// Leaves of the log only how each pod stood, and what each gang was, at the beginning: who came
+    /// and went several times meanwhile goes back at once.
+    fn forget_detours(&mut self) {
+        let (mut pods, mut gangs) = (BTreeSet::new(), BTreeSet::new());
+        self.log.retain(|undo| match undo {
+            Undo::Pod(pod, _) => pods.insert(pod.clone()),
+            Undo::Gang(key, _) => gangs.insert(key.clone()),
+        });
     }
 
     /// Moves one pod to another standing.

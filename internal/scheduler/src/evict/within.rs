@@ -115,6 +115,13 @@ impl Scheduler {
             })
     }
 
+    /// Is whoever reclaim takes also who goes first where juniors would go after them, and does that
+    /// suffice? It does while the own queue's bounds hold without any of the juniors.
+    pub(super) fn begins_as_reclaim(&self, key: &GangKey, ask: &Ask, now: Timestamp) -> bool {
+        let juniors = self.own_juniors(key, ask, now);
+        juniors.is_ok_and(|(juniors, _)| juniors.admits(self))
+    }
+
     fn own_juniors(
         &self,
         key: &GangKey,

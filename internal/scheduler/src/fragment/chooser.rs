@@ -15,6 +15,9 @@ use super::reserve::Reserve;
 /// forgotten.
 const CELLS_MAX: usize = 1 << 21;
 
+/// How many nodes next to each other are passed over together, where none of them scores enough.
+const BLOCK: usize = 32;
+
 /// A node as the chooser is told of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Site {
@@ -58,11 +61,20 @@ const BLANK: Cell = Cell {
     ways: [NO_WAY; 2],
 };
 
+/// The highest score among a block's cells, good while none of its nodes changed since.
+#[derive(Clone, Copy, Debug, Default)]
+struct Crown {
+    version: u32,
+    score: i32,
+}
+
 /// What is kept for one class of pods.
 #[derive(Clone, Debug, Default)]
 struct Row {
     /// By node.
     cells: Vec<Cell>,
+    /// By block of nodes.
+    crowns: Vec<Crown>,
     /// The node chosen last. Most likely it is among the best again: looked at first, it saves
     /// looking closely at the others.
     last: usize,
@@ -92,6 +104,8 @@ pub(crate) struct Chooser {
     reshaped: bool,
     nodes: Vec<Option<Kept>>,
     version: Vec<u32>,
+    /// The last version of any node of each block.
+    blocks: Vec<u32>,
     clock: u32,
     classes: BTreeMap<Demand, usize>,
     rows: Vec<Row>,
@@ -114,6 +128,7 @@ impl Chooser {
             reshaped: false,
             nodes: Vec::new(),
             version: Vec::new(),
+            blocks: Vec::new(),
             clock: 0,
             classes: BTreeMap::new(),
             rows: Vec::new(),
@@ -131,6 +146,7 @@ impl Chooser {
         if self.nodes.len() <= at {
             self.nodes.resize(at + 1, None);
             self.version.resize(at + 1, GONE);
+            self.blocks.resize(at / BLOCK + 1, GONE);
         }
         let old = self.nodes[at].as_ref().map(|kept| kept.site);
         if old == site {
@@ -185,6 +201,7 @@ impl Chooser {
         } else {
             GONE
         };
+        self.blocks[at / BLOCK] = self.clock;
     }
 
     /// Expects pods of this mix from now on.
@@ -233,8 +250,24 @@ impl Chooser {
         if let Some(cell) = row.cells.get_mut(last) {
             self.weigh(last, cell, demand, &open, &mut best);
         }
-        for (at, cell) in row.cells.iter_mut().enumerate() {
-            self.weigh(at, cell, demand, &open, &mut best);
+        row.crowns.resize(self.blocks.len(), Crown::default());
+        let blocks = row.cells.chunks_mut(BLOCK).zip(&mut row.crowns);
+        for (nth, (cells, crown)) in blocks.enumerate() {
+            let version = self.blocks[nth];
+            if crown.version == version && crown.score < best.least() {
+                continue;
+            }
+            let (mut known, mut most) = (true, i32::MIN);
+            for (at, cell) in cells.iter_mut().enumerate() {
+                known &= self.weigh(nth * BLOCK + at, cell, demand, &open, &mut best);
+                most = most.max(cell.ways[0].score).max(cell.ways[1].score);
+            }
+            if known {
+                *crown = Crown {
+                    version,
+                    score: most,
+                };
+            }
         }
         let found = best.found.map(|(_, _, at)| at);
         row.last = found.unwrap_or(last);
@@ -242,7 +275,8 @@ impl Chooser {
         found
     }
 
-    /// Sees whether a node, with what is kept of it, is better than the best so far.
+    /// Sees whether a node, with what is kept of it, is better than the best so far. False if its
+    /// score is not known, because it is not open.
     fn weigh(
         &mut self,
         at: usize,
@@ -250,10 +284,11 @@ impl Chooser {
         demand: &Demand,
         open: impl Fn(usize) -> bool,
         best: &mut Best,
-    ) {
+    ) -> bool {
         if cell.version != self.version[at] {
-            if !open(at) {
-                return;
+            let room = self.nodes[at].as_ref().map(|kept| &kept.site.room);
+            if room.is_some_and(|room| room.fits(demand)) && !open(at) {
+                return false;
             }
             *cell = self.score(at, demand);
         }
@@ -266,6 +301,7 @@ impl Chooser {
                 best.found = Some((score, rank, at));
             }
         }
+        true
     }
 
     /// What is free, in 1/1000, of the GPU of a node that a pod takes a part of best; none if it

@@ -72,8 +72,15 @@ impl Queues {
         for step in 0..self.order.len() {
             let at = self.order[step];
             let pool = self.table[at].entitled.get(ix);
-            let promised = self.promise(at, ix, wants[at]);
             let own = self.own_claim(at, ix);
+            if self.table[at].children.is_empty() {
+                // Who shares with nobody gets what it asks for, as far as there is so much.
+                self.table[at]
+                    .own_entitled
+                    .set(ix, own.wants.min(pool).max(0));
+                continue;
+            }
+            let promised = self.promise(at, ix, wants[at]);
             let mut claims: Vec<Claim> = self.table[at]
                 .children
                 .iter()

@@ -1,7 +1,6 @@
 //! What is held of a node's GPUs, and what is free of them: the few numbers from which follows how
 //! many pods with a part, or with whole GPUs, still fit. Chooses nothing.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Take;
@@ -15,7 +14,8 @@ pub(super) const COUNTED_MAX: i64 = 64;
 /// What is held of GPUs, in thousandths by id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ledger {
-    held: BTreeMap<Arc<str>, i64>,
+    /// In the order of ids.
+    held: Vec<(Arc<str>, i64)>,
     /// Whole GPUs of pods that do not say which ones they have.
     unnamed: i64,
 }
@@ -25,18 +25,15 @@ impl Ledger {
     /// counts with whole ones.
     pub(crate) fn hold(&mut self, take: &Take, ids: &[Arc<str>]) {
         for id in ids {
-            *self.held.entry(id.clone()).or_insert(0) += take.each;
+            self.change(id, take.each);
         }
         self.unnamed += unnamed(take, ids);
     }
 
     pub(crate) fn release(&mut self, take: &Take, ids: &[Arc<str>]) {
         for id in ids {
-            if let Some(held) = self.held.get_mut(id) {
-                *held -= take.each;
-                if *held <= 0 {
-                    self.held.remove(id);
-                }
+            if self.find(id).is_ok() {
+                self.change(id, -take.each);
             }
         }
         self.unnamed -= unnamed(take, ids);
@@ -45,18 +42,38 @@ impl Ledger {
     /// Both accounts together; the other one `times` over.
     pub(crate) fn with(mut self, other: &Ledger, times: i64) -> Ledger {
         for (id, held) in &other.held {
-            let sum = self.held.entry(id.clone()).or_insert(0);
-            *sum += held * times;
-            if *sum <= 0 {
-                self.held.remove(id);
-            }
+            self.change(id, held * times);
         }
         self.unnamed += other.unnamed * times;
         self
     }
 
+    /// Holds so much more of a GPU; one of which nothing is held then is not kept.
+    fn change(&mut self, id: &Arc<str>, more: i64) {
+        match self.find(id) {
+            Ok(at) => {
+                self.held[at].1 += more;
+                if self.held[at].1 <= 0 {
+                    self.held.remove(at);
+                }
+            }
+            Err(at) if more > 0 => self.held.insert(at, (id.clone(), more)),
+            Err(_) => {}
+        }
+    }
+
+    /// Where an id is, or would be.
+    fn find(&self, id: &str) -> Result<usize, usize> {
+        // Mostly it is the very same text: who holds a GPU has its name from the node.
+        let mut own = self.held.iter();
+        match own.position(|(own, _)| std::ptr::eq(&**own, id)) {
+            Some(at) => Ok(at),
+            None => self.held.binary_search_by(|(own, _)| (**own).cmp(id)),
+        }
+    }
+
     pub(crate) fn of(&self, id: &str) -> i64 {
-        self.held.get(id).copied().unwrap_or(0)
+        self.find(id).map_or(0, |at| self.held[at].1)
     }
 
     pub(crate) fn ids(&self) -> impl Iterator<Item = (&Arc<str>, i64)> {
@@ -65,7 +82,7 @@ impl Ledger {
 
     /// Is some GPU given out more than once over?
     pub(crate) fn overdrawn(&self) -> bool {
-        self.held.values().any(|held| *held > GPU_UNIT)
+        self.held.iter().any(|(_, held)| *held > GPU_UNIT)
     }
 }
 
@@ -104,14 +121,22 @@ impl FreeGpus {
         let mut begun = Vec::new();
         match &offer.devices {
             Some(devices) => {
-                let idle = devices.healthy_ids().filter(|id| ledger.of(id) == 0);
-                whole = whole.min(idle.count() as i64);
-                let free = devices.healthy_ids().map(|id| ledger.of(id));
-                begun.extend(free.filter(|held| *held > 0).map(|held| GPU_UNIT - held));
+                let mut idle = 0;
+                for id in devices.healthy_ids() {
+                    match ledger.of(id) {
+                        0 => idle += 1,
+                        GPU_UNIT => {}
+                        held => begun.push(GPU_UNIT - held),
+                    }
+                }
+                whole = whole.min(idle);
             }
             None => {
                 let ours = ledger.ids().filter(|(id, _)| is_counted(offer, id));
-                begun.extend(ours.map(|(_, held)| GPU_UNIT - held));
+                begun.extend(
+                    ours.filter(|(_, held)| *held != GPU_UNIT)
+                        .map(|(_, held)| GPU_UNIT - held),
+                );
             }
         }
         whole -= ledger.unnamed;

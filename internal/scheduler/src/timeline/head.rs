@@ -284,11 +284,11 @@ impl Scheduler {
             for name in pods.by_ref().take(held as usize) {
                 let uid = self.pods.get(name).map(|pod| pod.uid.clone());
                 let pod = PodRef {
-                    namespace: name.namespace.to_string(),
-                    name: name.name.to_string(),
+                    namespace: String::from(&*name.namespace),
+                    name: String::from(&*name.name),
                     uid: uid.unwrap_or_default(),
                 };
-                places.push((pod, self.nodes[node].name.to_string()));
+                places.push((pod, String::from(&*self.nodes[node].name)));
             }
         }
         Some(Reservation {

@@ -77,6 +77,8 @@ impl Spread {
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
     bins: BTreeMap<Key, Bins>,
+    /// The same by when they were heard of last.
+    by_heard: BTreeMap<u64, Key>,
     heard: u64,
 }
 
@@ -96,13 +98,19 @@ impl History {
 
     fn add(&mut self, key: Key, value: i64) {
         self.heard += 1;
-        if !self.bins.contains_key(&key) && self.bins.len() >= KEYS_MAX {
-            let oldest = self.bins.iter().min_by_key(|(_, bins)| bins.heard);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.bins.remove(&oldest);
+        match self.bins.get(&key) {
+            Some(known) => {
+                self.by_heard.remove(&known.heard);
             }
+            None if self.bins.len() >= KEYS_MAX => {
+                if let Some((_, oldest)) = self.by_heard.pop_first() {
+                    self.bins.remove(&oldest);
+                }
+            }
+            None => {}
         }
         let heard = self.heard;
+        self.by_heard.insert(heard, key.clone());
         let bins = self.bins.entry(key).or_default();
         bins.heard = heard;
         bins.add(value);

@@ -31,13 +31,14 @@
 //! **Estimates** (`estimate`, `profile`, `calibration`). Never before the expected ends allow; how
 //! far off they were says how wide their range is.
 //!
-//! **Evictions** (`worth`). Where it is known when there will be room anyway, nobody is evicted whose
-//! lost work would be more than the waiting that it saves; what a queue deserves is exempt.
+//! **Evictions** (`worth`, `growth`). Where it is known when there will be room anyway, nobody is evicted
+//! whose lost work would be more than the waiting that it saves; what a queue deserves is exempt.
 
 mod backfill;
 mod calibration;
 mod claims;
 mod estimate;
+mod growth;
 mod head;
 mod history;
 mod limits;
@@ -60,6 +61,7 @@ use crate::state::Scheduler;
 
 use claims::Claim;
 use estimate::Estimates;
+pub(crate) use growth::Growth;
 use head::Head;
 use history::{Facts, History};
 use limits::Scope;

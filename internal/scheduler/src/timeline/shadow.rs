@@ -182,7 +182,7 @@ impl Scheduler {
 
     /// How many members of a class a node holds once so much is given back. Of parts of GPUs those
     /// that are free now.
-    fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
+    pub(super) fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
         let node = &self.nodes[at];
         let more = |ix| match ix {
             // Parts of GPUs that are given back may be of several.

@@ -11,7 +11,7 @@ use crate::plan::EvictionReason;
 use crate::resource::{CPU, GPU, Ix};
 use crate::state::Scheduler;
 
-use super::Held;
+use super::{Growth, Held};
 
 /// Nobody is evicted for a gang that is expected to have room sooner than this, in seconds.
 const SOON: i64 = 300;
@@ -61,6 +61,7 @@ impl Scheduler {
         key: &GangKey,
         by_right: bool,
         now: Timestamp,
+        growth: &mut Growth,
     ) -> Result<Option<i64>, NotWorth> {
         if by_right || !self.config.weigh_losses {
             return Ok(None);
@@ -73,13 +74,13 @@ impl Scheduler {
         let Some(ask) = gang.and_then(|gang| self.ask_of(key, gang)) else {
             return Ok(None);
         };
-        let Some(shadow) = self.cast(&ask, now, true) else {
+        let Some(at) = self.first_room(&ask, now, growth) else {
             return Ok(None);
         };
-        let wait = shadow.at - now.as_second();
+        let wait = at - now.as_second();
         if wait > 0 && wait < SOON {
-            self.timeline.spared.insert(key.clone(), shadow.at);
-            return Err(not_worth(shadow.at));
+            self.timeline.spared.insert(key.clone(), at);
+            return Err(not_worth(at));
         }
         Ok((wait > 0).then_some(wait))
     }
