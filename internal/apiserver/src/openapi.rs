@@ -29,6 +29,7 @@ fn routes() -> Vec<KindRoute> {
             plural: kind.plural.into(),
             namespaced: kind.namespaced,
             definition: kind.schema.into(),
+            strategic: kind.strategic,
             subresources: status
                 .into_iter()
                 .chain(scale)
