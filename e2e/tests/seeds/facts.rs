@@ -10,7 +10,9 @@ use crate::ground::Ground;
 
 /// The kinds that are looked at in every namespace.
 const NAMESPACED: &str = "pods,services,configmaps,resourcequotas,limitranges,\
-    podgroups.scheduling.volcano.sh,pytorchjobs.kubeflow.org,jobs.batch,events";
+    podgroups.scheduling.volcano.sh,pytorchjobs.kubeflow.org,jobs.batch,cronjobs,\
+    horizontalpodautoscalers,jobs.batch.volcano.sh,rayclusters.ray.io,scaledobjects.keda.sh,\
+    services.serving.knative.dev,events";
 /// And those without one.
 const CLUSTER: &str = "queues.scheduling.volcano.sh,priorityclasses";
 

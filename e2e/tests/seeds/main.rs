@@ -7,6 +7,7 @@
 mod facts;
 mod golden;
 mod ground;
+mod walk;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -152,6 +153,11 @@ fn every_manifest_that_users_bring_ends_the_same_on_both_engines() {
     }
     let lines = settle();
     print!("{}", golden.table(&lines));
+    std::thread::scope(|scope| {
+        for ground in &grounds {
+            scope.spawn(|| walk::walk(ground, &seeds));
+        }
+    });
     for ground in &grounds {
         ground.must_be_well();
     }

@@ -38,7 +38,7 @@ fn routes() -> Vec<KindRoute> {
                 .collect(),
         }
     };
-    registry::all().iter().map(route).collect()
+    registry::served().map(route).collect()
 }
 
 fn known(extensions: &Extensions) -> Result<(), Failure> {
