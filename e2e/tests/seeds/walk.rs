@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::eventually;
+use e2e::{Platform, eventually};
 
 use crate::Seed;
 use crate::ground::Ground;
@@ -47,6 +47,9 @@ pub(crate) fn walk(ground: &Ground, seeds: &[Seed]) {
         let again = again.ok();
         assert!(again.ends_with(" unchanged\n"), "{manifest}: {again}");
     }
+    if let Ground::Embedded(platform) = ground {
+        other_commands(platform);
+    }
     changed(ground, seeds);
     versions(ground);
     refusals(ground);
@@ -58,6 +61,24 @@ pub(crate) fn walk(ground: &Ground, seeds: &[Seed]) {
             ran.err.contains("NotFound").then_some(())
         });
     }
+}
+
+/// Muster's own commands don't take one Job for another, and what an event advises works.
+fn other_commands(platform: &Platform) {
+    let place = ["-n", "004-volcano-job-v1alpha1"];
+    let told = platform.cli(&[&["describe", "vcjob/gpu-job"], &place[..]].concat());
+    let told = told.ok();
+    assert!(told.contains("reason: NotRunByMuster"), "{told}");
+    let refused = platform.cli(&[&["suspend", "vcjob/gpu-job"], &place[..]].concat());
+    assert!(
+        refused.err.contains("job.batch.volcano.sh is not what"),
+        "{}",
+        refused.err
+    );
+    let place = ["-n", "002-cronjob"];
+    let create = ["create", "job", "now", "--from=cronjob/daily-training"];
+    let made = platform.kubectl(&[&create[..], &place[..]].concat());
+    assert_eq!(made.ok(), "job.batch/now created\n");
 }
 
 /// A manifest that was edited is applied.

@@ -231,6 +231,11 @@ impl Kind {
         }
     }
 
+    /// Whether both are the same resource, under whatever version.
+    pub fn is(&self, other: &Kind) -> bool {
+        (self.group, self.plural) == (other.group, other.plural)
+    }
+
     /// The API version that its objects are stored under.
     pub fn stored_api_version(&self) -> String {
         let stored = Kind {
