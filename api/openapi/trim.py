@@ -37,6 +37,8 @@ KINDS = [
         "ServiceAccount",
     )
 ] + [
+    "io.k8s.api.autoscaling.v2.HorizontalPodAutoscaler",
+    "io.k8s.api.batch.v1.CronJob",
     "io.k8s.api.batch.v1.Job",
     "io.k8s.api.coordination.v1.Lease",
     "io.k8s.api.discovery.v1.EndpointSlice",
@@ -75,6 +77,7 @@ GROUPS = {
     ("authentication.k8s.io", "v1"),
     ("authorization.k8s.io", "v1"),
     ("autoscaling", "v1"),
+    ("autoscaling", "v2"),
     ("batch", "v1"),
     ("coordination.k8s.io", "v1"),
     ("discovery.k8s.io", "v1"),

@@ -22,21 +22,32 @@ const TAKEOVER: Duration = Duration::from_secs(15);
 struct Ground {
     cluster: Cluster,
     account: PathBuf,
+    /// What `muster crds` said.
+    installed: String,
 }
 
 impl Ground {
     fn start() -> Ground {
-        let cluster = Cluster::start();
+        let ground = Ground::on(Cluster::start());
+        assert_eq!(ground.installed.matches(" applied\n").count(), 7);
+        ground
+    }
+
+    fn on(cluster: Cluster) -> Ground {
         let admin = cluster.kubeconfig();
-        let crds = run(Command::new(muster())
+        let installed = run(Command::new(muster())
             .arg("--kubeconfig")
             .arg(&admin)
-            .arg("crds"));
-        assert_eq!(crds.ok().lines().count(), 3);
+            .arg("crds"))
+        .ok();
         let rbac = repository().join("packaging/kubernetes/rbac.yaml");
         cluster.apply(&std::fs::read_to_string(rbac).unwrap());
         let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
-        Ground { cluster, account }
+        Ground {
+            cluster,
+            account,
+            installed,
+        }
     }
 
     /// A node with GPUs that an agent has described.
@@ -403,6 +414,54 @@ fn a_kind_that_is_left_out_is_left_alone_and_pods_of_the_named_scheduler_are_pla
     let left = ground.cluster.get(&["pytorchjob", "others"]);
     assert_eq!(left["status"], Value::Null);
     assert_eq!(ground.pods_of("others").len(), 0);
+    assert!(
+        !server.logged().contains("forbidden"),
+        "the rights are enough"
+    );
+}
+
+#[test]
+fn a_kept_kind_that_another_operator_owns_is_neither_installed_over_nor_spoken_of() {
+    let cluster = Cluster::start();
+    let file = repository().join("api/crds/rayclusters.ray.io.yaml");
+    let definition = std::fs::read_to_string(file).unwrap();
+    let theirs = definition.replace("managed-by: muster", "managed-by: kuberay");
+    assert_ne!(definition, theirs);
+    cluster.apply(&theirs);
+    let ground = Ground::on(cluster);
+    let said = &ground.installed;
+    assert!(
+        said.contains("customresourcedefinition/rayclusters.ray.io left alone"),
+        "{said}"
+    );
+    assert_eq!(said.matches(" applied\n").count(), 6, "{said}");
+    let server = ground.server("server", &[]);
+    server.until_leading();
+    let head = json!({"headGroupSpec": {}});
+    let target = json!({"scaleTargetRef": {"name": "d"},
+        "triggers": [{"type": "cron", "metadata": {"start": "0 8 * * *"}}]});
+    for (version, kind, spec) in [
+        ("ray.io/v1", "RayCluster", head),
+        ("keda.sh/v1alpha1", "ScaledObject", target),
+    ] {
+        let object = json!({"apiVersion": version, "kind": kind, "spec": spec,
+            "metadata": {"name": "one", "namespace": "default"}});
+        ground.cluster.apply(&object.to_string());
+    }
+    let told = || {
+        let object = ground.cluster.get(&["scaledobject", "one"]);
+        (object["status"]["conditions"][0]["reason"] == "NotRunByMuster").then_some(())
+    };
+    eventually("our own kind's object is told of", SOON, told);
+    let left = || {
+        let logged = server.logged();
+        logged
+            .contains("rayclusters.ray.io are not Muster's here")
+            .then_some(())
+    };
+    eventually("the log says whose the other kind is", SOON, left);
+    let other = ground.cluster.get(&["raycluster", "one"]);
+    assert_eq!(other["status"], Value::Null);
     assert!(
         !server.logged().contains("forbidden"),
         "the rights are enough"

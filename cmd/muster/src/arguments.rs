@@ -97,7 +97,8 @@ pub enum Command {
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
     /// Install Muster's kinds in a Kubernetes cluster (server-side apply), and wait until it
-    /// serves them
+    /// serves them. Kinds that Muster keeps and does not run yet (Volcano Jobs, RayClusters,
+    /// ScaledObjects, Knative Services) are left alone where another operator has them
     Crds(Crds),
     /// Check this machine: what the agent can isolate and which devices it sees
     Doctor(Doctor),

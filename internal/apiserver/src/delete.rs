@@ -28,12 +28,17 @@ const ANSWERED_WITH_OBJECT: [&str; 5] = [
     "ResourceQuota",
 ];
 
+/// Kubernetes' own Jobs, whose pods outlive them unless asked.
+fn is_job(kind: &Kind) -> bool {
+    (kind.group, kind.kind) == ("batch", "Job")
+}
+
 pub(crate) async fn delete(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let body = request::read(body).await?;
     let options = DeleteOptions::of(call, &body)?;
     let (rewritten, last) = delete_one(call, call.object_name(), call.key(), &options).await?;
     let mut warnings = Vec::new();
-    if call.kind.kind == "Job" && options.propagation.is_none() {
+    if is_job(call.kind) && options.propagation.is_none() {
         warnings.push(
             "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
                 .to_string(),
@@ -180,7 +185,7 @@ fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -
             Propagation::Orphan
         } else if has(FOREGROUND) {
             Propagation::Foreground
-        } else if kind.kind == "Job" && !object::deleting(live) {
+        } else if is_job(kind) && !object::deleting(live) {
             // Kubernetes leaves a Job's pods where they are unless asked.
             Propagation::Orphan
         } else {

@@ -127,9 +127,7 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
 
 /// Groups and their versions, the core group first, in the registry's order.
 fn versions() -> Vec<(&'static str, &'static str)> {
-    let kept = registry::all()
-        .iter()
-        .map(|kind| (kind.group, kind.version));
+    let kept = registry::served().map(|kind| (kind.group, kind.version));
     let asked = VIRTUAL.iter().map(|one| (one.group, one.version));
     let mut found = Vec::new();
     for pair in kept.chain(asked) {
@@ -202,10 +200,7 @@ fn group_of(group: &str) -> Value {
 
 fn resource_list(group: &str, version: &str) -> Value {
     let mut resources = Vec::new();
-    for kind in registry::all()
-        .iter()
-        .filter(|kind| kind.group == group && kind.version == version)
-    {
+    for kind in registry::served().filter(|kind| kind.group == group && kind.version == version) {
         let mut main = json!({
             "name": kind.plural, "singularName": kind.singular, "namespaced": kind.namespaced, "kind": kind.kind,
             "verbs": VERBS,
@@ -275,7 +270,7 @@ fn aggregated(version: &str, wanted: impl Fn(&str) -> bool) -> Response<Body> {
 fn aggregated_resources(group: &str, version: &str) -> Vec<Value> {
     let scope = |namespaced| if namespaced { "Namespaced" } else { "Cluster" };
     let kind_of = |(group, version, kind): (&str, &str, &str)| json!({"group": group, "version": version, "kind": kind});
-    let kept = registry::all().iter().filter(|kind| kind.group == group && kind.version == version).map(|kind| {
+    let kept = registry::served().filter(|kind| kind.group == group && kind.version == version).map(|kind| {
         let subresources: Vec<Value> = subresources(kind)
             .iter()
             .map(|sub| json!({"subresource": sub.name, "responseKind": kind_of(sub.response), "verbs": sub.verbs}))

@@ -19,7 +19,7 @@ use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::{
     binding, create, delete, delete_collection, discovery, eviction, list, logs, namespace,
-    negotiate, patch, path, read, review, scale, update, watch,
+    negotiate, patch, path, read, review, scale, update, versions, watch,
 };
 
 type Answer = Result<Response<Body>, Failure>;
@@ -151,10 +151,11 @@ async fn on_resource(
         form,
         without_managers: parts.extensions.get::<InProcess>().is_some(),
     };
-    match subresource {
+    let answer = match subresource {
         None => on_object(&call, verb, body).await,
         Some(subresource) => on_subresource(&call, &subresource, verb, body).await,
-    }
+    };
+    answer.map(|response| versions::shown(kind, response))
 }
 
 async fn on_object(call: &Call, verb: Verb, body: Body) -> Answer {

@@ -42,6 +42,7 @@ mod status;
 mod stored;
 mod table;
 mod update;
+mod versions;
 mod watch;
 mod watch_frames;
 

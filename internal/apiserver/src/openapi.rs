@@ -29,6 +29,7 @@ fn routes() -> Vec<KindRoute> {
             plural: kind.plural.into(),
             namespaced: kind.namespaced,
             definition: kind.schema.into(),
+            strategic: kind.strategic,
             subresources: status
                 .into_iter()
                 .chain(scale)
@@ -37,7 +38,7 @@ fn routes() -> Vec<KindRoute> {
                 .collect(),
         }
     };
-    registry::all().iter().map(route).collect()
+    registry::served().map(route).collect()
 }
 
 fn known(extensions: &Extensions) -> Result<(), Failure> {

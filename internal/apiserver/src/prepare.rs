@@ -168,6 +168,11 @@ pub(crate) fn change(
 fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let kind = call.kind;
     let api_version = kind.api_version();
+    // One version's name for what another one's objects are: they are written as the latter.
+    let stored = kind.stored_api_version();
+    if object["apiVersion"] == stored.as_str() {
+        object["apiVersion"] = api_version.as_str().into();
+    }
     let pairs = [
         ("apiVersion", api_version.as_str(), "API version"),
         ("kind", kind.kind, "kind"),
@@ -183,6 +188,7 @@ fn identify(call: &Call, object: &mut Value) -> Result<(), Failure> {
             }
         }
     }
+    object["apiVersion"] = stored.into();
     let named = call.name.as_deref();
     let meta = meta_mut(object);
     match call.namespace.as_deref() {

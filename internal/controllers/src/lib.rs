@@ -4,6 +4,7 @@
 
 pub mod cluster;
 pub mod jobs;
+mod kept;
 pub mod lead;
 pub mod notes;
 pub mod preview;
@@ -70,6 +71,7 @@ pub fn start(client: kube::Client, config: Config) -> Handle {
         tasks.extend(upkeep::spawn(&ctx));
     }
     tasks.extend(jobs::spawn(&ctx));
+    tasks.extend(kept::spawn(&ctx));
     Handle { board, stop, tasks }
 }
 

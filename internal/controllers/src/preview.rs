@@ -41,7 +41,7 @@ fn wanted(object: &Value, now: Timestamp) -> Option<(Option<PodGroup>, Vec<Pod>)
         "Pod" => vec![Action::CreatePod(Box::new(
             serde_json::from_value(object).ok()?,
         ))],
-        "Job" => {
+        "Job" if object["apiVersion"] == "batch/v1" => {
             let job: Job = serde_json::from_value(object).ok()?;
             let observed = job::Observed {
                 job: &job,

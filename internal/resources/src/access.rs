@@ -104,16 +104,22 @@ const RESERVED: [(&str, &str); 3] = [
     ("coordination.k8s.io", "leases"),
 ];
 /// What a member makes and changes.
-const MEMBERS_OWN: [(&str, &str); 9] = [
+const MEMBERS_OWN: [(&str, &str); 15] = [
     ("", "pods"),
     ("", "configmaps"),
     ("", "secrets"),
     ("", "persistentvolumeclaims"),
     ("", "services"),
     ("", "events"),
+    ("autoscaling", "horizontalpodautoscalers"),
+    ("batch", "cronjobs"),
     ("batch", "jobs"),
+    ("batch.volcano.sh", "jobs"),
+    ("keda.sh", "scaledobjects"),
     ("kubeflow.org", "pytorchjobs"),
+    ("ray.io", "rayclusters"),
     ("scheduling.volcano.sh", "podgroups"),
+    ("serving.knative.dev", "services"),
 ];
 
 /// May this caller do this?

@@ -4,11 +4,39 @@
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 
-use crate::kinds::{PodGroup, PyTorchJob, Queue};
+use crate::kept;
+use crate::kinds::{
+    KnativeService, PodGroup, PyTorchJob, Queue, RayCluster, ScaledObject, VolcanoJob,
+};
 
 /// All of them, in name order.
 pub fn all() -> Vec<CustomResourceDefinition> {
-    let mut all = vec![PodGroup::crd(), PyTorchJob::crd(), Queue::crd()];
+    let mut all = vec![
+        PodGroup::crd(),
+        PyTorchJob::crd(),
+        Queue::crd(),
+        kept_kind(RayCluster::crd()),
+        kept_kind(also_v1beta1(VolcanoJob::crd())),
+        kept_kind(ScaledObject::crd()),
+        kept_kind(KnativeService::crd()),
+    ];
     all.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
     all
+}
+
+/// Marked as ours, so that the same kind of another operator is told apart.
+fn kept_kind(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    let labels = crd.metadata.labels.get_or_insert_default();
+    labels.insert(kept::LABEL.0.to_owned(), kept::LABEL.1.to_owned());
+    crd
+}
+
+/// Serves the same under the version that some manifests name; it is stored under the first.
+fn also_v1beta1(mut crd: CustomResourceDefinition) -> CustomResourceDefinition {
+    if let Some(mut version) = crd.spec.versions.first().cloned() {
+        version.name = "v1beta1".to_owned();
+        version.storage = false;
+        crd.spec.versions.push(version);
+    }
+    crd
 }

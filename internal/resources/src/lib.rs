@@ -13,6 +13,7 @@ pub mod crds;
 pub mod devices;
 pub mod field;
 mod json;
+pub mod kept;
 pub mod kinds;
 pub mod load;
 pub mod mapping;

@@ -41,7 +41,7 @@ fn users_manifests_are_taken_or_refused_as_kubernetes_does() {
         .map(|entry| entry.unwrap().path())
         .collect();
     files.sort();
-    assert_eq!(files.len(), 19);
+    assert_eq!(files.len(), 26);
     for file in files {
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         for document in documents(&std::fs::read_to_string(&file).unwrap()) {

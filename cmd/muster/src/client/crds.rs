@@ -8,6 +8,8 @@ use kube::api::{Patch, PatchParams};
 use kube::runtime::wait::{await_condition, conditions};
 use kube::{Api, ResourceExt};
 
+use resources::kept;
+
 use super::apply::FIELD_MANAGER;
 use super::{Answer, Connection, output};
 use crate::arguments::Crds;
@@ -26,12 +28,41 @@ pub fn print() -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-/// Applies all of them, then waits until the cluster serves each.
+/// Whether a kind is there and another operator's, though Muster could do without it: the definitions of kinds that
+/// are kept and not run bear a label when they are ours.
+async fn is_others(
+    crds: &Api<CustomResourceDefinition>,
+    crd: &CustomResourceDefinition,
+) -> Result<bool> {
+    let (label, ours) = kept::LABEL;
+    if !crd.labels().contains_key(label) {
+        return Ok(false);
+    }
+    let name = crd.name_any();
+    let found = crds.get_opt(&name).await.with_context(|| name.clone())?;
+    Ok(found.is_some_and(|found| found.labels().get(label).map(String::as_str) != Some(ours)))
+}
+
+/// Applies all of them but those that another operator owns, then waits until the cluster serves each.
 pub async fn install(connection: &Connection, arguments: &Crds) -> Result<Answer> {
     let crds: Api<CustomResourceDefinition> = Api::all(connection.client.clone());
-    let all = resources::crds::all();
+    let mut all = resources::crds::all();
     let mut parameters = PatchParams::apply(FIELD_MANAGER);
     parameters.force = arguments.force_conflicts;
+    if !arguments.force_conflicts {
+        let mut ours = Vec::new();
+        for crd in all {
+            if is_others(&crds, &crd).await? {
+                let name = crd.name_any();
+                output::put_line(&format!(
+                    "customresourcedefinition/{name} left alone: it is there and somebody else's"
+                ))?;
+            } else {
+                ours.push(crd);
+            }
+        }
+        all = ours;
+    }
     for crd in &all {
         let name = crd.name_any();
         match crds.patch(&name, &parameters, &Patch::Apply(crd)).await {

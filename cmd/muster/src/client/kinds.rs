@@ -116,11 +116,16 @@ pub async fn find(
 ) -> Result<Option<(&'static Kind, DynamicObject)>> {
     if let Some((word, name)) = name.split_once('/') {
         let kind = kind(word)?;
-        if !among.iter().any(|one| one.plural == kind.plural) {
+        if !among.iter().any(|one| one.is(kind)) {
             let known: Vec<&str> = among.iter().map(|kind| kind.singular).collect();
+            let qualified = format!("{}.{}", kind.singular, kind.group);
             return Err(failure::usage(format!(
                 "a {} is not what this command is for; it takes: {}",
-                kind.singular,
+                if known.contains(&kind.singular) {
+                    &qualified
+                } else {
+                    kind.singular
+                },
                 known.join(", ")
             )));
         }

@@ -281,7 +281,13 @@ async fn notes_on(portal: &Portal, checked: &Value) -> Vec<String> {
 }
 
 fn job_page(made: &Value) -> Option<String> {
-    let kind = kind_of(made).filter(|kind| matches!(kind.kind, "PyTorchJob" | "Job"))?;
+    let has_page = |kind: &&Kind| {
+        matches!(
+            (kind.group, kind.kind),
+            ("kubeflow.org", "PyTorchJob") | ("batch", "Job")
+        )
+    };
+    let kind = kind_of(made).filter(has_page)?;
     let namespace = made["metadata"]["namespace"].as_str()?;
     Some(format!(
         "/ui/jobs/{namespace}/{}/{}",

@@ -30,3 +30,8 @@ pub(super) fn resource_list(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "x-kubernetes-int-or-string": true })
 }
+
+/// Names to texts, which users also write as numbers.
+pub(super) fn texts_or_numbers(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({ "type": "object", "additionalProperties": { "x-kubernetes-int-or-string": true } })
+}

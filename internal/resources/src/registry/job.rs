@@ -178,38 +178,46 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let path = Path::new("spec");
     let spec = json::at(new, &["spec"]);
     check_selector(new, spec, &path, &mut errors);
-    for key in LIMITS {
-        meta::not_negative(spec, key, &path, &mut errors);
-    }
+    check_numbers(spec, &path, &mut errors);
     check_mode(new, spec, &path, &mut errors);
     let modes = ["Failed", "TerminatingOrFailed"];
     meta::one_of(spec, "podReplacementPolicy", &modes, &path, &mut errors);
     let template_path = path.child("template");
     check_template(json::at(spec, &["template"]), &template_path, &mut errors);
-    let policy_path = template_path.child("spec");
-    let policy_path = policy_path.child("restartPolicy");
-    match json::text(spec, &["template", "spec", "restartPolicy"]) {
-        "" | "Always" => {
-            errors.push(FieldError::required(
-                &policy_path,
-                "valid values: \"OnFailure\", \"Never\"",
-            ));
-        }
-        "OnFailure" if json::has(spec, &["podFailurePolicy"]) => {
-            let detail = "only \"Never\" is supported when podFailurePolicy is specified";
-            errors.push(FieldError::invalid(&policy_path, "OnFailure", detail));
-        }
-        "OnFailure" | "Never" => {}
-        other => errors.push(FieldError::not_supported(
-            &policy_path,
-            other,
-            &["OnFailure", "Never"],
-        )),
-    }
+    check_restart_policy(spec, &template_path, &mut errors);
     if let Some(old) = old {
         check_change(spec, json::at(old, &["spec"]), &path, &mut errors);
     }
     errors
+}
+
+/// Checks the numbers of a Job's spec.
+pub(super) fn check_numbers(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for key in LIMITS {
+        meta::not_negative(spec, key, path, errors);
+    }
+}
+
+/// Checks that the pods of a Job's spec can end; `path` is the template's.
+pub(super) fn check_restart_policy(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let path = path.child("spec");
+    let path = path.child("restartPolicy");
+    match json::text(spec, &["template", "spec", "restartPolicy"]) {
+        "" | "Always" => {
+            let detail = "valid values: \"OnFailure\", \"Never\"";
+            errors.push(FieldError::required(&path, detail));
+        }
+        "OnFailure" if json::has(spec, &["podFailurePolicy"]) => {
+            let detail = "only \"Never\" is supported when podFailurePolicy is specified";
+            errors.push(FieldError::invalid(&path, "OnFailure", detail));
+        }
+        "OnFailure" | "Never" => {}
+        other => errors.push(FieldError::not_supported(
+            &path,
+            other,
+            &["OnFailure", "Never"],
+        )),
+    }
 }
 
 fn check_selector(job: &Value, spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {

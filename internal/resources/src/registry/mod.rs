@@ -11,10 +11,13 @@ use crate::json;
 
 mod columns;
 mod configmap;
+mod cronjob;
 mod endpoints;
 mod endpointslice;
 mod event;
+mod horizontalpodautoscaler;
 mod job;
+mod knativeservice;
 mod lease;
 mod limitrange;
 pub mod meta;
@@ -27,11 +30,14 @@ mod podgroup;
 mod priorityclass;
 mod pytorchjob;
 mod queue;
+mod raycluster;
 mod resourcequota;
 mod runtimeclass;
+mod scaledobject;
 mod secret;
 mod service;
 mod serviceaccount;
+mod volcanojob;
 
 pub use columns::human_duration;
 
@@ -42,6 +48,8 @@ pub struct Kind {
     pub group: &'static str,
     /// API version.
     pub version: &'static str,
+    /// Where this is another name of a version: the one that objects are stored under.
+    pub stored: Option<&'static str>,
     /// `Pod`.
     pub kind: &'static str,
     /// `pods`.
@@ -117,7 +125,7 @@ pub struct Column {
 }
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 21] = [
+static ALL: [Kind; 27] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -131,6 +139,8 @@ static ALL: [Kind; 21] = [
     serviceaccount::KIND,
     service::KIND,
     job::KIND,
+    cronjob::KIND,
+    horizontalpodautoscaler::KIND,
     lease::KIND,
     endpointslice::KIND,
     pytorchjob::KIND,
@@ -139,22 +149,41 @@ static ALL: [Kind; 21] = [
     priorityclass::KIND,
     podgroup::KIND,
     queue::KIND,
+    volcanojob::KIND,
+    raycluster::KIND,
+    scaledobject::KIND,
+    knativeservice::KIND,
 ];
 
-/// Every kind.
+/// The kinds that are served under a second version, too: the same objects.
+static OTHER_VERSIONS: [Kind; 1] = [volcanojob::V1BETA1];
+
+/// Every kind, once.
 pub fn all() -> &'static [Kind] {
     &ALL
+}
+
+/// Every kind under every version, in the order of discovery; the version that clients are to prefer comes first, as
+/// Kubernetes orders them.
+pub fn served() -> impl Iterator<Item = &'static Kind> {
+    let others = |kind: &'static Kind| {
+        let same = move |other: &&Kind| (other.group, other.plural) == (kind.group, kind.plural);
+        OTHER_VERSIONS.iter().filter(same).chain([kind])
+    };
+    ALL.iter().flat_map(others)
 }
 
 /// The kind served under a group, version and plural.
 pub fn find(group: &str, version: &str, plural: &str) -> Option<&'static Kind> {
     ALL.iter()
+        .chain(&OTHER_VERSIONS)
         .find(|k| k.plural == plural && k.group == group && k.version == version)
 }
 
 /// The kind by its own name.
 pub fn by_kind(group: &str, version: &str, kind: &str) -> Option<&'static Kind> {
     ALL.iter()
+        .chain(&OTHER_VERSIONS)
         .find(|k| k.kind == kind && k.group == group && k.version == version)
 }
 
@@ -170,6 +199,7 @@ impl Kind {
     const BASE: Kind = Kind {
         group: "",
         version: "v1",
+        stored: None,
         kind: "",
         plural: "",
         singular: "",
@@ -199,6 +229,20 @@ impl Kind {
         } else {
             format!("{}/{}", self.group, self.version)
         }
+    }
+
+    /// Whether both are the same resource, under whatever version.
+    pub fn is(&self, other: &Kind) -> bool {
+        (self.group, self.plural) == (other.group, other.plural)
+    }
+
+    /// The API version that its objects are stored under.
+    pub fn stored_api_version(&self) -> String {
+        let stored = Kind {
+            version: self.stored.unwrap_or(self.version),
+            ..*self
+        };
+        stored.api_version()
     }
 
     /// The store's key of an object: `/{group or core}/{plural}/{namespace or -}/{name}`.

@@ -27,6 +27,8 @@ pub struct KindRoute {
     pub namespaced: bool,
     /// The definition's name, e.g. `io.k8s.api.core.v1.Pod`.
     pub definition: String,
+    /// Whether it takes strategic merge patches; kubectl sends them where this is published.
+    pub strategic: bool,
     /// E.g. `status`, `scale`, `binding`, `eviction`, `log`.
     pub subresources: Vec<String>,
 }

@@ -10,6 +10,7 @@ const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
 const PATCH: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Patch";
 const ANSWERS: [&str; 2] = ["application/json", "application/yaml"];
+/// The last of these is for built-in kinds only.
 const PATCHES: [&str; 4] = [
     "application/apply-patch+yaml",
     "application/json-patch+json",
@@ -285,10 +286,10 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
         "x-kubernetes-action": action.name,
         "x-kubernetes-group-version-kind": action.gvk,
     });
-    let reads: &[&str] = if action.method == "patch" {
-        &PATCHES
-    } else {
-        &ANSWERS
+    let reads: &[&str] = match action.method {
+        "patch" if kind.strategic => &PATCHES,
+        "patch" => &PATCHES[..PATCHES.len() - 1],
+        _ => &ANSWERS,
     };
     let required = action.method != "delete";
     match form {

@@ -35,6 +35,7 @@ fn route(group: &str, version: &str, kind: &str, plural: &str, definition: &str)
         kind: kind.to_owned(),
         plural: plural.to_owned(),
         namespaced: true,
+        strategic: definition.starts_with("io.k8s."),
         definition: definition.to_owned(),
         subresources: vec!["status".to_owned()],
     }
@@ -186,6 +187,18 @@ fn custom_kinds_are_published_with_metadata_and_a_list() {
     assert_eq!(
         schemas["dev.example.v1.WidgetList"]["x-kubernetes-group-version-kind"][0]["kind"],
         "WidgetList"
+    );
+    // kubectl sends strategic merge patches where they are published, and custom kinds take none.
+    let path = "/apis/example.dev/v1/namespaces/{namespace}/widgets/{name}";
+    let takes = &document["paths"][path]["patch"]["requestBody"]["content"];
+    let takes: Vec<&String> = takes.as_object().unwrap().keys().collect();
+    assert_eq!(
+        takes,
+        [
+            "application/apply-patch+yaml",
+            "application/json-patch+json",
+            "application/merge-patch+json"
+        ]
     );
     let mut found = Vec::new();
     dangling(&document, &document, &mut found);

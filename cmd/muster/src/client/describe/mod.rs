@@ -25,7 +25,7 @@ pub async fn describe(connection: &Connection, target: Target) -> Result<Answer>
     let object = connection.api(kind).get(name).await?;
     let namespace = object.metadata.namespace.clone();
     let mut subjects = vec![(kind.kind.to_string(), name.clone())];
-    let text = if kinds::job_kinds().iter().any(|job| job.kind == kind.kind) {
+    let text = if kinds::job_kinds().iter().any(|job| job.is(kind)) {
         let page = job::Page::read(connection, kind, object).await?;
         subjects.extend(page.related());
         page.render()

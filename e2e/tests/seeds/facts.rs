@@ -1,0 +1,213 @@
+//! What an engine made of the manifests, as lines that read the same wherever it is the same:
+//! without times, ids, generated names and numbers of replicas that differ in nothing else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use crate::Seed;
+use crate::ground::Ground;
+
+/// The kinds that are looked at in every namespace.
+const NAMESPACED: &str = "pods,services,configmaps,resourcequotas,limitranges,\
+    podgroups.scheduling.volcano.sh,pytorchjobs.kubeflow.org,jobs.batch,cronjobs,\
+    horizontalpodautoscalers,jobs.batch.volcano.sh,rayclusters.ray.io,scaledobjects.keda.sh,\
+    services.serving.knative.dev,events";
+/// And those without one.
+const CLUSTER: &str = "queues.scheduling.volcano.sh,priorityclasses";
+
+/// Why somebody waits.
+const WAITING: [&str; 2] = ["Unschedulable", "FailedScheduling"];
+
+/// Kind, namespace and name.
+type Named<'a> = (&'a str, &'a str, &'a str);
+
+/// How `kubectl apply` answered.
+pub(crate) struct Applied {
+    pub(crate) taken: bool,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+/// What an engine has.
+pub(crate) type Objects = Vec<Value>;
+
+/// What both engines have now.
+pub(crate) fn look(grounds: &[Ground; 2]) -> [Objects; 2] {
+    let all = |ground: &Ground| {
+        let mut all = ground.items(&[NAMESPACED, "-A"]);
+        all.extend(ground.items(&[CLUSTER]));
+        all
+    };
+    std::thread::scope(|scope| {
+        let looks = grounds
+            .each_ref()
+            .map(|ground| scope.spawn(move || all(ground)));
+        looks.map(|look| look.join().unwrap())
+    })
+}
+
+fn text<'a>(value: &'a Value, path: &str) -> &'a str {
+    value.pointer(path).and_then(Value::as_str).unwrap_or("")
+}
+
+/// What became of a manifest.
+pub(crate) fn lines(seed: &Seed, applied: &Applied, objects: &Objects) -> Vec<String> {
+    let mut lines = Vec::new();
+    for line in applied.out.lines() {
+        lines.push(format!("apply: {line}"));
+    }
+    let word = if applied.taken { "told" } else { "refused" };
+    for line in applied.err.lines().filter(|line| !line.is_empty()) {
+        lines.push(format!("{word}: {line}"));
+    }
+    let placed: BTreeSet<Named<'_>> = (objects.iter().filter(|object| is_placed(object)))
+        .map(|object| {
+            let meta = &object["metadata"];
+            (
+                text(object, "/kind"),
+                text(meta, "/namespace"),
+                text(meta, "/name"),
+            )
+        })
+        .collect();
+    let mut found: BTreeMap<String, usize> = BTreeMap::new();
+    for object in objects {
+        let line = match text(object, "/kind") {
+            "Event" => event(seed, object, &placed),
+            _ => standing(seed, object),
+        };
+        if let Some(line) = line {
+            *found.entry(line).or_default() += 1;
+        }
+    }
+    lines.extend(found.into_iter().map(|(line, count)| match count {
+        1 => line,
+        _ if line.starts_with("event ") => line,
+        count => format!("{count} x {line}"),
+    }));
+    lines
+}
+
+/// Whether an object came of this manifest: where several share a namespace, only those that it names.
+fn belongs(seed: &Seed, kind: &str, namespace: &str, name: &str) -> bool {
+    let named = seed
+        .documents
+        .iter()
+        .any(|one| one.0 == kind && one.1 == name);
+    let shared = namespace.is_empty() || namespace == "volcano-system";
+    named && (namespace.is_empty() || namespace == seed.namespace)
+        || !shared && namespace == seed.namespace
+}
+
+/// A name without what was drawn for it, nor the number of a replica.
+fn told(name: &str, generated: Option<&str>) -> String {
+    if let Some(prefix) = generated {
+        return format!("{prefix}*");
+    }
+    match name.rsplit_once('-') {
+        Some((stem, number))
+            if !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            format!("{stem}-N")
+        }
+        _ => name.to_owned(),
+    }
+}
+
+/// What an event says; nothing where it says of what has its place now that it had to wait before:
+/// whether it had to is a matter of moments.
+fn event(seed: &Seed, event: &Value, placed: &BTreeSet<Named<'_>>) -> Option<String> {
+    let about = &event["involvedObject"];
+    let (kind, name) = (text(about, "/kind"), text(about, "/name"));
+    let namespace = text(about, "/namespace");
+    let (type_, reason) = (text(event, "/type"), text(event, "/reason"));
+    let passed = WAITING.contains(&reason) && placed.contains(&(kind, namespace, name));
+    let furniture = kind == "PersistentVolumeClaim";
+    if passed || furniture || !belongs(seed, kind, namespace, name) {
+        return None;
+    }
+    let line = format!("event {kind} {}: {type_} {reason}", told(name, None));
+    Some(match type_ {
+        // Why a pod waits counts machines: what else waits changes the words.
+        "Warning" if !WAITING.contains(&reason) => format!("{line}: {}", text(event, "/message")),
+        _ => line,
+    })
+}
+
+/// Whether a pod or a gang has its place.
+fn is_placed(object: &Value) -> bool {
+    let conditions = object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let scheduled = |one: &Value| {
+        ["PodScheduled", "Scheduled"].contains(&text(one, "/type"))
+            && text(one, "/status") == "True"
+    };
+    conditions.into_iter().flatten().any(scheduled)
+}
+
+/// An object and how it stands.
+fn standing(seed: &Seed, object: &Value) -> Option<String> {
+    let (kind, name) = (text(object, "/kind"), text(object, "/metadata/name"));
+    let every_namespace_has_it = kind == "ConfigMap" && name == "kube-root-ca.crt";
+    if every_namespace_has_it || !belongs(seed, kind, text(object, "/metadata/namespace"), name) {
+        return None;
+    }
+    let generated = object
+        .pointer("/metadata/generateName")
+        .and_then(Value::as_str);
+    let mut parts = Vec::new();
+    if kind == "Pod" {
+        parts.push(placed(object));
+    }
+    for path in ["/status/phase", "/status/state", "/status/state/phase"] {
+        let word = text(object, path);
+        // No kubelet stands behind the nodes: no pod gets further than its node.
+        if !word.is_empty() && kind != "Pod" {
+            parts.push(word.to_owned());
+        }
+    }
+    let conditions = object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let mut told_of: Vec<String> = conditions.into_iter().flatten().map(condition).collect();
+    told_of.sort();
+    parts.extend(told_of);
+    let line = format!("{kind} {}", told(name, generated));
+    Some(match parts.is_empty() {
+        true => line,
+        false => format!("{line}: {}", parts.join(", ")),
+    })
+}
+
+fn condition(condition: &Value) -> String {
+    let (type_, status, reason) = (
+        text(condition, "/type"),
+        text(condition, "/status"),
+        text(condition, "/reason"),
+    );
+    match reason {
+        "" => format!("{type_}={status}"),
+        reason => format!("{type_}={status} ({reason})"),
+    }
+}
+
+/// Whether a pod has a node, and how many devices were chosen for it.
+fn placed(pod: &Value) -> String {
+    if text(pod, "/spec/nodeName").is_empty() {
+        return "not bound".to_owned();
+    }
+    let chosen = text(pod, "/metadata/annotations/muster.io~1devices");
+    let chosen: Value = serde_json::from_str(chosen).unwrap_or_default();
+    let containers = chosen.as_object().into_iter().flatten();
+    let lists = containers.flat_map(|(_, kinds)| kinds.as_object().into_iter().flatten());
+    let count: usize = lists
+        .map(|(_, ids)| ids.as_array().map_or(0, Vec::len))
+        .sum();
+    match count {
+        0 => "bound".to_owned(),
+        1 => "bound with 1 device".to_owned(),
+        count => format!("bound with {count} devices"),
+    }
+}

@@ -1,0 +1,136 @@
+//! Says of objects whose kinds are kept and not acted on (`resources::kept`) that nothing runs them: in their status,
+//! and in an event. It makes and deletes nothing. In a Kubernetes cluster it speaks only of kinds whose definition
+//! Muster installed: where another operator owns one, its objects are left alone.
+
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::ObjectReference;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DynamicObject, Patch, PatchParams};
+use kube::core::GroupVersionKind;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Api, Client, Resource as _, ResourceExt as _};
+use resources::kept::{ALL, Kept, LABEL, REASON};
+use resources::registry::Kind;
+use serde_json::json;
+use tokio::task::JoinHandle;
+
+use crate::Context;
+use crate::notes::{Kind as NoteKind, Notes};
+
+/// How often it is looked again whose a kind is.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Starts a loop for each kind that is kept here. Must be called within a tokio runtime.
+pub(crate) fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
+    let built_in = ctx.config.upkeep;
+    let notes = Notes::new(ctx.client.clone(), "muster");
+    let start = |kept: &'static Kept| {
+        let kind = kept.kind().filter(|_| built_in || kept.custom)?;
+        Some(tokio::spawn(run(ctx.clone(), notes.clone(), kept, kind)))
+    };
+    ALL.iter().filter_map(start).collect()
+}
+
+async fn run(ctx: Context, notes: Notes, kept: &'static Kept, kind: &'static Kind) {
+    let built_in = ctx.config.upkeep;
+    let mut stop = ctx.stop.clone();
+    let mut told = false;
+    loop {
+        let ours = built_in || is_ours(&ctx.client, kept).await;
+        if !ours && !told {
+            tracing::info!(
+                "{} are not Muster's here (another operator's, or not installed) and left alone",
+                kept.definition()
+            );
+        }
+        told = !ours;
+        tokio::select! {
+            // Told, or nobody is left to tell.
+            _ = stop.wait_for(|stop| *stop) => return,
+            () = tokio::time::sleep(LOOK_AGAIN), if !ours || !built_in => {}
+            () = watch(&ctx, &notes, kept, kind), if ours => {}
+        }
+    }
+}
+
+/// Whether Muster installed the kind.
+async fn is_ours(client: &Client, kept: &Kept) -> bool {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    match definitions.get_opt(&kept.definition()).await {
+        Ok(found) => {
+            let label = found.and_then(|found| found.labels().get(LABEL.0).cloned());
+            label.as_deref() == Some(LABEL.1)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "it can't be seen whose {} are; they are left alone", kept.definition());
+            false
+        }
+    }
+}
+
+/// Looks at every object there is and to come, until dropped.
+async fn watch(ctx: &Context, notes: &Notes, kept: &Kept, kind: &Kind) {
+    let resource = resource(kind);
+    let all: Api<DynamicObject> = Api::all_with(ctx.client.clone(), &resource);
+    let objects = watcher(all, watcher::Config::default())
+        .default_backoff()
+        .applied_objects();
+    let mut objects = std::pin::pin!(objects);
+    while let Some(object) = objects.next().await {
+        match object {
+            Ok(object) => say(&ctx.client, notes, kept, &resource, &object).await,
+            Err(error) => tracing::debug!(%error, kind = kind.kind, "a watch is tried again"),
+        }
+    }
+}
+
+fn resource(kind: &Kind) -> ApiResource {
+    let gvk = GroupVersionKind::gvk(kind.group, kind.version, kind.kind);
+    ApiResource::from_gvk_with_plural(&gvk, kind.plural)
+}
+
+/// Says it of one object, unless it was said.
+async fn say(
+    client: &Client,
+    notes: &Notes,
+    kept: &Kept,
+    resource: &ApiResource,
+    object: &DynamicObject,
+) {
+    if object.metadata.deletion_timestamp.is_some() {
+        return;
+    }
+    let about = ObjectReference {
+        // An event about an object is found by its kind: a watch's items may leave it out.
+        api_version: Some(resource.api_version.clone()),
+        kind: Some(resource.kind.clone()),
+        ..object.object_ref(resource)
+    };
+    let Some(status) = kept.status(&object.data, Timestamp::now()) else {
+        if !kept.has_status() {
+            notes.note(&about, NoteKind::Warning, REASON, kept.message);
+        }
+        return;
+    };
+    let namespace = object.namespace().unwrap_or_default();
+    let api: Api<DynamicObject> = Api::namespaced_with(client.clone(), &namespace, resource);
+    let patch = Patch::Merge(json!({
+        // Not of an object that was made anew under the same name, nor over what was written meanwhile.
+        "metadata": {"uid": object.metadata.uid, "resourceVersion": object.metadata.resource_version},
+        "status": status,
+    }));
+    match api
+        .patch_status(&object.name_any(), &PatchParams::default(), &patch)
+        .await
+    {
+        Ok(_) => notes.note(&about, NoteKind::Warning, REASON, kept.message),
+        // It changed, and comes again; or it is gone.
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+        Err(error) => {
+            tracing::warn!(%error, kind = %resource.kind, %namespace, name = %object.name_any(), "its status could not be written");
+        }
+    }
+}

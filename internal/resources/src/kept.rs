@@ -1,0 +1,221 @@
+//! The kinds that are kept for their users while nothing here acts on them yet, and what their objects' statuses say
+//! of that, each in its kind's own words. Owns the words; who writes them is elsewhere.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::json;
+use crate::registry::{self, Kind};
+
+/// The label of the CustomResourceDefinitions that Muster installed for these kinds. Where a kind's definition has
+/// another or none it is another operator's, and left alone.
+pub const LABEL: (&str, &str) = ("app.kubernetes.io/managed-by", "muster");
+/// The reason in conditions and events.
+pub const REASON: &str = "NotRunByMuster";
+
+/// One of them.
+#[derive(Clone, Copy, Debug)]
+pub struct Kept {
+    /// The group, the version that objects are stored under, and the plural.
+    pub resource: (&'static str, &'static str, &'static str),
+    /// Is it a custom resource on Kubernetes, too? The others are Kubernetes' own there.
+    pub custom: bool,
+    /// What is not done, and what can be done instead.
+    pub message: &'static str,
+    form: Form,
+}
+
+/// How a kind's status says how an object stands.
+#[derive(Clone, Copy, Debug)]
+enum Form {
+    /// Volcano's `status.state`.
+    State,
+    /// A condition of this type, which is false.
+    Condition(&'static str),
+    /// A HorizontalPodAutoscaler's condition; its status counts replicas as well.
+    Scaling(&'static str),
+    /// Not at all: there are only events.
+    Silent,
+}
+
+/// All of them.
+pub const ALL: [Kept; 6] = [
+    Kept {
+        resource: ("ray.io", "v1", "rayclusters"),
+        custom: true,
+        message: "Muster keeps RayClusters and does not run them yet: no head and no worker is made",
+        form: Form::Condition("RayClusterProvisioned"),
+    },
+    Kept {
+        resource: ("batch.volcano.sh", "v1alpha1", "jobs"),
+        custom: true,
+        message: "Muster keeps Volcano Jobs and does not run them yet: no pod is made. PyTorchJobs, and pods of a PodGroup, start as gangs now",
+        form: Form::State,
+    },
+    Kept {
+        resource: ("keda.sh", "v1alpha1", "scaledobjects"),
+        custom: true,
+        message: "Muster keeps ScaledObjects and does not scale by them yet: the target keeps the replicas that it has",
+        form: Form::Condition("Ready"),
+    },
+    Kept {
+        resource: ("serving.knative.dev", "v1", "services"),
+        custom: true,
+        message: "Muster keeps Knative Services and does not serve them yet: no revision, no route and no pod is made",
+        form: Form::Condition("Ready"),
+    },
+    Kept {
+        resource: ("batch", "v1", "cronjobs"),
+        custom: false,
+        message: "Muster keeps CronJobs and does not run them yet: no Job is made when one is due. `kubectl create job NAME --from=cronjob/NAME` makes one now",
+        form: Form::Silent,
+    },
+    Kept {
+        resource: ("autoscaling", "v2", "horizontalpodautoscalers"),
+        custom: false,
+        message: "Muster keeps HorizontalPodAutoscalers and does not scale by them yet: the target keeps the replicas that it has",
+        form: Form::Scaling("AbleToScale"),
+    },
+];
+
+impl Kept {
+    /// Its registration.
+    pub fn kind(&self) -> Option<&'static Kind> {
+        let (group, version, plural) = self.resource;
+        registry::find(group, version, plural)
+    }
+
+    /// Its CustomResourceDefinition's name: `rayclusters.ray.io`.
+    pub fn definition(&self) -> String {
+        let (group, _, plural) = self.resource;
+        format!("{plural}.{group}")
+    }
+
+    /// Whether the kind's status has a place for it.
+    pub fn has_status(&self) -> bool {
+        !matches!(self.form, Form::Silent)
+    }
+
+    /// What an object's status is to say; none where it says it, where somebody else has said something, and where
+    /// the kind's status has no place for it.
+    pub fn status(&self, object: &Value, now: Timestamp) -> Option<Value> {
+        let standing = |type_: &str| {
+            json!([{
+                "type": type_, "status": "False", "reason": REASON, "message": self.message,
+                "lastTransitionTime": seconds(now),
+            }])
+        };
+        match self.form {
+            Form::Silent => None,
+            Form::State => {
+                let state = json::at(object, &["status", "state"]);
+                let phase = json::text(state, &["phase"]);
+                (phase.is_empty() || self.is_stale(state)).then(|| {
+                    json!({"state": {
+                        "phase": "Pending", "reason": REASON, "message": self.message,
+                        "lastTransitionTime": seconds(now),
+                    }})
+                })
+            }
+            Form::Condition(type_) => self
+                .may_say(object)
+                .then(|| json!({"conditions": standing(type_)})),
+            Form::Scaling(type_) => self.may_say(object).then(|| {
+                json!({
+                    "currentReplicas": 0, "desiredReplicas": 0, "conditions": standing(type_),
+                })
+            }),
+        }
+    }
+
+    fn may_say(&self, object: &Value) -> bool {
+        match json::items(object, &["status", "conditions"]) {
+            [] => true,
+            [only] => self.is_stale(only),
+            _ => false,
+        }
+    }
+
+    /// Ours, in the words of another version.
+    fn is_stale(&self, said: &Value) -> bool {
+        json::text(said, &["reason"]) == REASON && json::text(said, &["message"]) != self.message
+    }
+}
+
+fn seconds(now: Timestamp) -> String {
+    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(plural: &str) -> &'static Kept {
+        ALL.iter().find(|kept| kept.resource.2 == plural).unwrap()
+    }
+
+    fn said(kept: &Kept, object: &Value) -> Option<Value> {
+        kept.status(object, Timestamp::UNIX_EPOCH)
+    }
+
+    #[test]
+    fn every_kept_kind_is_registered_and_the_custom_ones_have_a_definition_marked_as_ours() {
+        for kept in &ALL {
+            assert!(kept.kind().is_some(), "{kept:?}");
+            let crds = crate::crds::all();
+            let mut named = crds
+                .iter()
+                .filter(|crd| crd.metadata.name.as_deref() == Some(&kept.definition()));
+            let crd = named.next();
+            assert_eq!(crd.is_some(), kept.custom, "{kept:?}");
+            if let Some(labels) = crd.and_then(|crd| crd.metadata.labels.as_ref()) {
+                assert_eq!(labels.get(LABEL.0).map(String::as_str), Some(LABEL.1));
+            }
+        }
+    }
+
+    #[test]
+    fn a_status_says_once_that_nothing_runs_and_never_speaks_over_somebody_else() {
+        let clusters = of("rayclusters");
+        let status = said(clusters, &json!({})).unwrap();
+        let condition = &status["conditions"][0];
+        assert_eq!(
+            (
+                &condition["type"],
+                &condition["status"],
+                &condition["reason"]
+            ),
+            (
+                &json!("RayClusterProvisioned"),
+                &json!("False"),
+                &json!(REASON)
+            )
+        );
+        assert_eq!(said(clusters, &json!({"status": status})), None);
+        let other = json!({"status": {"conditions": [
+            {"type": "HeadPodReady", "status": "True", "reason": "HeadPodRunningAndReady"}]}});
+        assert_eq!(said(clusters, &other), None);
+        let older =
+            json!({"status": {"conditions": [{"reason": REASON, "message": "older words"}]}});
+        assert!(said(clusters, &older).is_some());
+    }
+
+    #[test]
+    fn a_volcano_job_stays_pending_and_says_why() {
+        let jobs = of("jobs");
+        let status = said(jobs, &json!({})).unwrap();
+        assert_eq!(status["state"]["phase"], "Pending");
+        assert_eq!(
+            status["state"]["lastTransitionTime"],
+            "1970-01-01T00:00:00Z"
+        );
+        assert_eq!(said(jobs, &json!({"status": status})), None);
+        let run = json!({"status": {"state": {"phase": "Running"}}});
+        assert_eq!(said(jobs, &run), None, "Volcano's own controller runs it");
+        assert_eq!(
+            said(of("cronjobs"), &json!({})),
+            None,
+            "it has no place for it"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! The syntax of a CronJob's schedule, with the words that Kubernetes has for what is wrong (robfig/cron 3).
+
+const MONTHS: [&str; 12] = [
+    "jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec",
+];
+const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+const DESCRIPTORS: [&str; 7] = [
+    "@yearly",
+    "@annually",
+    "@monthly",
+    "@weekly",
+    "@daily",
+    "@midnight",
+    "@hourly",
+];
+const EVERY: &str = "@every ";
+
+/// What one of the five fields may hold.
+struct Bounds {
+    min: u32,
+    max: u32,
+    /// Names that stand for numbers, from this number on.
+    names: &'static [&'static str],
+}
+
+/// Minute, hour, day of the month, month, day of the week.
+const FIELDS: [Bounds; 5] = [
+    bounds(0, 59, &[]),
+    bounds(0, 23, &[]),
+    bounds(1, 31, &[]),
+    bounds(1, 12, &MONTHS),
+    bounds(0, 6, &DAYS),
+];
+
+const fn bounds(min: u32, max: u32, names: &'static [&'static str]) -> Bounds {
+    Bounds { min, max, names }
+}
+
+/// Checks a schedule.
+///
+/// # Errors
+///
+/// What is wrong with it.
+pub(super) fn check(schedule: &str) -> Result<(), String> {
+    if schedule.contains("TZ") {
+        return Err("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
+    }
+    if let Some(duration) = schedule.strip_prefix(EVERY) {
+        let fine = is_duration(duration);
+        return fine.then_some(()).ok_or_else(|| {
+            format!(
+                "failed to parse duration {schedule}: time: invalid duration {duration:?}: write 90m or 1h30m"
+            )
+        });
+    }
+    if schedule.starts_with('@') {
+        let known = DESCRIPTORS.contains(&schedule);
+        return known
+            .then_some(())
+            .ok_or_else(|| format!("unrecognized descriptor: {schedule}"));
+    }
+    let fields: Vec<&str> = schedule.split_whitespace().collect();
+    if fields.len() != FIELDS.len() {
+        return Err(format!(
+            "expected exactly {} fields, found {}: [{}]",
+            FIELDS.len(),
+            fields.len(),
+            fields.join(" ")
+        ));
+    }
+    for (field, bounds) in fields.iter().zip(&FIELDS) {
+        for range in field.split(',').filter(|range| !range.is_empty()) {
+            bounds.check(range)?;
+        }
+    }
+    Ok(())
+}
+
+/// Go's durations: numbers with units, one after another.
+fn is_duration(text: &str) -> bool {
+    let mut rest = text;
+    while !rest.is_empty() {
+        let digits = rest.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
+        let units = ["ns", "us", "ms", "s", "m", "h"];
+        let Some(after) = units.iter().find_map(|unit| digits.strip_prefix(unit)) else {
+            return false;
+        };
+        if digits.len() == rest.len() {
+            return false;
+        }
+        rest = after;
+    }
+    !text.is_empty()
+}
+
+impl Bounds {
+    /// Checks `*`, `n`, `n-m`, each with or without a step.
+    fn check(&self, text: &str) -> Result<(), String> {
+        let mut parts = text.split('/');
+        let range = parts.next().unwrap_or_default();
+        let (step, more) = (parts.next(), parts.next());
+        let mut ends = range.split('-');
+        let low = ends.next().unwrap_or_default();
+        let (high, beyond) = (ends.next(), ends.next());
+        let everything = low == "*" || low == "?";
+        let (start, end) = if everything {
+            (self.min, self.max)
+        } else {
+            let start = self.number(low)?;
+            let end = match (high, beyond) {
+                (_, Some(_)) => return Err(format!("too many hyphens: {text}")),
+                (Some(high), None) => self.number(high)?,
+                (None, None) => start,
+            };
+            (start, end)
+        };
+        if more.is_some() {
+            return Err(format!("too many slashes: {text}"));
+        }
+        let step_by = step.map(number).transpose()?;
+        // `n/step` means from n on.
+        let end = if step.is_some() && high.is_none() {
+            self.max
+        } else {
+            end
+        };
+        if start < self.min {
+            return Err(format!(
+                "beginning of range ({start}) below minimum ({}): {text}",
+                self.min
+            ));
+        }
+        if end > self.max {
+            return Err(format!(
+                "end of range ({end}) above maximum ({}): {text}",
+                self.max
+            ));
+        }
+        if start > end {
+            return Err(format!(
+                "beginning of range ({start}) beyond end of range ({end}): {text}"
+            ));
+        }
+        if step_by == Some(0) {
+            return Err(format!("step of range should be a positive number: {text}"));
+        }
+        Ok(())
+    }
+
+    fn number(&self, text: &str) -> Result<u32, String> {
+        let lower = text.to_ascii_lowercase();
+        match self.names.iter().position(|name| *name == lower) {
+            Some(at) => Ok(self.min + u32::try_from(at).unwrap_or_default()),
+            None => number(text),
+        }
+    }
+}
+
+fn number(text: &str) -> Result<u32, String> {
+    if let Some(less) = text.strip_prefix('-')
+        && less.parse::<u32>().is_ok()
+    {
+        return Err(format!("negative number ({text}) not allowed: {text}"));
+    }
+    text.parse().map_err(|_| {
+        format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schedules_that_kubernetes_takes_are_taken() {
+        for schedule in [
+            "0 2 * * *",
+            "*/5 0-6/2 1,15 JAN-mar Sun",
+            "? * ? * 1-5",
+            "5/10 * * * *",
+            "@hourly",
+            "@every 1h30m",
+        ] {
+            assert_eq!(check(schedule), Ok(()), "{schedule}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_kubernetes_words() {
+        let table = [
+            ("60 * * * *", "end of range (60) above maximum (59): 60"),
+            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+            (
+                "5-1 * * * *",
+                "beginning of range (5) beyond end of range (1): 5-1",
+            ),
+            (
+                "*/0 * * * *",
+                "step of range should be a positive number: */0",
+            ),
+            ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
+            (
+                "x * * * *",
+                "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax",
+            ),
+            ("* * * * 7", "end of range (7) above maximum (6): 7"),
+            ("@often", "unrecognized descriptor: @often"),
+            (
+                "TZ=UTC 0 2 * * *",
+                "cannot use TZ or CRON_TZ in schedule, use timeZone field instead",
+            ),
+            ("* * *", "expected exactly 5 fields, found 3: [* * *]"),
+        ];
+        for (schedule, words) in table {
+            assert_eq!(check(schedule), Err(words.to_owned()), "{schedule}");
+        }
+        assert!(check("@every soon").unwrap_err().contains("\"soon\""));
+    }
+}

@@ -1,0 +1,90 @@
+//! Knative's Service: what its admission refuses.
+
+use serde_json::Value;
+
+use super::columns::{NAME, column};
+use super::meta::{self, NameRule};
+use super::pod::{check_template, default_template};
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+
+/// What Knative calls a container that has no name.
+const CONTAINER: &str = "user-container";
+/// Members of a revision's spec that a pod's lacks.
+const OWN: [&str; 4] = [
+    "containerConcurrency",
+    "timeoutSeconds",
+    "responseStartTimeoutSeconds",
+    "idleTimeoutSeconds",
+];
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("URL", "string", "Where it is reached.", |service, _| {
+        Value::from(json::text(service, &["status", "url"]))
+    }),
+    column("Ready", "string", "Does it serve?", |service, _| {
+        meta::condition_status(service, "Ready")
+    }),
+    column("Reason", "string", "Why it does not.", |service, _| {
+        meta::condition_reason(service, "Ready")
+    }),
+];
+
+pub(super) const KIND: Kind = Kind {
+    group: "serving.knative.dev",
+    kind: "Service",
+    plural: "services",
+    singular: "service",
+    list_kind: "ServiceList",
+    short_names: &["kservice", "ksvc"],
+    categories: &["all", "knative", "serving"],
+    schema: "dev.knative.serving.v1.Service",
+    status: true,
+    strategic: false,
+    generation: true,
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.remove("status");
+        }
+    },
+    columns: COLUMNS,
+    ..Kind::BASE
+};
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, true, NameRule::Dns1035, &mut errors);
+    let path = Path::new("spec");
+    let template_path = path.child("template");
+    let mut template = json::at(new, &["spec", "template"]).clone();
+    let spec_path = template_path.child("spec");
+    let spec = json::at(&template, &["spec"]);
+    for key in OWN {
+        meta::not_negative(spec, key, &spec_path, &mut errors);
+    }
+    if json::items(spec, &["containers"]).is_empty() {
+        errors.push(FieldError::required(
+            &spec_path.child("containers"),
+            "the container that serves",
+        ));
+        return errors;
+    }
+    // Checked as the pod it will become, while the service keeps what was written.
+    if let Some(spec) = json::child(&mut template, "spec") {
+        for (i, container) in json::list(spec, "containers").enumerate() {
+            let name = match i {
+                0 => CONTAINER.to_owned(),
+                i => format!("{CONTAINER}-{i}"),
+            };
+            json::fill_text(container, "name", &name);
+        }
+    }
+    default_template(&mut template);
+    check_template(&template, &template_path, &mut errors);
+    errors
+}

@@ -1,0 +1,181 @@
+//! RayCluster: what KubeRay refuses is refused, but for what users leave out and it insists on (see
+//! [`crate::kinds::RayCluster`]).
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use super::columns::{AGE, NAME, column};
+use super::meta::{self, NameRule};
+use super::pod::{check_template, default_template};
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+
+const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column(
+        "desired workers",
+        "integer",
+        "Workers wanted.",
+        |cluster, _| json::at(cluster, &["status", "desiredWorkerReplicas"]).clone(),
+    ),
+    column(
+        "available workers",
+        "integer",
+        "Workers running.",
+        |cluster, _| json::at(cluster, &["status", "availableWorkerReplicas"]).clone(),
+    ),
+    column(
+        "status",
+        "string",
+        "Where the cluster stands.",
+        |cluster, _| Value::from(json::text(cluster, &["status", "state"])),
+    ),
+    AGE,
+];
+
+pub(super) const KIND: Kind = Kind {
+    group: "ray.io",
+    kind: "RayCluster",
+    plural: "rayclusters",
+    singular: "raycluster",
+    list_kind: "RayClusterList",
+    categories: &["all"],
+    schema: "io.ray.v1.RayCluster",
+    status: true,
+    strategic: false,
+    generation: true,
+    default: |_| {},
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.remove("status");
+        }
+    },
+    columns: COLUMNS,
+    ..Kind::BASE
+};
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, true, NameRule::Dns1035, &mut errors);
+    let path = Path::new("spec");
+    let spec = json::at(new, &["spec"]);
+    let head = path.child("headGroupSpec");
+    match json::at(spec, &["headGroupSpec"]) {
+        Value::Null => errors.push(FieldError::required(&head, "a cluster has a head")),
+        group => template(group, &head, &mut errors),
+    }
+    meta::one_of(spec, "managedBy", &MANAGERS, &path, &mut errors);
+    let list = path.child("workerGroupSpecs");
+    let mut seen = BTreeSet::new();
+    let groups = json::items(spec, &["workerGroupSpecs"]);
+    for (i, group) in groups.iter().enumerate() {
+        let path = list.index(i);
+        let name = json::text(group, &["groupName"]);
+        if !name.is_empty() && !seen.insert(name) {
+            errors.push(FieldError::duplicate(&path.child("groupName"), name));
+        }
+        numbers(group, &path, &mut errors);
+        if json::at(group, &["template"]).is_null() {
+            let detail = "the pod of a worker must be specified";
+            errors.push(FieldError::required(&path.child("template"), detail));
+        }
+        template(group, &path, &mut errors);
+    }
+    if let Some(old) = old {
+        let before = json::at(old, &["spec"]);
+        meta::immutable(spec, before, &["managedBy"], &path, &mut errors);
+    }
+    errors
+}
+
+fn numbers(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    for key in ["replicas", "minReplicas", "maxReplicas"] {
+        meta::not_negative(group, key, path, errors);
+    }
+    let number = |key: &str| json::int(group, &[key]);
+    if let (Some(min), Some(max)) = (number("minReplicas"), number("maxReplicas"))
+        && min > max
+    {
+        let detail = format!("must be less than or equal to maxReplicas {max}");
+        errors.push(FieldError::invalid(&path.child("minReplicas"), min, detail));
+    }
+    if let Some(hosts) = number("numOfHosts").filter(|hosts| *hosts < 1) {
+        let detail = "must be greater than or equal to 1";
+        errors.push(FieldError::invalid(
+            &path.child("numOfHosts"),
+            hosts,
+            detail,
+        ));
+    }
+}
+
+/// Checks a group's pod as what it will become, while the cluster keeps what was written.
+fn template(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let mut template = json::at(group, &["template"]).clone();
+    if template.is_null() {
+        return;
+    }
+    let path = path.child("template");
+    if json::items(&template, &["spec", "containers"]).is_empty() {
+        let spec = path.child("spec");
+        let detail = "the first container runs Ray";
+        errors.push(FieldError::required(&spec.child("containers"), detail));
+        return;
+    }
+    default_template(&mut template);
+    check_template(&template, &path, errors);
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_cluster_needs_a_head_and_groups_whose_numbers_can_be() {
+        let of = |spec: Value| {
+            let cluster = json!({"metadata": {"name": "c", "namespace": "team"}, "spec": spec});
+            let errors = (KIND.validate)(&cluster, None);
+            let texts: Vec<String> = errors.iter().map(ToString::to_string).collect();
+            texts
+        };
+        let pod = json!({"spec": {"containers": [{"name": "ray", "image": "x"}]}});
+        let group = |more: Value| {
+            let mut group = json!({"groupName": "g", "template": pod});
+            for (key, value) in more.as_object().unwrap() {
+                group[key] = value.clone();
+            }
+            json!({"headGroupSpec": {}, "workerGroupSpecs": [group]})
+        };
+        assert!(of(group(json!({"replicas": 2}))).is_empty());
+        let table = [
+            (
+                json!({}),
+                "spec.headGroupSpec: Required value: a cluster has a head",
+            ),
+            (
+                group(json!({"minReplicas": 3, "maxReplicas": 1})),
+                "spec.workerGroupSpecs[0].minReplicas: Invalid value: 3: must be less than or equal to maxReplicas 1",
+            ),
+            (
+                group(json!({"template": null})),
+                "spec.workerGroupSpecs[0].template: Required value: the pod of a worker must be specified",
+            ),
+            (
+                json!({"headGroupSpec": {}, "managedBy": "me"}),
+                "spec.managedBy: Unsupported value: \"me\": supported values: \"ray.io/kuberay-operator\", \"kueue.x-k8s.io/multikueue\"",
+            ),
+        ];
+        for (spec, text) in table {
+            assert_eq!(of(spec), [text]);
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! ScaledObject: what KEDA's admission refuses.
+
+use serde_json::Value;
+
+use super::columns::{AGE, NAME, column};
+use super::meta::{self, NameRule};
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+
+/// The most replicas where nothing is said.
+const MAX_REPLICAS: i64 = 100;
+const METRIC_TYPES: [&str; 3] = ["AverageValue", "Value", "Utilization"];
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column(
+        "ScaleTargetName",
+        "string",
+        "What is scaled.",
+        |object, _| Value::from(json::text(object, &["spec", "scaleTargetRef", "name"])),
+    ),
+    column("Min", "integer", "The fewest replicas.", |object, _| {
+        json::at(object, &["spec", "minReplicaCount"]).clone()
+    }),
+    column("Max", "integer", "The most replicas.", |object, _| {
+        json::at(object, &["spec", "maxReplicaCount"]).clone()
+    }),
+    column("Ready", "string", "Is it scaled by this?", |object, _| {
+        meta::condition_status(object, "Ready")
+    }),
+    AGE,
+];
+
+pub(super) const KIND: Kind = Kind {
+    group: "keda.sh",
+    version: "v1alpha1",
+    kind: "ScaledObject",
+    plural: "scaledobjects",
+    singular: "scaledobject",
+    list_kind: "ScaledObjectList",
+    short_names: &["so"],
+    schema: "sh.keda.v1alpha1.ScaledObject",
+    status: true,
+    strategic: false,
+    generation: true,
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.remove("status");
+        }
+    },
+    columns: COLUMNS,
+    ..Kind::BASE
+};
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+    let path = Path::new("spec");
+    let spec = json::at(new, &["spec"]);
+    if json::text(spec, &["scaleTargetRef", "name"]).is_empty() {
+        let target = path.child("scaleTargetRef");
+        errors.push(FieldError::required(
+            &target.child("name"),
+            "the name of what is scaled",
+        ));
+    }
+    for key in [
+        "pollingInterval",
+        "initialCooldownPeriod",
+        "cooldownPeriod",
+        "minReplicaCount",
+        "idleReplicaCount",
+    ] {
+        meta::not_negative(spec, key, &path, &mut errors);
+    }
+    let min = json::int(spec, &["minReplicaCount"]).unwrap_or(0);
+    let max = json::int(spec, &["maxReplicaCount"]).unwrap_or(MAX_REPLICAS);
+    if min > max {
+        let detail = format!("must be less than or equal to maxReplicaCount {max}");
+        errors.push(FieldError::invalid(
+            &path.child("minReplicaCount"),
+            min,
+            detail,
+        ));
+    }
+    if let Some(idle) = json::int(spec, &["idleReplicaCount"]).filter(|idle| *idle >= min) {
+        let detail = format!("must be less than minReplicaCount {min}");
+        errors.push(FieldError::invalid(
+            &path.child("idleReplicaCount"),
+            idle,
+            detail,
+        ));
+    }
+    let list = path.child("triggers");
+    let triggers = json::items(spec, &["triggers"]);
+    if triggers.is_empty() {
+        errors.push(FieldError::required(&list, "at least one trigger"));
+    }
+    for (i, trigger) in triggers.iter().enumerate() {
+        let path = list.index(i);
+        if json::text(trigger, &["type"]).is_empty() {
+            errors.push(FieldError::required(
+                &path.child("type"),
+                "such as prometheus or cron",
+            ));
+        }
+        meta::one_of(trigger, "metricType", &METRIC_TYPES, &path, &mut errors);
+    }
+    errors
+}

@@ -1,0 +1,296 @@
+//! Volcano's Job: what its admission refuses. What it fills in is left to who runs the job, so that objects are the
+//! same on a Kubernetes cluster, where only the definition's schema is looked at. A task's `command` and `args` may be one string, as users
+//! write them: it is kept as written and counts as a list of one.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::columns::{AGE, NAME, column, wide};
+use super::meta::{self, NameRule};
+use super::pod::{check_template, default_template};
+use super::{Column, Kind};
+use crate::field::{FieldError, Path};
+use crate::json;
+use crate::syntax;
+
+const ACTIONS: [&str; 9] = [
+    "AbortJob",
+    "RestartJob",
+    "RestartTask",
+    "RestartPod",
+    "RestartPartition",
+    "TerminateJob",
+    "CompleteJob",
+    "ResumeJob",
+    "SyncJob",
+];
+const EVENTS: [&str; 9] = [
+    "*",
+    "PodFailed",
+    "PodEvicted",
+    "PodPending",
+    "PodRunning",
+    "Unknown",
+    "TaskCompleted",
+    "TaskFailed",
+    "JobUnknown",
+];
+const PLUGINS: [&str; 7] = ["env", "svc", "ssh", "pytorch", "tensorflow", "mpi", "ray"];
+
+const COLUMNS: &[Column] = &[
+    NAME,
+    column("STATUS", "string", "Where the job stands.", |job, _| {
+        Value::from(json::text(job, &["status", "state", "phase"]))
+    }),
+    column(
+        "minAvailable",
+        "integer",
+        "Pods that must start together.",
+        |job, _| json::at(job, &["spec", "minAvailable"]).clone(),
+    ),
+    column("RUNNINGS", "integer", "Pods running.", |job, _| {
+        json::at(job, &["status", "running"]).clone()
+    }),
+    AGE,
+    wide("QUEUE", "string", "The queue it waits in.", |job, _| {
+        Value::from(json::text(job, &["spec", "queue"]))
+    }),
+];
+
+pub(super) const KIND: Kind = Kind {
+    group: "batch.volcano.sh",
+    version: "v1alpha1",
+    kind: "Job",
+    plural: "jobs",
+    singular: "job",
+    list_kind: "JobList",
+    short_names: &["vcjob", "vj"],
+    schema: "sh.volcano.batch.v1alpha1.Job",
+    status: true,
+    strategic: false,
+    generation: true,
+    validate,
+    prepare: |new, old| {
+        if old.is_none()
+            && let Some(map) = new.as_object_mut()
+        {
+            map.remove("status");
+        }
+    },
+    columns: COLUMNS,
+    ..Kind::BASE
+};
+
+/// The same under the version that some manifests name.
+pub(super) const V1BETA1: Kind = Kind {
+    version: "v1beta1",
+    schema: "sh.volcano.batch.v1beta1.Job",
+    stored: Some("v1alpha1"),
+    ..KIND
+};
+
+fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
+    let mut errors = Vec::new();
+    meta::check(new, old, true, NameRule::Subdomain, &mut errors);
+    let path = Path::new("spec");
+    let spec = json::at(new, &["spec"]);
+    for key in ["minAvailable", "maxRetry", "ttlSecondsAfterFinished"] {
+        meta::not_negative(spec, key, &path, &mut errors);
+    }
+    let queue = json::text(spec, &["queue"]);
+    if !queue.is_empty() {
+        for fault in syntax::dns1123_subdomain(queue) {
+            errors.push(FieldError::invalid(&path.child("queue"), queue, fault));
+        }
+    }
+    tasks(spec, &path, &mut errors);
+    policies(spec, &path, &mut errors);
+    let plugins = path.child("plugins");
+    for (name, _) in json::members(spec, &["plugins"]) {
+        if !PLUGINS.contains(&name.as_str()) {
+            errors.push(FieldError::not_supported(&plugins, name.as_str(), &PLUGINS));
+        }
+    }
+    errors
+}
+
+fn tasks(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let list = path.child("tasks");
+    let tasks = json::items(spec, &["tasks"]);
+    if tasks.is_empty() {
+        errors.push(FieldError::required(&list, "a job has at least one task"));
+        return;
+    }
+    let mut seen = BTreeSet::new();
+    let mut all = 0;
+    for (i, task) in tasks.iter().enumerate() {
+        let path = list.index(i);
+        let name = json::text(task, &["name"]);
+        if !name.is_empty() {
+            for fault in syntax::dns1123_label(name) {
+                errors.push(FieldError::invalid(&path.child("name"), name, fault));
+            }
+            if !seen.insert(name) {
+                errors.push(FieldError::duplicate(&path.child("name"), name));
+            }
+        }
+        for key in ["replicas", "minAvailable"] {
+            meta::not_negative(task, key, &path, errors);
+        }
+        let replicas = json::int(task, &["replicas"]).unwrap_or(1);
+        all += replicas;
+        at_most(task, replicas, "replicas", &path, errors);
+        policies(task, &path, errors);
+        template(
+            json::at(task, &["template"]),
+            &path.child("template"),
+            errors,
+        );
+    }
+    at_most(spec, all, "the replicas of all tasks,", path, errors);
+}
+
+/// Reports a `minAvailable` that can't be reached.
+fn at_most(of: &Value, most: i64, what: &str, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if let Some(least) = json::int(of, &["minAvailable"]).filter(|least| *least > most) {
+        let detail = format!("must be less than or equal to {what} {most}");
+        errors.push(FieldError::invalid(
+            &path.child("minAvailable"),
+            least,
+            detail,
+        ));
+    }
+}
+
+fn policies(of: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let list = path.child("policies");
+    for (i, policy) in json::items(of, &["policies"]).iter().enumerate() {
+        let path = list.index(i);
+        meta::one_of(policy, "action", &ACTIONS, &path, errors);
+        meta::one_of(policy, "event", &EVENTS, &path, errors);
+        for (j, event) in json::items(policy, &["events"]).iter().enumerate() {
+            let event = event.as_str().unwrap_or_default();
+            if !EVENTS.contains(&event) {
+                let path = path.child("events");
+                errors.push(FieldError::not_supported(&path.index(j), event, &EVENTS));
+            }
+        }
+        let code = json::int(policy, &["exitCode"]);
+        let event = json::has(policy, &["event"]) || json::has(policy, &["events"]);
+        match code {
+            Some(0) => errors.push(FieldError::invalid(
+                &path.child("exitCode"),
+                0,
+                "0 is no error: name another code",
+            )),
+            Some(_) if event => errors.push(FieldError::forbidden(
+                &path.child("exitCode"),
+                "may not be specified together with `event` or `events`",
+            )),
+            None if !event => errors.push(FieldError::required(
+                &path.child("event"),
+                "one of `event`, `events` and `exitCode` must be specified",
+            )),
+            _ => {}
+        }
+    }
+}
+
+fn template(template: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    if json::items(template, &["spec", "containers"]).is_empty() {
+        let spec = path.child("spec");
+        errors.push(FieldError::required(
+            &spec.child("containers"),
+            "must be specified",
+        ));
+        return;
+    }
+    // Checked as the pod it will become, while the job keeps what was written.
+    let mut template = template.clone();
+    if let Some(spec) = json::child(&mut template, "spec") {
+        for list in ["initContainers", "containers"] {
+            json::list(spec, list).for_each(words_as_lists);
+        }
+    }
+    default_template(&mut template);
+    check_template(&template, path, errors);
+}
+
+fn words_as_lists(container: &mut Value) {
+    for key in ["command", "args"] {
+        if let Some(word) = container.get_mut(key)
+            && word.is_string()
+        {
+            *word = json!([word.take()]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(task: &Value, more: &Value) -> Vec<String> {
+        let mut one = json!({"name": "worker", "replicas": 2, "template": {"spec": {"containers": [
+            {"name": "c", "image": "x", "command": "train.sh"}]}}});
+        for (key, value) in task.as_object().unwrap() {
+            one[key] = value.clone();
+        }
+        let mut spec = json!({"tasks": [one]});
+        for (key, value) in more.as_object().unwrap() {
+            spec[key] = value.clone();
+        }
+        let job = json!({"metadata": {"name": "j", "namespace": "team"}, "spec": spec});
+        let errors = (KIND.validate)(&job, None);
+        errors.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn what_volcano_refuses_is_refused_with_its_field_and_what_would_be_right() {
+        assert!(job(&json!({}), &json!({"minAvailable": 2})).is_empty());
+        let none = json!({});
+        let table = [
+            (
+                none.clone(),
+                json!({"minAvailable": 3}),
+                "spec.minAvailable: Invalid value: 3: must be less than or equal to the replicas of all tasks, 2",
+            ),
+            (
+                json!({"minAvailable": 3}),
+                none.clone(),
+                "spec.tasks[0].minAvailable: Invalid value: 3: must be less than or equal to replicas 2",
+            ),
+            (
+                json!({"policies": [{"action": "RestartJob"}]}),
+                none.clone(),
+                "spec.tasks[0].policies[0].event: Required value: one of `event`, `events` and `exitCode` must be specified",
+            ),
+            (
+                none.clone(),
+                json!({"policies": [{"event": "PodFailed", "exitCode": 3, "action": "AbortJob"}]}),
+                "spec.policies[0].exitCode: Forbidden: may not be specified together with `event` or `events`",
+            ),
+            (
+                none.clone(),
+                json!({"plugins": {"horovod": []}}),
+                "spec.plugins: Unsupported value: \"horovod\": supported values: \"env\", \"svc\", \"ssh\", \"pytorch\", \"tensorflow\", \"mpi\", \"ray\"",
+            ),
+            (
+                json!({"template": {}}),
+                none.clone(),
+                "spec.tasks[0].template.spec.containers: Required value: must be specified",
+            ),
+        ];
+        for (task, more, text) in table {
+            assert_eq!(job(&task, &more), [text]);
+        }
+    }
+
+    #[test]
+    fn two_tasks_have_two_names() {
+        let task = json!({"name": "a", "template": {"spec": {"containers": [{"name": "c", "image": "x"}]}}});
+        let errors = job(&json!({}), &json!({"tasks": [task, task]}));
+        assert_eq!(errors, ["spec.tasks[1].name: Duplicate value: \"a\""]);
+    }
+}
