@@ -1,22 +1,31 @@
 //! What a machine has: CPUs, memory, NUMA nodes, GPUs and how these are linked, as one
 //! [`Inventory`].
 //!
-//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), GPUs from NVML
-//! ([`gpus`]) or from a description of a machine in a file ([`description`]), which stands
-//! in where there are no GPUs to test or show things with.
+//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), the PCIe tree and
+//! network cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or all from a description of
+//! a machine in a file ([`description`]), which stands in where there are no GPUs to test or
+//! show things with. And the pure knowledge of what was found: paths and what they carry
+//! ([`graph`]), as a table ([`matrix`]).
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
 pub mod description;
 pub mod error;
 pub mod gpus;
+pub mod graph;
 pub mod inventory;
+pub mod matrix;
+pub mod mig;
+pub mod pcie;
+pub mod sysfs;
 pub mod system;
+pub mod wiring;
 
 use std::path::PathBuf;
 
 pub use error::HardwareError;
-pub use inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
 /// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +76,9 @@ impl Machine {
             description::Description::load(path)?.apply(&mut inventory);
         } else if self.source.nvml {
             self.driver.look(&self.source.sysfs_root, &mut inventory);
+        }
+        if self.source.description.is_none() {
+            sysfs::look(&self.source.sysfs_root, &mut inventory);
         }
         Ok(inventory)
     }
