@@ -32,6 +32,8 @@ pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 pub struct Source {
     /// Whether to ask NVML for GPUs.
     pub nvml: bool,
+    /// The driver's library, where it is not where the system looks for it.
+    pub library: Option<PathBuf>,
     /// A machine description to use in place of NVML; see [`description`].
     pub description: Option<PathBuf>,
     /// Where `sys`, `proc` and `etc` are found: `/`, or a fixture tree.
@@ -42,6 +44,7 @@ impl Default for Source {
     fn default() -> Source {
         Source {
             nvml: true,
+            library: None,
             description: None,
             sysfs_root: "/".into(),
         }
@@ -62,10 +65,11 @@ pub struct Machine {
 impl Machine {
     /// Opens nothing yet.
     pub fn new(source: Source) -> Machine {
-        Machine {
-            source,
-            driver: gpus::Driver::default(),
-        }
+        let driver = match &source.library {
+            Some(library) => gpus::Driver::with_library(library.clone()),
+            None => gpus::Driver::default(),
+        };
+        Machine { source, driver }
     }
 
     /// What there is now. A description is read again each time, so that an edit of the
