@@ -9,6 +9,7 @@
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
+pub mod choice;
 pub mod description;
 pub mod error;
 pub mod gpus;
@@ -17,13 +18,16 @@ pub mod inventory;
 pub mod matrix;
 pub mod mig;
 pub mod pcie;
+pub mod ring;
 pub mod sysfs;
 pub mod system;
 pub mod wiring;
 
 use std::path::PathBuf;
 
+pub use choice::Chooser;
 pub use error::HardwareError;
+pub use graph::Graph;
 pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
 pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
