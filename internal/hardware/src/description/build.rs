@@ -3,7 +3,7 @@
 use super::format::{GpuTable, NicTable, State, SwitchTable};
 use super::{Description, MAX_SLICES};
 use crate::inventory::{Ecc, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
-use crate::mig::profile_mib;
+use crate::mig::slice_mib;
 use crate::pcie::{Place, Tree};
 use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
@@ -168,7 +168,7 @@ fn card(
         Slice {
             id: id(&format!("{hostname} slice"), number).replacen("GPU", "MIG", 1),
             profile: profile.clone(),
-            memory_mib: profile_mib(profile).unwrap_or(0),
+            memory_mib: slice_mib(&kind.model, profile).unwrap_or(0),
         }
     };
     let slices = |list: &Vec<String>| list.iter().enumerate().map(slice).collect();

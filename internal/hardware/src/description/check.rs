@@ -10,7 +10,7 @@ use super::format::{File, GpuTable, NicTable, NvlinkTable, State, SwitchTable};
 use super::{Description, MAX_GPUS, MAX_NICS, MAX_NVLINKS, MAX_SLICES};
 use crate::error::HardwareError;
 use crate::inventory::NumaNode;
-use crate::mig::profile_mib;
+use crate::mig::{self, profile_mib};
 use crate::system::cpu_list;
 
 /// A field's fault.
@@ -138,6 +138,7 @@ struct Seen {
     ids: BTreeSet<String>,
     names: BTreeSet<String>,
     gpus: usize,
+    models: Vec<String>,
     states: BTreeSet<usize>,
 }
 
@@ -169,7 +170,9 @@ impl Seen {
             let detail = format!("{mib} is not usable; give the card's memory in MiB");
             return Err(("memory_mib", detail));
         }
-        slices(gpu.mig.as_deref().unwrap_or_default())?;
+        slices(&gpu.model, gpu.mig.as_deref().unwrap_or_default())?;
+        let models = std::iter::repeat_n(gpu.model.clone(), gpu.count);
+        self.models.extend(models);
         if gpu.nvlinks > MAX_NVLINKS {
             let links = gpu.nvlinks;
             let detail = format!("{links} is not usable; a card has 0 to {MAX_NVLINKS}");
@@ -269,7 +272,10 @@ impl Seen {
             );
             return Err(("gpu", detail));
         }
-        slices(state.mig.as_deref().unwrap_or_default())?;
+        slices(
+            &self.models[place],
+            state.mig.as_deref().unwrap_or_default(),
+        )?;
         percent("utilisation", state.utilisation)?;
         percent("memory_utilisation", state.memory_utilisation)?;
         percent("encoder", state.encoder)?;
@@ -310,7 +316,7 @@ impl Seen {
     }
 }
 
-fn slices(slices: &[String]) -> Result<(), Fault> {
+fn slices(model: &str, slices: &[String]) -> Result<(), Fault> {
     if let Some(profile) = slices.iter().find(|slice| profile_mib(slice).is_none()) {
         let detail = format!("{profile:?} is not usable; write profiles such as \"1g.10gb\"");
         return Err(("mig", detail));
@@ -318,6 +324,30 @@ fn slices(slices: &[String]) -> Result<(), Fault> {
     if slices.len() > MAX_SLICES {
         let count = slices.len();
         let detail = format!("{count} slices are not usable; a card has 0 to {MAX_SLICES}");
+        return Err(("mig", detail));
+    }
+    let known = mig::profiles(model);
+    if known.is_empty() {
+        return Ok(());
+    }
+    let mut profiles = Vec::new();
+    for slice in slices {
+        let Some(profile) = mig::profile(model, slice) else {
+            // Drivers name more variants of a profile than are known here.
+            if slice.contains('+') {
+                continue;
+            }
+            let names: Vec<&str> = known.iter().map(|profile| profile.name).collect();
+            let detail = format!("{model} has no {slice:?}; it has {}", names.join(", "));
+            return Err(("mig", detail));
+        };
+        profiles.push(profile);
+    }
+    if let Err(profile) = mig::place(&profiles) {
+        let detail = format!(
+            "{slices:?} do not fit on one card: there is no place for {:?}; give fewer, or larger ones first",
+            profile.name
+        );
         return Err(("mig", detail));
     }
     Ok(())

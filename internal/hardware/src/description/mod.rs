@@ -259,6 +259,16 @@ nvswitch = true
                 "line 1",
                 "machine.mig_strategy",
             ),
+            (
+                "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nmig = [\"1g.5gb\"]\n",
+                "line 1",
+                "it has 1g.10gb, 1g.10gb+me",
+            ),
+            (
+                "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nmig = [\"3g.40gb\", \"4g.40gb\"]\n",
+                "line 1",
+                "there is no place for \"4g.40gb\"",
+            ),
             ("[machine]\nhostnam = \"x\"\n", "line 2", "hostnam"),
             ("[[gpu]]\nmodel = \"x\"\n", "line 1", "memory_mib"),
             (

@@ -1,5 +1,7 @@
 //! Writes a machine down as a description.
 
+use std::cmp::Reverse;
+
 use serde::Serialize;
 
 use super::format::{
@@ -127,8 +129,12 @@ fn gpu(gpu: &Gpu) -> GpuTable {
         celsius: None,
         watts: None,
         watts_limit: gpu.load.milliwatts_limit.map(|limit| limit / 1000),
-        mig: (gpu.slices.as_ref())
-            .map(|slices| slices.iter().map(|slice| slice.profile.clone()).collect()),
+        mig: gpu.slices.as_ref().map(|slices| {
+            let mut slices: Vec<_> = slices.iter().collect();
+            // The larger ones first, as they are placed when this is read.
+            slices.sort_by_key(|slice| Reverse(slice.memory_mib));
+            (slices.iter()).map(|slice| slice.profile.clone()).collect()
+        }),
     }
 }
 

@@ -6,5 +6,6 @@ mod calls;
 mod events;
 mod faults;
 mod inventory;
+mod mig;
 mod standin;
 mod tree;

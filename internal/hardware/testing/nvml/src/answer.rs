@@ -16,6 +16,8 @@ pub enum No {
     InsufficientSize = 7,
     Timeout = 10,
     GpuIsLost = 15,
+    InUse = 19,
+    InsufficientResources = 23,
     VersionMismatch = 25,
 }
 

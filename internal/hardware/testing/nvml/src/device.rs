@@ -10,9 +10,6 @@ use nvml_wrapper_sys::bindings::{
 use crate::answer::{Answer, No, array, calls, put, put_text};
 use crate::world::{Target, World, handle, slice_handle};
 
-/// Slices that a GPU can have at once, whatever their profiles.
-const SLICES: u32 = hardware::description::MAX_SLICES as u32;
-
 /// Writes the handle of the GPU that is told apart by `is`.
 ///
 /// # Safety
@@ -94,10 +91,11 @@ calls! {
     nvmlDeviceGetHandleByUUID(world | uuid: *const c_char, out: *mut nvmlDevice_t) {
         let uuid = text(uuid)?;
         for (place, gpu) in world.gpus().iter().enumerate() {
-            let slices = gpu.slices.iter().flatten();
-            if let Some(slice) = slices.map(|slice| &slice.id).position(|id| id == uuid) {
-                world.present(place)?;
-                return put(out, slice_handle(place, slice));
+            let mut slices = world.cuts[place].all();
+            if let Some((instance, compute)) = slices.find(|(_, it)| it.slice.id == uuid) {
+                let found = slice_handle(place, instance.id, compute.id);
+                world.present(gpu.index as usize)?;
+                return put(out, found);
             }
         }
         find(world, out, |gpu| gpu.id == uuid)
@@ -181,51 +179,4 @@ calls! {
         world.whole(device)?;
         put(out, 1)
     }
-
-    nvmlDeviceGetMigMode(world | device: nvmlDevice_t, current: *mut c_uint, pending: *mut c_uint) {
-        let gpu = world.whole(device)?;
-        let can = gpu.slices.is_some() || can_be_cut(&gpu.model);
-        if !can {
-            return Err(No::NotSupported);
-        }
-        let mode = c_uint::from(gpu.slices.is_some());
-        put(current, mode)?;
-        put(pending, mode)
-    }
-
-    nvmlDeviceGetMaxMigDeviceCount(world | device: nvmlDevice_t, out: *mut c_uint) {
-        let gpu = world.whole(device)?;
-        let can = gpu.slices.is_some() || can_be_cut(&gpu.model);
-        put(out, if can { SLICES } else { 0 })
-    }
-
-    nvmlDeviceGetMigDeviceHandleByIndex(world | device: nvmlDevice_t, index: c_uint, out: *mut nvmlDevice_t) {
-        let gpu = world.whole(device)?;
-        let there = gpu.slices.as_ref().map_or(0, Vec::len);
-        if index >= SLICES {
-            return Err(No::InvalidArgument);
-        }
-        if index as usize >= there {
-            return Err(No::NotFound);
-        }
-        put(out, slice_handle(gpu.index as usize, index as usize))
-    }
-
-    nvmlDeviceGetDeviceHandleFromMigDeviceHandle(world | device: nvmlDevice_t, out: *mut nvmlDevice_t) {
-        match world.target(device)? {
-            Target::Slice(gpu, _) => put(out, handle(gpu.index as usize)),
-            Target::Whole(_) => Err(No::InvalidArgument),
-        }
-    }
-
-    nvmlDeviceIsMigDeviceHandle(world | device: nvmlDevice_t, out: *mut c_uint) {
-        put(out, c_uint::from(matches!(world.target(device)?, Target::Slice(..))))
-    }
-}
-
-/// Whether MIG exists for a product.
-fn can_be_cut(model: &str) -> bool {
-    ["A30", "A100", "H100", "H200", "GH200", "B200", "GB200"]
-        .iter()
-        .any(|name| (model.split([' ', '-'])).any(|word| word == *name))
 }

@@ -18,12 +18,14 @@
 
 mod affinity;
 mod answer;
+mod cut;
 mod device;
 mod events;
 mod fields;
 mod links;
 mod load;
 mod memory;
+mod mig;
 mod processes;
 mod system;
 mod world;

@@ -37,6 +37,8 @@ pub unsafe extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
         7 => c"Insufficient Size",
         10 => c"Timeout",
         15 => c"GPU is lost",
+        19 => c"In use by another client",
+        23 => c"Insufficient Resources",
         25 => c"Argument version mismatch",
         _ => c"Unknown Error",
     };

@@ -12,13 +12,15 @@ use nvml_wrapper_sys::bindings::nvmlDevice_t;
 use parking_lot::Mutex;
 
 use crate::answer::{Answer, No};
+use crate::cut::Cut;
 use crate::events::Sets;
 
 /// Names the description's file.
 const VARIABLE: &str = "MUSTER_NVML_MACHINE";
 /// The description beside the library, where the variable is not set.
 const BESIDE: &str = "machine.toml";
-/// Handles of slices have this bit; below it is the slice's place, above the GPU's.
+/// Handles of slices have this bit. Below it is the GPU's place, then the GPU instance's number,
+/// then the compute instance's.
 const SLICE: usize = 1 << 31;
 
 static WORLD: Mutex<Option<World>> = Mutex::new(None);
@@ -32,6 +34,8 @@ pub struct World {
     read: bool,
     /// What is described.
     pub machine: Described,
+    /// How each GPU is cut, in their order.
+    pub cuts: Vec<Cut>,
     /// Who waits for events.
     pub sets: Sets,
     /// How many have initialised the library and not shut it down.
@@ -128,6 +132,7 @@ impl World {
         match Description::load(&self.path) {
             Ok(description) => {
                 self.machine = description.machine(Inventory::default());
+                self.cut_anew();
                 self.read = true;
             }
             Err(error) => eprintln!("the GPU driver's stand-in: {error}"),
@@ -148,11 +153,36 @@ impl World {
             self.present(place)?;
             return Ok(Target::Whole(&self.gpus()[place]));
         }
-        let (place, slice) = ((number & !SLICE) >> 8, number & 0xff);
+        let (place, instance, compute) = parts(number & !SLICE);
         self.present(place)?;
-        let gpu = &self.gpus()[place];
-        let slices = gpu.slices.as_ref().ok_or(No::NotFound)?;
-        Ok(Target::Slice(gpu, slices.get(slice).ok_or(No::NotFound)?))
+        let cut = self.cuts.get(place).ok_or_else(bad)?;
+        let slice = &cut.compute(instance, compute)?.slice;
+        Ok(Target::Slice(&self.gpus()[place], slice))
+    }
+
+    /// Takes over how GPUs are described as cut, where that is another than it was.
+    fn cut_anew(&mut self) {
+        let gpus = self.machine.inventory.gpus.iter_mut();
+        let mut before = std::mem::take(&mut self.cuts).into_iter();
+        for gpu in gpus {
+            let kept = before.next().filter(|cut| cut.described == gpu.slices);
+            let cut = kept.unwrap_or_else(|| Cut::of(gpu));
+            gpu.slices = cut.slices();
+            self.cuts.push(cut);
+        }
+    }
+
+    /// Changes how a GPU is cut, and what the inventory says of it.
+    pub fn recut<T>(
+        &mut self,
+        place: usize,
+        change: impl FnOnce(&mut Cut) -> Result<T, No>,
+    ) -> Result<T, No> {
+        self.present(place)?;
+        let cut = self.cuts.get_mut(place).ok_or(No::InvalidArgument)?;
+        let changed = change(cut)?;
+        self.machine.inventory.gpus[place].slices = cut.slices();
+        Ok(changed)
     }
 
     /// The GPU that a handle stands for; what is asked doesn't exist for slices.
@@ -186,6 +216,17 @@ pub fn handle(place: usize) -> nvmlDevice_t {
 }
 
 /// The handle of a slice.
-pub fn slice_handle(place: usize, slice: usize) -> nvmlDevice_t {
-    (SLICE | place << 8 | slice) as nvmlDevice_t
+pub fn slice_handle(place: usize, instance: u32, compute: u32) -> nvmlDevice_t {
+    (SLICE | number(place, instance, compute)) as nvmlDevice_t
+}
+
+/// A GPU's place and its instances' numbers in one; those of instances are below 256.
+pub fn number(place: usize, instance: u32, compute: u32) -> usize {
+    place << 16 | (instance as usize & 0xff) << 8 | (compute as usize & 0xff)
+}
+
+/// The same taken apart.
+pub fn parts(number: usize) -> (usize, u32, u32) {
+    let byte = |shift: usize| (number >> shift & 0xff) as u32;
+    (number >> 16, byte(8), byte(0))
 }
