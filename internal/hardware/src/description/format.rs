@@ -232,6 +232,19 @@ pub struct State {
     /// Who computes on it.
     #[serde(default)]
     pub processes: Vec<Process>,
+    /// What its performance counters show.
+    #[serde(default)]
+    pub gpm: Vec<Metric>,
+}
+
+/// A value of NVML's performance monitoring (GPM), which GPUs from Hopper on have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metric {
+    /// Its number, `NVML_GPM_METRIC_*`.
+    pub metric: u32,
+    /// Its value: percent, or MiB a second.
+    pub value: f64,
 }
 
 /// A process that uses a GPU.

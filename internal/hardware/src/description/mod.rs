@@ -83,7 +83,7 @@ use crate::error::HardwareError;
 use crate::inventory::{Inventory, NumaNode};
 
 pub use build::{Card, Described, NvlinkEnd};
-pub use format::{Process, State};
+pub use format::{Metric, Process, State};
 pub use save::save;
 
 use format::{GpuTable, MachineTable, NicTable, NvlinkTable, SwitchTable};

@@ -1,7 +1,9 @@
 //! The wrapper's calls that metrics and health are made of, answered by the stand-in.
 
 use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
+use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::gpm_metrics_get;
 use nvml_wrapper::structs::device::FieldId;
 
 use crate::standin::StandIn;
@@ -133,4 +135,23 @@ fn near_cpus_are_those_of_the_gpus_node() {
         .filter(|cpu| words[*cpu as usize / 64] >> (cpu % 64) & 1 == 1)
         .collect();
     assert_eq!(hardware::matrix::ranges(&cpus), "56-111,168-223");
+}
+
+#[test]
+fn performance_counters_are_read_where_the_gpu_has_them() {
+    let standin = StandIn::of("hgx-h100.toml");
+    standin.with("[[state]]\ngpu = 2\ngpm = [{ metric = 5, value = 41.5 }]\n");
+    let nvml = standin.nvml();
+    let gpu = nvml.device_by_index(2).unwrap();
+    assert!(gpu.gpm_support().unwrap());
+    let (before, after) = (gpu.gpm_sample().unwrap(), gpu.gpm_sample().unwrap());
+    let wanted = [GpmMetricId::AnyTensorUtil, GpmMetricId::SmUtil];
+    let values = gpm_metrics_get(&nvml, &before, &after, &wanted).unwrap();
+    assert_eq!(values[0].as_ref().unwrap().value, 41.5);
+    assert!(matches!(values[1], Err(NvmlError::NotSupported)));
+    let old = StandIn::of("dgx-a100.toml");
+    let nvml = old.nvml();
+    let gpu = nvml.device_by_index(0).unwrap();
+    assert!(!gpu.gpm_support().unwrap());
+    assert!(matches!(gpu.gpm_sample(), Err(NvmlError::NotSupported)));
 }

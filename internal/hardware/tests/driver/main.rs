@@ -4,6 +4,7 @@
 
 mod calls;
 mod events;
+mod exports;
 mod faults;
 mod inventory;
 mod mig;

@@ -22,6 +22,7 @@ mod cut;
 mod device;
 mod events;
 mod fields;
+mod gpm;
 mod links;
 mod load;
 mod memory;

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use crate::answer::{Answer, No};
 use crate::cut::Cut;
 use crate::events::Sets;
+use crate::gpm::Samples;
 
 /// Names the description's file.
 const VARIABLE: &str = "MUSTER_NVML_MACHINE";
@@ -38,6 +39,8 @@ pub struct World {
     pub cuts: Vec<Cut>,
     /// Who waits for events.
     pub sets: Sets,
+    /// What performance counters showed when they were read.
+    pub samples: Samples,
     /// How many have initialised the library and not shut it down.
     users: u32,
 }
@@ -67,6 +70,7 @@ pub fn open() -> Answer {
             return Err(No::NotFound);
         }
         world.sets = Sets::default();
+        world.samples = Samples::default();
     }
     world.users += 1;
     Ok(())
