@@ -13,6 +13,8 @@ use nvml_wrapper::enum_wrappers::device::{
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper_sys::bindings::{
     NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, nvmlGpuFabricInfo_v2_t,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
 };
 
 use crate::inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
@@ -24,8 +26,6 @@ use crate::wiring::PcieLink;
 const MAX_LINKS: u32 = 36;
 /// The second version of the driver's structure for fabrics: its size, and the version above.
 const FABRIC_INFO_V2: u32 = size_of::<nvmlGpuFabricInfo_v2_t>() as u32 | 2 << 24;
-/// The remote address that a link to a switch reports on machines that hide their switches.
-const HIDDEN_SWITCH: &str = "FFFFFFFF:FF:FF.0";
 
 /// The driver's library, opened when first needed and kept.
 #[derive(Default)]
@@ -305,8 +305,11 @@ impl NvLinks {
         let mut found = NvLinks::default();
         for number in 0..MAX_LINKS {
             let nvlink = device.link_wrapper_for(number);
-            if !nvlink.is_active().unwrap_or(false) {
-                continue;
+            match nvlink.is_active() {
+                Ok(true) => {}
+                // There are no links beyond.
+                Err(NvmlError::InvalidArg) => break,
+                _ => continue,
             }
             let Ok(remote) = nvlink.remote_pci_info() else {
                 continue;
@@ -314,20 +317,28 @@ impl NvLinks {
             let place = address(&remote.bus_id);
             match places.iter().position(|(_, pci)| *pci == place) {
                 Some(other) => *found.direct.entry(other).or_default() += 1,
-                // A CPU can be at the other end too, but then there is no GPU to share it
-                // with; the library's own answer for the type is not to be trusted.
-                None => {
-                    tracing::trace!(
-                        link = number,
-                        hidden = remote.bus_id == HIDDEN_SWITCH,
-                        "link to a switch"
-                    );
-                    found.switched += 1;
-                }
+                None if leads_to_switch(device, number) => found.switched += 1,
+                // A GPU that does not answer, or a processor.
+                None => {}
             }
         }
         found
     }
+}
+
+/// Whether a link that leads to none of the GPUs leads to a switch. The wrapper's own call for
+/// this answers Unknown whatever the driver says; of a driver that doesn't say it is assumed.
+fn leads_to_switch(device: &Device<'_>, link: u32) -> bool {
+    let mut kind = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    if let Ok(call) = (device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType).as_ref() {
+        // SAFETY: the handle is the driver's own and valid as long as its library is open, and
+        // `kind` may be written.
+        let answer = unsafe { call(device.handle(), link, &raw mut kind) };
+        if answer == 0 && kind != nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN {
+            return kind == nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;
+        }
+    }
+    true
 }
 
 fn kind(level: TopologyLevel) -> LinkKind {

@@ -105,3 +105,19 @@ fn a_description_that_cannot_be_read_leaves_things_as_they_were() {
     standin.with("[[state]]\ngpu = 17\n");
     assert_eq!(look(&mut machine), before);
 }
+
+#[test]
+fn links_to_a_gpu_that_is_lost_are_not_taken_for_links_to_a_switch() {
+    let standin = StandIn::of("8x-v100.toml");
+    tree::make(&standin.root(), &standin.described().inventory);
+    standin.with("[[state]]\ngpu = 3\nlost = true\n");
+    let found = look(&mut standin.machine());
+    assert_eq!(found.gpus.len(), 7);
+    let links = || found.gpus.iter().flat_map(|gpu| &gpu.links);
+    assert!(links().all(|link| link.kind != LinkKind::Nvs));
+    // GPU 3's neighbours have lost a link each; all others have theirs.
+    assert_eq!(
+        links().filter(|link| link.kind == LinkKind::Nvl).count(),
+        32 - 2 * 4
+    );
+}
