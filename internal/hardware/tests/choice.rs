@@ -170,20 +170,22 @@ proptest! {
 
     #[test]
     fn on_meshes_of_any_kind_no_set_is_better_than_the_chosen(
-        links in proptest::collection::btree_map((0usize..7, 0usize..7), 1u32..6, 0..16),
-        numa in proptest::collection::vec(0u32..3, 7),
-        free in some(),
-        size in 1usize..=7,
+        // Few kinds of links, so that sets tie and what comes after the ring decides.
+        links in proptest::collection::vec(0u32..3, 21),
+        numa in proptest::collection::vec(0u32..2, 7),
+        away in proptest::collection::btree_set(0usize..7, 0..2),
+        size in 2usize..=5,
     ) {
         let mut text = String::new();
         for node in numa {
             text += &format!("[[gpu]]\nmodel = \"M\"\nmemory_mib = 1\nnuma = {node}\n");
         }
-        for ((one, other), links) in links.iter().filter(|((one, other), _)| one < other) {
+        let pairs = (0..7).flat_map(|one| (one + 1..7).map(move |other| (one, other)));
+        for ((one, other), links) in pairs.zip(links).filter(|(_, links)| *links > 0) {
             text += &format!("[[nvlink]]\ngpus = [{one}, {other}]\nlinks = {links}\n");
         }
         let graph = described(&text);
-        let free = free.into_iter().filter(|gpu| *gpu < 7).collect();
+        let free = (0..7).filter(|gpu| !away.contains(gpu)).collect();
         check(&graph, &free, &BTreeSet::new(), size);
     }
 }
