@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("hardware", &[]),
     ("identity", &[]),
     ("invariants", &[]),
+    ("nvml-standin", &["hardware"]),
     ("portal", &["identity"]),
     ("resources", &[]),
     ("rpc", &[]),

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
     Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, PodsOf, Server,
-    ServerOptions, Up,
+    ServerOptions, Topology, Up,
 };
 pub use until::{SUCCEEDED, Until};
 
@@ -102,6 +102,9 @@ pub enum Command {
     Crds(Crds),
     /// Check this machine: what the agent can isolate and which devices it sees
     Doctor(Doctor),
+    /// Draw how this machine's GPUs and network cards are joined, as `nvidia-smi topo -m` does,
+    /// and what each kind of path carries
+    Topology(Topology),
     /// Write everything the server knows to one file, while it runs
     Backup {
         /// The file to make, on the server's disk

@@ -116,6 +116,7 @@ mod tests {
                 gpus: (0..4).map(gpu).collect(),
                 ..NodeInventory::default()
             },
+            chooser: std::sync::Arc::default(),
             minors: [("GPU-3".to_owned(), 7)].into(),
         }
     }

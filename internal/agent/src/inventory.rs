@@ -1,8 +1,9 @@
 //! The machine as the server is told of it, from what `hardware` finds.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-use hardware::LinkKind;
+use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NodeInventory, NumaNode};
 
 /// What the node has.
@@ -12,6 +13,8 @@ pub struct Machine {
     pub inventory: NodeInventory,
     /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
     pub minors: BTreeMap<String, u32>,
+    /// Which GPUs go well together.
+    pub chooser: Arc<Chooser>,
 }
 
 impl Machine {
@@ -61,6 +64,7 @@ impl Machine {
                     ids.map(move |id| (id.clone(), minor))
                 })
                 .collect(),
+            chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
     }
 
@@ -80,18 +84,9 @@ fn slice(slice: &hardware::Slice) -> MigSlice {
 }
 
 fn link(link: &hardware::Link) -> GpuLink {
-    let kind = match link.kind {
-        LinkKind::Nvl => "NVL",
-        LinkKind::Nvs => "NVS",
-        LinkKind::Pix => "PIX",
-        LinkKind::Pxb => "PXB",
-        LinkKind::Phb => "PHB",
-        LinkKind::Node => "NODE",
-        LinkKind::Sys => "SYS",
-    };
     GpuLink {
         to: link.to.clone(),
-        kind: kind.to_owned(),
+        kind: link.kind.as_str().to_owned(),
         count: link.count,
     }
 }

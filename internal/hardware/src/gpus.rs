@@ -7,17 +7,25 @@ use std::path::{Path, PathBuf};
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
-use nvml_wrapper::enum_wrappers::device::{TemperatureSensor, TopologyLevel};
+use nvml_wrapper::enum_wrappers::device::{
+    EccCounter, MemoryError, TemperatureSensor, TopologyLevel,
+};
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper_sys::bindings::{
+    NVML_GPU_FABRIC_STATE_COMPLETED, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED, nvmlGpuFabricInfo_v2_t,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH,
+    nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
+};
 
-use crate::description::profile_mib;
-use crate::inventory::{Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
+use crate::inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
+use crate::mig::profile_mib;
 use crate::system::numa_of_pci;
+use crate::wiring::PcieLink;
 
-/// NVLinks a GPU has at most, in the library's own terms.
-const MAX_LINKS: u32 = 18;
-/// The remote address that a link to a switch reports on machines that hide their switches.
-const HIDDEN_SWITCH: &str = "FFFFFFFF:FF:FF.0";
+/// NVLinks that are asked for; the library refuses those beyond a GPU's own.
+const MAX_LINKS: u32 = 36;
+/// The second version of the driver's structure for fabrics: its size, and the version above.
+const FABRIC_INFO_V2: u32 = size_of::<nvmlGpuFabricInfo_v2_t>() as u32 | 2 << 24;
 
 /// The driver's library, opened when first needed and kept.
 #[derive(Default)]
@@ -73,6 +81,10 @@ impl Driver {
             }
         };
         let driver = nvml.sys_driver_version().unwrap_or_default();
+        inventory.cuda = (nvml.sys_cuda_driver_version()).map_or_else(
+            |_| String::new(),
+            |version| format!("{}.{}", version / 1000, version % 1000 / 10),
+        );
         let mut devices = Vec::new();
         let mut lost = Vec::new();
         for index in 0..count {
@@ -146,11 +158,56 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         driver: driver.to_string(),
         numa: numa_of_pci(root, &pci),
         pci,
+        under: String::new(),
+        pcie: PcieLink {
+            generation: device.current_pcie_link_gen().unwrap_or(0),
+            width: device.current_pcie_link_width().unwrap_or(0),
+            max_generation: device.max_pcie_link_gen().unwrap_or(0),
+            max_width: device.max_pcie_link_width().unwrap_or(0),
+        },
+        ecc: ecc(device),
+        fabric: fabric(device),
         healthy: problem.is_empty(),
         problem,
         slices: slices(device),
         links: Vec::new(),
     })
+}
+
+/// The error correction of a GPU's memory; none where the card has none.
+fn ecc(device: &Device<'_>) -> Option<Ecc> {
+    let enabled = device.is_ecc_enabled().ok()?.currently_enabled;
+    let errors = |kind| device.total_ecc_errors(kind, EccCounter::Aggregate);
+    Some(Ecc {
+        enabled,
+        corrected: errors(MemoryError::Corrected).unwrap_or(0),
+        uncorrected: errors(MemoryError::Uncorrected).unwrap_or(0),
+    })
+}
+
+/// How far a GPU has joined its fabric; the wrapper has no call for it. Drivers before 535 have
+/// none either, and then a GPU is taken as needing none.
+fn fabric(device: &Device<'_>) -> Fabric {
+    let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref() else {
+        return Fabric::None;
+    };
+    let mut info = nvmlGpuFabricInfo_v2_t {
+        version: FABRIC_INFO_V2,
+        clusterUuid: [0; 16],
+        status: 0,
+        cliqueId: 0,
+        state: 0,
+        healthMask: 0,
+    };
+    // SAFETY: the handle is the driver's own and valid as long as its library is open; `info` is
+    // of the version that its first field says, and the driver writes nothing beyond.
+    let answer = unsafe { call(device.handle(), (&raw mut info).cast()) };
+    match (answer, u32::from(info.state)) {
+        (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => Fabric::Completed,
+        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => Fabric::None,
+        (0, _) => Fabric::Starting,
+        _ => Fabric::None,
+    }
 }
 
 /// What a GPU is doing. A card may lack a sensor, and a driver a call.
@@ -248,8 +305,11 @@ impl NvLinks {
         let mut found = NvLinks::default();
         for number in 0..MAX_LINKS {
             let nvlink = device.link_wrapper_for(number);
-            if !nvlink.is_active().unwrap_or(false) {
-                continue;
+            match nvlink.is_active() {
+                Ok(true) => {}
+                // There are no links beyond.
+                Err(NvmlError::InvalidArg) => break,
+                _ => continue,
             }
             let Ok(remote) = nvlink.remote_pci_info() else {
                 continue;
@@ -257,20 +317,28 @@ impl NvLinks {
             let place = address(&remote.bus_id);
             match places.iter().position(|(_, pci)| *pci == place) {
                 Some(other) => *found.direct.entry(other).or_default() += 1,
-                // A CPU can be at the other end too, but then there is no GPU to share it
-                // with; the library's own answer for the type is not to be trusted.
-                None => {
-                    tracing::trace!(
-                        link = number,
-                        hidden = remote.bus_id == HIDDEN_SWITCH,
-                        "link to a switch"
-                    );
-                    found.switched += 1;
-                }
+                None if leads_to_switch(device, number) => found.switched += 1,
+                // A GPU that does not answer, or a processor.
+                None => {}
             }
         }
         found
     }
+}
+
+/// Whether a link that leads to none of the GPUs leads to a switch. The wrapper's own call for
+/// this answers Unknown whatever the driver says; of a driver that doesn't say it is assumed.
+fn leads_to_switch(device: &Device<'_>, link: u32) -> bool {
+    let mut kind = nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN;
+    if let Ok(call) = (device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType).as_ref() {
+        // SAFETY: the handle is the driver's own and valid as long as its library is open, and
+        // `kind` may be written.
+        let answer = unsafe { call(device.handle(), link, &raw mut kind) };
+        if answer == 0 && kind != nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN {
+            return kind == nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_SWITCH;
+        }
+    }
+    true
 }
 
 fn kind(level: TopologyLevel) -> LinkKind {

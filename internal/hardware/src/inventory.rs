@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch};
+
 /// What a machine has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Inventory {
@@ -17,8 +19,23 @@ pub struct Inventory {
     pub memory_bytes: u64,
     /// NUMA nodes, by number; one on machines without.
     pub numa_nodes: Vec<NumaNode>,
+    /// Its processors' model as they name it; empty if not known.
+    #[serde(default)]
+    pub cpu_model: String,
+    /// What goes between two of its sockets; `None` if not known.
+    #[serde(default)]
+    pub between_sockets: Option<Bandwidth>,
+    /// PCIe switches on the ways to GPUs and network cards, by address.
+    #[serde(default)]
+    pub switches: Vec<PcieSwitch>,
     /// GPUs, by index.
     pub gpus: Vec<Gpu>,
+    /// Network cards that do RDMA, by name.
+    #[serde(default)]
+    pub nics: Vec<Nic>,
+    /// The newest CUDA version that the driver can, `12.4`; empty if not known.
+    #[serde(default)]
+    pub cuda: String,
     /// How slices of GPUs are to be given out: `single`, `mixed`, or empty where nobody says.
     #[serde(default)]
     pub mig_strategy: String,
@@ -82,8 +99,20 @@ pub struct Gpu {
     pub driver: String,
     /// Its PCI address, `0000:1b:00.0`.
     pub pci: String,
+    /// The PCIe switch or the host's bridge that it hangs on; empty if not known.
+    #[serde(default)]
+    pub under: String,
+    /// Its PCIe link.
+    #[serde(default)]
+    pub pcie: PcieLink,
     /// The NUMA node of its PCI slot, where the machine says so.
     pub numa: Option<u32>,
+    /// Its memory's error correction; `None` where it has none.
+    #[serde(default)]
+    pub ecc: Option<Ecc>,
+    /// How far it is part of a fabric of NVLink switches.
+    #[serde(default)]
+    pub fabric: Fabric,
     /// Whether it answers and needs no recovery.
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.
@@ -95,6 +124,30 @@ pub struct Gpu {
     pub slices: Option<Vec<Slice>>,
     /// Its links to the machine's other GPUs, best kind only.
     pub links: Vec<Link>,
+}
+
+/// The error correction of a GPU's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ecc {
+    /// Whether it is on.
+    pub enabled: bool,
+    /// Errors corrected in the card's life.
+    pub corrected: u64,
+    /// Errors that could not be corrected in the card's life.
+    pub uncorrected: u64,
+}
+
+/// Whether a GPU has joined its NVLink fabric; before that its switched links carry nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Fabric {
+    /// It need not: it has no switches, or such as need no registration.
+    #[default]
+    None,
+    /// It must, and has not.
+    Starting,
+    /// It has.
+    Completed,
 }
 
 /// What a GPU is doing now, in the driver's own units.
@@ -152,4 +205,19 @@ pub enum LinkKind {
     Node,
     /// The link between sockets.
     Sys,
+}
+
+impl LinkKind {
+    /// As `nvidia-smi topo` writes it, but for the two kinds of NVLink.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            LinkKind::Nvl => "NVL",
+            LinkKind::Nvs => "NVS",
+            LinkKind::Pix => "PIX",
+            LinkKind::Pxb => "PXB",
+            LinkKind::Phb => "PHB",
+            LinkKind::Node => "NODE",
+            LinkKind::Sys => "SYS",
+        }
+    }
 }

@@ -1,28 +1,43 @@
 //! What a machine has: CPUs, memory, NUMA nodes, GPUs and how these are linked, as one
 //! [`Inventory`].
 //!
-//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), GPUs from NVML
-//! ([`gpus`]) or from a description of a machine in a file ([`description`]), which stands
-//! in where there are no GPUs to test or show things with.
+//! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), the PCIe tree and
+//! network cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or all from a description of
+//! a machine in a file ([`description`]), which stands in where there are no GPUs to test or
+//! show things with. And the pure knowledge of what was found: paths and what they carry
+//! ([`graph`]), as a table ([`matrix`]).
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
+pub mod choice;
 pub mod description;
 pub mod error;
 pub mod gpus;
+pub mod graph;
 pub mod inventory;
+pub mod matrix;
+pub mod mig;
+pub mod pcie;
+pub mod ring;
+pub mod sysfs;
 pub mod system;
+pub mod wiring;
 
 use std::path::PathBuf;
 
+pub use choice::Chooser;
 pub use error::HardwareError;
-pub use inventory::{Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use graph::Graph;
+pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
 /// Where to look.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     /// Whether to ask NVML for GPUs.
     pub nvml: bool,
+    /// The driver's library, where it is not where the system looks for it.
+    pub library: Option<PathBuf>,
     /// A machine description to use in place of NVML; see [`description`].
     pub description: Option<PathBuf>,
     /// Where `sys`, `proc` and `etc` are found: `/`, or a fixture tree.
@@ -33,6 +48,7 @@ impl Default for Source {
     fn default() -> Source {
         Source {
             nvml: true,
+            library: None,
             description: None,
             sysfs_root: "/".into(),
         }
@@ -53,10 +69,11 @@ pub struct Machine {
 impl Machine {
     /// Opens nothing yet.
     pub fn new(source: Source) -> Machine {
-        Machine {
-            source,
-            driver: gpus::Driver::default(),
-        }
+        let driver = match &source.library {
+            Some(library) => gpus::Driver::with_library(library.clone()),
+            None => gpus::Driver::default(),
+        };
+        Machine { source, driver }
     }
 
     /// What there is now. A description is read again each time, so that an edit of the
@@ -67,6 +84,9 @@ impl Machine {
             description::Description::load(path)?.apply(&mut inventory);
         } else if self.source.nvml {
             self.driver.look(&self.source.sysfs_root, &mut inventory);
+        }
+        if self.source.description.is_none() {
+            sysfs::look(&self.source.sysfs_root, &mut inventory);
         }
         Ok(inventory)
     }

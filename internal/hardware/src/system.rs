@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::HardwareError;
 use crate::inventory::{Inventory, NumaNode};
+use crate::wiring::{Bandwidth, between_sockets};
 
 /// The highest CPU number believed: a list beyond it is damaged.
 const MAX_CPUS: u32 = 1 << 16;
@@ -27,7 +28,10 @@ pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
             memory_bytes,
         });
     }
+    let (cpu_model, between_sockets) = processor(root);
     Ok(Inventory {
+        cpu_model,
+        between_sockets,
         hostname: line(&root.join("proc/sys/kernel/hostname")).unwrap_or_default(),
         kernel: line(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
         os: os_name(root).unwrap_or_else(|| "Linux".into()),
@@ -36,6 +40,21 @@ pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
         numa_nodes,
         ..Inventory::default()
     })
+}
+
+/// The first processor's model, and what goes between such.
+fn processor(root: &Path) -> (String, Option<Bandwidth>) {
+    let text = fs::read_to_string(root.join("proc/cpuinfo")).unwrap_or_default();
+    let value = |key: &str| {
+        let line = text.lines().find_map(|line| {
+            let (name, value) = line.split_once(':')?;
+            (name.trim() == key).then_some(value.trim())
+        });
+        line.unwrap_or_default()
+    };
+    let number = |key: &str| value(key).parse().unwrap_or(0);
+    let carried = between_sockets(value("vendor_id"), number("cpu family"), number("model"));
+    (value("model name").to_owned(), carried)
 }
 
 fn cpus(root: &Path) -> Result<Vec<u32>, HardwareError> {
@@ -135,7 +154,8 @@ fn os_name(root: &Path) -> Option<String> {
     Some(value.trim().trim_matches(['"', '\'']).to_string())
 }
 
-fn line(path: &Path) -> Option<String> {
+/// A file's text without its line's end.
+pub(crate) fn line(path: &Path) -> Option<String> {
     Some(fs::read_to_string(path).ok()?.trim().to_string())
 }
 
@@ -173,6 +193,11 @@ mod tests {
                 "etc/os-release",
                 "NAME=\"Debian\"\nPRETTY_NAME=\"Debian GNU/Linux 12 (bookworm)\"\n",
             ),
+            (
+                "proc/cpuinfo",
+                "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: 143\n\
+                 model name\t: Intel(R) Xeon(R) Platinum 8480C\n",
+            ),
             ("sys/devices/system/cpu/online", "0-7\n"),
             ("sys/devices/system/node/node1/cpulist", "1,3,5,7\n"),
             (
@@ -193,6 +218,8 @@ mod tests {
         assert_eq!(inventory.kernel, "6.1.0-31-amd64");
         assert_eq!(inventory.os, "Debian GNU/Linux 12 (bookworm)");
         assert_eq!(inventory.cpus, 8);
+        assert_eq!(inventory.cpu_model, "Intel(R) Xeon(R) Platinum 8480C");
+        assert_eq!(inventory.between_sockets, Some(Bandwidth(22_000)));
         assert_eq!(inventory.memory_bytes, 1_056_268 * 1024);
         let node = |id, cpus: [u32; 4]| NumaNode {
             id,

@@ -219,7 +219,17 @@ pub struct MachineOptions {
 
 #[derive(Args, Debug)]
 pub struct Doctor {
-    /// A machine description to check in place of this machine's GPUs
+    /// A machine description to check in place of this machine's devices
+    #[arg(long, value_name = "FILE")]
+    pub machine: Option<PathBuf>,
+    /// Write what was seen to FILE as a machine description, for --machine here or elsewhere
+    #[arg(long, value_name = "FILE")]
+    pub save_machine: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Topology {
+    /// A machine description to draw in place of this machine
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
 }

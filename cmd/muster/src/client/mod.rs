@@ -96,6 +96,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         | Command::Server(_)
         | Command::Agent(_)
         | Command::Doctor(_)
+        | Command::Topology(_)
         | Command::Simulate(_)
         | Command::Completions { .. }
         | Command::Man { .. }

@@ -1,20 +1,23 @@
-//! `muster doctor`: what the agent could isolate here, and which devices it sees.
+//! `muster doctor`: what the agent could isolate here, and which devices it sees; and
+//! `muster topology`, how these are joined.
 
+use std::io::Write;
 use std::path::PathBuf;
 
-use anyhow::Result;
-use hardware::Source;
+use anyhow::{Context, Result};
+use hardware::{Inventory, Source};
 
-use crate::arguments::Doctor;
+use crate::arguments::{Doctor, Topology};
 use crate::client::Answer;
 
 /// Checks this machine; no when something that pods rely on is missing.
 pub async fn doctor(arguments: Doctor) -> Result<Answer> {
-    let inventory = hardware::discover(Source {
-        nvml: true,
-        description: arguments.machine,
-        sysfs_root: PathBuf::from("/"),
-    })?;
+    let inventory = look(arguments.machine)?;
+    if let Some(path) = &arguments.save_machine {
+        let text = hardware::description::save(&inventory).map_err(anyhow::Error::msg)?;
+        std::fs::write(path, text)
+            .with_context(|| format!("--save-machine: {} can't be written", path.display()))?;
+    }
     println!(
         "machine    {} ({}, {})",
         inventory.hostname, inventory.os, inventory.kernel
@@ -25,21 +28,29 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
         inventory.memory_bytes as f64 / (1u64 << 30) as f64,
         inventory.numa_nodes.len()
     );
+    if !inventory.cpu_model.is_empty() {
+        println!("           {}", inventory.cpu_model);
+    }
     println!(
         "GPUs       {} (found by: {})",
         inventory.gpus.len(),
         inventory.origin.as_str()
     );
-    for gpu in &inventory.gpus {
-        let health = if gpu.healthy {
-            "healthy".to_string()
+    if let Some(gpu) = inventory.gpus.first().filter(|gpu| !gpu.driver.is_empty()) {
+        let cuda = &inventory.cuda;
+        let cuda = if cuda.is_empty() {
+            "of unknown version"
         } else {
-            format!("UNHEALTHY: {}", gpu.problem)
+            cuda
         };
-        println!(
-            "  {:>2}  {}  {} MiB  {}  {health}",
-            gpu.index, gpu.model, gpu.memory_mib, gpu.id
-        );
+        println!("           driver {}, CUDA {cuda}", gpu.driver);
+    }
+    for gpu in &inventory.gpus {
+        println!("{}", of_gpu(gpu));
+    }
+    println!("NICs       {} that do RDMA", inventory.nics.len());
+    for nic in &inventory.nics {
+        println!("{}", of_nic(nic));
     }
     let mut answer = Answer::Yes;
     for warning in &inventory.warnings {
@@ -54,6 +65,74 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
         answer = Answer::No;
     }
     Ok(answer)
+}
+
+/// Draws how a machine's devices are joined.
+pub fn topology(arguments: Topology) -> Result<Answer> {
+    let inventory = look(arguments.machine)?;
+    let text = hardware::matrix::draw(&inventory);
+    std::io::stdout().lock().write_all(text.as_bytes())?;
+    for warning in &inventory.warnings {
+        eprintln!("muster: {warning}");
+    }
+    Ok(Answer::Yes)
+}
+
+fn look(description: Option<PathBuf>) -> Result<Inventory> {
+    Ok(hardware::discover(Source {
+        description,
+        ..Source::default()
+    })?)
+}
+
+fn of_gpu(gpu: &hardware::Gpu) -> String {
+    let health = if gpu.healthy {
+        "healthy".to_string()
+    } else {
+        format!("UNHEALTHY: {}", gpu.problem)
+    };
+    let mut said = vec![format!("{} MiB", gpu.memory_mib), gpu.pci.clone()];
+    let pcie = gpu.pcie;
+    if pcie.max_generation > 0 {
+        said.push(format!("PCIe {} x{}", pcie.max_generation, pcie.max_width));
+    }
+    if let Some(ecc) = gpu.ecc {
+        let on = if ecc.enabled { "on" } else { "off" };
+        said.push(format!("ECC {on} ({} errors uncorrected)", ecc.uncorrected));
+    }
+    if let Some(slices) = &gpu.slices {
+        said.push(format!("MIG, {} slices", slices.len()));
+    }
+    format!(
+        "  {:>2}  {}  {}  {}  {health}",
+        gpu.index,
+        gpu.model,
+        said.join(", "),
+        gpu.id
+    )
+}
+
+fn of_nic(nic: &hardware::Nic) -> String {
+    let or_unknown = |text: &str| match text {
+        "" => "unknown".to_string(),
+        known => known.to_string(),
+    };
+    let ports = nic.ports.iter().map(|port| {
+        format!(
+            "port {} {} {} {} Gb/s",
+            port.number,
+            or_unknown(&port.layer),
+            or_unknown(&port.state),
+            port.gbits
+        )
+    });
+    format!(
+        "  {}  {}  firmware {}  {}",
+        nic.name,
+        or_unknown(&nic.model),
+        or_unknown(&nic.firmware),
+        ports.collect::<Vec<_>>().join(", ")
+    )
 }
 
 /// Prints what pods' processes can be given, found out by trying it; whether all of it.

@@ -20,7 +20,7 @@ use anyhow::{Result, bail};
 use crate::arguments::{Agent, Engine, Global, PodsOf, Up};
 use crate::client::Answer;
 
-pub use doctor::doctor;
+pub use doctor::{doctor, topology};
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
 pub async fn server(global: Global, arguments: crate::arguments::Server) -> Result<Answer> {

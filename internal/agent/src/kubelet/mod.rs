@@ -71,6 +71,7 @@ pub async fn run_beside_kubelet(
 ) -> Result<(), KubeletError> {
     let mut hardware = hardware::Machine::new(config.source.clone());
     let first = Machine::of(&hardware.look()?);
+    first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
     let serve = socket::keep_registered(&config, api.clone(), machine.clone(), stop.clone());
@@ -83,7 +84,11 @@ pub async fn run_beside_kubelet(
                     let now = Machine::of(&found);
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
-                        *before = now;
+                        if changed {
+                            // Before anybody asks: whoever is admitted waits for no table.
+                            now.chooser.prepare();
+                            *before = now;
+                        }
                         changed
                     });
                 }

@@ -164,8 +164,11 @@ impl Plugin {
             return Ok(chosen);
         }
         let free = available.difference(&taken).chain(&must).cloned().collect();
-        let offered = self.machine.borrow().inventory.offered().gpus;
-        Ok(preference::best(&offered, &free, &must, size))
+        let (chooser, offered) = {
+            let machine = self.machine.borrow();
+            (machine.chooser.clone(), machine.inventory.offered().gpus)
+        };
+        Ok(preference::best(&chooser, &offered, &free, &must, size))
     }
 }
 

@@ -1,121 +1,70 @@
-//! Which of the free devices go well together, for pods whose devices no scheduler chose. Pure.
+//! Which of the free devices go well together, for pods whose devices no scheduler chose. Pure:
+//! whole GPUs are weighed by `hardware`'s tables; slices of GPUs have no links to weigh.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use hardware::Chooser;
 use resources::devices::GpuDevice;
 
-/// How many sets are looked at before the search settles for the best so far: 16 devices
-/// choose 8 is 12,870.
-const SETS_MAX: usize = 20_000;
-
-/// The `size` of the `available` devices, with all that `must` be among them, whose links to
-/// each other are best by sum; of equal ones the first in the inventory's order.
+/// The best `size` of the `available` devices, with all that `must` be among them; none where
+/// there are too few.
 pub fn best(
-    gpus: &[GpuDevice],
+    chooser: &Chooser,
+    offered: &[GpuDevice],
     available: &BTreeSet<String>,
     must: &BTreeSet<String>,
     size: usize,
 ) -> Vec<String> {
-    let order: Vec<usize> = (0..gpus.len())
-        .filter(|at| available.contains(&gpus[*at].id))
+    let gpus = &chooser.graph().gpus;
+    let places: BTreeMap<&str, usize> = (gpus.iter().enumerate())
+        .map(|(place, gpu)| (gpu.id.as_str(), place))
         .collect();
-    let (fixed, free): (Vec<usize>, Vec<usize>) = order
-        .into_iter()
-        .partition(|at| must.contains(&gpus[*at].id));
-    let mut search = Search {
-        gpus,
-        free,
-        size,
-        looked: 0,
-        best: None,
+    let of = |ids: &BTreeSet<String>| -> Option<Vec<usize>> {
+        ids.iter()
+            .map(|id| places.get(id.as_str()).copied())
+            .collect()
     };
-    let mut set = fixed;
-    search.extend(&mut set, 0);
-    let found = search.best.map(|(_, set)| set).unwrap_or_default();
-    let ids = found.into_iter().map(|at| gpus[at].id.clone());
-    ids.collect()
-}
-
-struct Search<'a> {
-    gpus: &'a [GpuDevice],
-    free: Vec<usize>,
-    size: usize,
-    looked: usize,
-    best: Option<(u64, Vec<usize>)>,
-}
-
-impl Search<'_> {
-    fn extend(&mut self, set: &mut Vec<usize>, from: usize) {
-        if self.looked >= SETS_MAX {
-            return;
-        }
-        if set.len() >= self.size {
-            self.looked += 1;
-            let score = self.score(set);
-            if self.best.as_ref().is_none_or(|(best, _)| score > *best) {
-                self.best = Some((score, set.clone()));
-            }
-            return;
-        }
-        for next in from..self.free.len() {
-            set.push(self.free[next]);
-            self.extend(set, next + 1);
-            set.pop();
-        }
+    if let (Some(free), Some(must)) = (of(available), of(must)) {
+        let chosen = chooser.choose(&free, &must, size);
+        return (chosen.into_iter())
+            .map(|place| gpus[place].id.clone())
+            .collect();
     }
-
-    fn score(&self, set: &[usize]) -> u64 {
-        let pairs = |(place, one): (usize, &usize)| {
-            let others = set[place + 1..].iter();
-            others.map(|other| self.pair(*one, *other)).sum::<u64>()
-        };
-        set.iter().enumerate().map(pairs).sum()
+    // Slices among them: those that must be, then the first in the machine's order.
+    let known = |id: &&String| available.contains(*id) || must.contains(*id);
+    let ids = || offered.iter().map(|gpu| &gpu.id).filter(known);
+    let (first, rest): (Vec<&String>, Vec<&String>) = ids().partition(|id| must.contains(*id));
+    let chosen: Vec<String> = (first.into_iter().chain(rest))
+        .take(size)
+        .cloned()
+        .collect();
+    if chosen.len() < size {
+        return Vec::new();
     }
-
-    /// A pair's worth as NVIDIA's plugin counts it (shared board aside), except that links to a
-    /// switch count as NVLinks.
-    fn pair(&self, one: usize, other: usize) -> u64 {
-        let other = &self.gpus[other].id;
-        let links = &self.gpus[one].links;
-        let Some(link) = links.iter().find(|link| link.to == *other) else {
-            return 0;
-        };
-        match link.kind.as_str() {
-            "NVL" | "NVS" => 100 * u64::from(link.count.max(1)),
-            "PIX" => 50,
-            "PXB" => 40,
-            "PHB" => 30,
-            "NODE" => 20,
-            _ => 10,
-        }
-    }
+    chosen
 }
 
 #[cfg(test)]
 mod tests {
-    use resources::devices::GpuLink;
+    use hardware::description::Description;
+    use hardware::{Graph, Inventory};
 
     use super::*;
+    use crate::inventory::Machine;
 
-    /// Four devices, two on each socket; the pairs of a socket have NVLinks.
-    fn two_pairs() -> Vec<GpuDevice> {
-        let gpus = (0..4u32).map(|index| {
-            let links = (0..4u32).filter(|other| *other != index).map(|other| {
-                let near = other / 2 == index / 2;
-                GpuLink {
-                    to: format!("g{other}"),
-                    kind: if near { "NVL" } else { "SYS" }.into(),
-                    count: if near { 4 } else { 0 },
-                }
-            });
-            GpuDevice {
-                id: format!("g{index}"),
-                index,
-                links: links.collect(),
-                ..GpuDevice::default()
-            }
-        });
-        gpus.collect()
+    /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. The last may be cut.
+    fn two_pairs(more: &str) -> (Chooser, Vec<GpuDevice>) {
+        let text = format!(
+            "[machine]\nmig_strategy = \"single\"\n\
+             [[gpu]]\nmodel = \"A\"\nmemory_mib = 1\ncount = 2\nnuma = 0\nid = [\"GPU-0\", \"GPU-1\"]\n\
+             [[gpu]]\nmodel = \"A\"\nmemory_mib = 1\ncount = 2\nnuma = 1\nid = [\"GPU-2\", \"GPU-3\"]\n\
+             [[nvlink]]\ngpus = [0, 1]\nlinks = 4\n[[nvlink]]\ngpus = [2, 3]\nlinks = 4\n{more}"
+        );
+        let mut inventory = Inventory::default();
+        let description = Description::parse(&text, std::path::Path::new("m.toml"));
+        description.expect("a machine").apply(&mut inventory);
+        let offered = Machine::of(&inventory).inventory.offered().gpus;
+        (Chooser::new(Graph::of(&inventory)), offered)
     }
 
     fn set(ids: &[&str]) -> BTreeSet<String> {
@@ -124,19 +73,38 @@ mod tests {
 
     #[test]
     fn devices_with_nvlinks_between_them_go_together() {
-        let machine = two_pairs();
-        let all = set(&["g0", "g1", "g2", "g3"]);
-        assert_eq!(best(&machine, &all, &set(&[]), 2), ["g0", "g1"]);
-        assert_eq!(best(&machine, &all, &set(&["g3"]), 2), ["g3", "g2"]);
-        assert_eq!(
-            best(&machine, &set(&["g1", "g2", "g3"]), &set(&[]), 2),
-            ["g2", "g3"]
-        );
+        let (chooser, offered) = two_pairs("");
+        let best = |free: &[&str], must: &[&str], size: usize| {
+            best(&chooser, &offered, &set(free), &set(must), size)
+        };
+        let all = ["GPU-0", "GPU-1", "GPU-2", "GPU-3"];
+        assert_eq!(best(&all, &[], 2), ["GPU-0", "GPU-1"]);
+        assert_eq!(best(&all, &["GPU-3"], 2), ["GPU-2", "GPU-3"]);
+        assert_eq!(best(&all[1..], &[], 2), ["GPU-2", "GPU-3"]);
+        // One alone: a pair is left to others.
+        assert_eq!(best(&all[1..], &[], 1), ["GPU-1"]);
     }
 
     #[test]
     fn nothing_is_preferred_where_there_are_too_few() {
-        let machine = two_pairs();
-        assert!(best(&machine, &set(&["g0"]), &set(&[]), 2).is_empty());
+        let (chooser, offered) = two_pairs("");
+        assert!(best(&chooser, &offered, &set(&["GPU-0"]), &set(&[]), 2).is_empty());
+    }
+
+    #[test]
+    fn slices_are_given_in_the_machines_order_with_those_that_must_be() {
+        let (chooser, offered) =
+            two_pairs("[[state]]\ngpu = 3\nmig = [\"1g.10gb\", \"1g.10gb\"]\n");
+        let ids: Vec<&str> = offered.iter().map(|gpu| gpu.id.as_str()).collect();
+        assert_eq!(ids.len(), 5);
+        let (slice, last) = (ids[3], ids[4]);
+        let all = set(&ids);
+        assert_eq!(
+            best(&chooser, &offered, &all, &set(&[last]), 2),
+            [last, "GPU-0"]
+        );
+        let slices = set(&[slice, last]);
+        assert_eq!(best(&chooser, &offered, &slices, &set(&[]), 1), [slice]);
+        assert!(best(&chooser, &offered, &slices, &set(&[]), 3).is_empty());
     }
 }

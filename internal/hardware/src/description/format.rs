@@ -1,0 +1,303 @@
+//! The tables of a machine description, as they are written. Owns their names and defaults;
+//! what makes sense is `check`'s to say.
+
+use serde::{Deserialize, Serialize};
+use toml::Spanned;
+
+use crate::inventory::Fabric;
+
+/// The whole file.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct File {
+    pub machine: MachineTable,
+    pub numa: Vec<Spanned<NumaTable>>,
+    pub switch: Vec<Spanned<SwitchTable>>,
+    pub gpu: Vec<Spanned<GpuTable>>,
+    pub nvlink: Vec<Spanned<NvlinkTable>>,
+    pub nic: Vec<Spanned<NicTable>>,
+    pub state: Vec<Spanned<State>>,
+}
+
+#[derive(Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MachineTable {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub os: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpus: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub cpu_model: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between_sockets_gbs: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_mib: Option<u64>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub driver: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub cuda: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub mig_strategy: String,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NumaTable {
+    pub id: u32,
+    pub cpus: String,
+    #[serde(default)]
+    pub memory_mib: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchTable {
+    pub address: String,
+    pub under: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_generation: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_width: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GpuTable {
+    pub model: String,
+    pub memory_mib: u64,
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub count: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub compute_capability: String,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub id: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub minor: Vec<u32>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub pci: Vec<String>,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub under: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_generation: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_width: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ecc: Option<bool>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub nvlinks: u32,
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub nvswitch: bool,
+    #[serde(default, skip_serializing_if = "is_unmanaged")]
+    pub fabric: Fabric,
+    #[serde(default = "yes", skip_serializing_if = "is_true")]
+    pub healthy: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub utilisation: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory_used_mib: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub celsius: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watts: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub watts_limit: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mig: Option<Vec<String>>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NvlinkTable {
+    pub gpus: [usize; 2],
+    pub links: u32,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct NicTable {
+    pub name: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub model: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub firmware: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub pci: String,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub under: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub numa: Option<u32>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_generation: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub pcie_width: u32,
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub netdevs: Vec<String>,
+    #[serde(default)]
+    pub ports: Vec<PortTable>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortTable {
+    pub gbits: u32,
+    pub layer: String,
+    #[serde(default = "active")]
+    pub state: String,
+    #[serde(default = "link_up")]
+    pub physical: String,
+}
+
+/// What one GPU is doing and suffering now; what is absent is as its `[[gpu]]` table says, or
+/// the card at rest.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct State {
+    /// The GPU's place in the file, from 0.
+    pub gpu: usize,
+    /// Whether it has fallen off the bus.
+    #[serde(default)]
+    pub lost: bool,
+    /// The XIDs that the driver has reported of it, in order.
+    #[serde(default)]
+    pub xids: Vec<u64>,
+    /// What `nvidia-smi` would have one do about it: 0 nothing, 1 reset, 2 reboot, 3 drain,
+    /// 4 drain and reset.
+    #[serde(default)]
+    pub recovery: u32,
+    /// Percent of the time in which it computed.
+    pub utilisation: Option<u32>,
+    /// Percent of the time in which its memory was read or written.
+    pub memory_utilisation: Option<u32>,
+    /// Percent in which it encoded video.
+    pub encoder: Option<u32>,
+    /// Percent in which it decoded video.
+    pub decoder: Option<u32>,
+    /// Memory in use, MiB.
+    pub memory_used_mib: Option<u64>,
+    /// Its temperature.
+    pub celsius: Option<u32>,
+    /// Its memory's temperature.
+    pub memory_celsius: Option<u32>,
+    /// What it draws.
+    pub watts: Option<u32>,
+    /// What it may draw.
+    pub watts_limit: Option<u32>,
+    /// What it has drawn since the driver was loaded, millijoules.
+    pub energy_mj: Option<u64>,
+    /// The clock of its multiprocessors, MHz.
+    pub sm_mhz: Option<u32>,
+    /// Its memory's clock, MHz.
+    pub memory_mhz: Option<u32>,
+    /// Why its clocks are low: NVML's bits.
+    #[serde(default)]
+    pub throttle: u64,
+    /// Memory errors corrected in the card's life.
+    #[serde(default)]
+    pub corrected: u64,
+    /// Memory errors not corrected in the card's life.
+    #[serde(default)]
+    pub uncorrected: u64,
+    /// Rows remapped for corrected and for uncorrected errors.
+    #[serde(default)]
+    pub remapped: [u32; 2],
+    /// Whether a remap waits for a reset.
+    #[serde(default)]
+    pub remap_pending: bool,
+    /// Whether a remap has failed.
+    #[serde(default)]
+    pub remap_failed: bool,
+    /// PCIe packets sent again.
+    #[serde(default)]
+    pub pcie_replays: u32,
+    /// The generation that its PCIe link runs at.
+    pub pcie_generation: Option<u32>,
+    /// The lanes that its PCIe link has.
+    pub pcie_width: Option<u32>,
+    /// The numbers of its NVLinks that are down.
+    #[serde(default)]
+    pub nvlinks_down: Vec<usize>,
+    /// How far it is part of its fabric.
+    pub fabric: Option<Fabric>,
+    /// Its slices, in the place of its `[[gpu]]` table's; an empty list is a GPU in MIG mode
+    /// that is not cut.
+    pub mig: Option<Vec<String>>,
+    /// Who computes on it.
+    #[serde(default)]
+    pub processes: Vec<Process>,
+    /// What its performance counters show.
+    #[serde(default)]
+    pub gpm: Vec<Metric>,
+}
+
+/// A value of NVML's performance monitoring (GPM), which GPUs from Hopper on have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Metric {
+    /// Its number, `NVML_GPM_METRIC_*`.
+    pub metric: u32,
+    /// Its value: percent, or MiB a second.
+    pub value: f64,
+}
+
+/// A process that uses a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its name; empty if not known.
+    #[serde(default)]
+    pub name: String,
+    /// Its memory on the GPU.
+    pub memory_mib: u64,
+    /// Percent of the time in which it computed.
+    #[serde(default)]
+    pub utilisation: u32,
+    /// Whether it goes through the MPS server.
+    #[serde(default)]
+    pub mps: bool,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn active() -> String {
+    "ACTIVE".into()
+}
+
+fn link_up() -> String {
+    "LinkUp".into()
+}
+
+fn is_one(count: &usize) -> bool {
+    *count == 1
+}
+
+fn is_zero(number: &u32) -> bool {
+    *number == 0
+}
+
+fn is_true(it: &bool) -> bool {
+    *it
+}
+
+fn is_false(it: &bool) -> bool {
+    !*it
+}
+
+fn is_unmanaged(fabric: &Fabric) -> bool {
+    *fabric == Fabric::None
+}

@@ -1,0 +1,170 @@
+//! The PCIe tree: what a path between two devices is, and what it carries. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::inventory::{Inventory, LinkKind};
+use crate::wiring::{Bandwidth, PcieLink, PcieSwitch};
+
+/// Switches one above the other that are followed; a damaged description may hold a circle.
+const DEEPEST: usize = 16;
+/// What a path is taken to carry where no link on it is known: 16 lanes of generation 3.
+const ASSUMED: Bandwidth = Bandwidth(12_000);
+/// What is taken to go between sockets of a processor that is not known: a Skylake's.
+const ASSUMED_SOCKETS: Bandwidth = Bandwidth(10_000);
+
+/// A device's place: what it hangs on, its NUMA node and its own link.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    /// A switch's address or a host bridge; empty if not known.
+    pub under: &'a str,
+    /// Its NUMA node.
+    pub numa: Option<u32>,
+    /// Its link upwards.
+    pub link: PcieLink,
+}
+
+/// The switches of a machine by address, and what goes between its sockets.
+pub struct Tree<'a> {
+    switches: BTreeMap<&'a str, &'a PcieSwitch>,
+    sockets: Bandwidth,
+}
+
+impl<'a> Tree<'a> {
+    /// Of a machine.
+    pub fn of(inventory: &'a Inventory) -> Tree<'a> {
+        Tree {
+            switches: (inventory.switches.iter())
+                .map(|switch| (switch.address.as_str(), switch))
+                .collect(),
+            sockets: inventory.between_sockets.unwrap_or(ASSUMED_SOCKETS),
+        }
+    }
+
+    /// The switches above a device, the nearest first, and the host's bridge above them.
+    fn way_up(&self, under: &'a str) -> (Vec<&'a PcieSwitch>, &'a str) {
+        let (mut way, mut at) = (Vec::new(), under);
+        while let Some(switch) = self.switches.get(at).filter(|_| way.len() < DEEPEST) {
+            way.push(*switch);
+            at = &switch.under;
+        }
+        (way, at)
+    }
+
+    /// The path between two devices, as `nvidia-smi topo` names it, and the narrowest link's
+    /// bandwidth on it.
+    pub fn path(&self, one: Place<'a>, other: Place<'a>) -> (LinkKind, Bandwidth) {
+        let (mut mine, my_root) = self.way_up(one.under);
+        let (mut its, its_root) = self.way_up(other.under);
+        let same_root = !my_root.is_empty() && my_root == its_root;
+        let mut common = None;
+        while let (Some(a), Some(b)) = (mine.last(), its.last()) {
+            if !same_root || a.address != b.address {
+                break;
+            }
+            common = Some(*a);
+            mine.pop();
+            its.pop();
+        }
+        let kind = match (common, mine.len() + its.len()) {
+            (Some(_), 0) => LinkKind::Pix,
+            (Some(_), _) => LinkKind::Pxb,
+            (None, _) if same_root => LinkKind::Phb,
+            // Without a tree a NUMA node is taken for one host bridge.
+            (None, _) if my_root.is_empty() || its_root.is_empty() => {
+                if one.numa == other.numa {
+                    LinkKind::Phb
+                } else {
+                    LinkKind::Sys
+                }
+            }
+            (None, _) if one.numa == other.numa => LinkKind::Node,
+            (None, _) => LinkKind::Sys,
+        };
+        let links = mine.iter().chain(&its).map(|switch| switch.link);
+        let narrowest = (links.chain([one.link, other.link]))
+            .filter_map(PcieLink::bandwidth)
+            .min();
+        let bandwidth = narrowest.unwrap_or(ASSUMED);
+        match kind {
+            LinkKind::Sys => (kind, bandwidth.min(self.sockets)),
+            _ => (kind, bandwidth),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(generation: u32, width: u32) -> PcieLink {
+        PcieLink {
+            generation,
+            width,
+            max_generation: generation,
+            max_width: width,
+        }
+    }
+
+    fn switch(address: &str, under: &str, link: PcieLink) -> PcieSwitch {
+        PcieSwitch {
+            address: address.into(),
+            under: under.into(),
+            numa: None,
+            link,
+        }
+    }
+
+    fn at(under: &str, numa: u32) -> Place<'_> {
+        Place {
+            under,
+            numa: Some(numa),
+            link: link(4, 16),
+        }
+    }
+
+    /// Two switches under a third, which has eight lanes upwards, and one beside it.
+    fn machine() -> Inventory {
+        Inventory {
+            switches: vec![
+                switch("top", "pci0000:00", link(4, 8)),
+                switch("left", "top", link(4, 16)),
+                switch("right", "top", link(3, 16)),
+                switch("beside", "pci0000:00", link(4, 16)),
+                switch("far", "pci0000:80", link(4, 16)),
+            ],
+            between_sockets: Some(Bandwidth(6_000)),
+            ..Inventory::default()
+        }
+    }
+
+    #[test]
+    fn a_path_is_named_by_what_it_crosses_and_carries_what_its_narrowest_link_does() {
+        let machine = machine();
+        let tree = Tree::of(&machine);
+        for (one, other, kind, megabytes) in [
+            (at("left", 0), at("left", 0), LinkKind::Pix, 24_000),
+            (at("left", 0), at("right", 0), LinkKind::Pxb, 12_000),
+            (at("left", 0), at("top", 0), LinkKind::Pxb, 24_000),
+            (at("left", 0), at("beside", 0), LinkKind::Phb, 12_000),
+            (at("beside", 0), at("pci0000:00", 0), LinkKind::Phb, 24_000),
+            (at("beside", 0), at("far", 0), LinkKind::Node, 24_000),
+            (at("beside", 0), at("far", 1), LinkKind::Sys, 6_000),
+            (at("", 0), at("", 0), LinkKind::Phb, 24_000),
+            (at("", 0), at("far", 1), LinkKind::Sys, 6_000),
+        ] {
+            let found = (kind, Bandwidth(megabytes));
+            assert_eq!(tree.path(one, other), found, "{one:?} {other:?}");
+            assert_eq!(tree.path(other, one), found, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn a_circle_of_switches_ends() {
+        let machine = Inventory {
+            switches: vec![switch("a", "b", link(4, 16)), switch("b", "a", link(4, 16))],
+            ..Inventory::default()
+        };
+        let (kind, _) = Tree::of(&machine).path(at("a", 0), at("b", 0));
+        assert!(kind >= LinkKind::Pix);
+    }
+}

@@ -1,0 +1,208 @@
+//! How a GPU is cut: its GPU instances, and the compute instances in them. A compute instance is
+//! what programs see as a slice.
+
+use hardware::mig::{Placed, Profile, profile};
+use hardware::{Gpu, Slice};
+
+use crate::answer::No;
+
+/// How one GPU is cut.
+#[derive(Clone, Debug, Default)]
+pub struct Cut {
+    model: String,
+    gpu: String,
+    /// As the description has it.
+    pub described: Option<Vec<Slice>>,
+    /// Whether it is in MIG mode.
+    pub enabled: bool,
+    /// Its instances, by number.
+    pub instances: Vec<Instance>,
+}
+
+/// A GPU instance.
+#[derive(Clone, Debug)]
+pub struct Instance {
+    /// Its number.
+    pub id: u32,
+    /// Its profile; none on products whose profiles aren't known.
+    pub profile: Option<&'static Profile>,
+    /// Where its memory begins.
+    pub start: u32,
+    /// Its compute instances, by number.
+    pub computes: Vec<Compute>,
+}
+
+/// A compute instance.
+#[derive(Clone, Debug)]
+pub struct Compute {
+    /// Its number.
+    pub id: u32,
+    /// Its slices of its GPU instance's.
+    pub slices: u32,
+    /// What programs see.
+    pub slice: Slice,
+}
+
+impl Cut {
+    /// As the description has it: each slice is all of a GPU instance of its own.
+    pub fn of(gpu: &Gpu) -> Cut {
+        let mut cut = Cut {
+            model: gpu.model.clone(),
+            gpu: gpu.id.clone(),
+            described: gpu.slices.clone(),
+            enabled: gpu.slices.is_some(),
+            instances: Vec::new(),
+        };
+        for slice in gpu.slices.iter().flatten() {
+            let profile = profile(&cut.model, &slice.profile);
+            let start = profile.and_then(|profile| profile.first(&cut.placed()));
+            cut.instances.push(Instance {
+                id: cut.unused(),
+                profile,
+                start: start.unwrap_or(0),
+                computes: vec![Compute {
+                    id: 0,
+                    slices: profile.map_or(1, |profile| profile.slices),
+                    slice: slice.clone(),
+                }],
+            });
+        }
+        cut
+    }
+
+    /// All compute instances with their GPU instances.
+    pub fn all(&self) -> impl Iterator<Item = (&Instance, &Compute)> {
+        let computes =
+            |instance: &'_ Instance| -> Vec<usize> { (0..instance.computes.len()).collect() };
+        (self.instances.iter()).flat_map(move |instance| {
+            let places = computes(instance).into_iter();
+            places.map(move |place| (instance, &instance.computes[place]))
+        })
+    }
+
+    /// What programs see, where the GPU is in MIG mode.
+    pub fn slices(&self) -> Option<Vec<Slice>> {
+        let slices = self.all().map(|(_, compute)| compute.slice.clone());
+        self.enabled.then(|| slices.collect())
+    }
+
+    /// Where instances of known profiles lie.
+    pub fn placed(&self) -> Placed {
+        let known = |instance: &Instance| Some((instance.profile?, instance.start));
+        self.instances.iter().filter_map(known).collect()
+    }
+
+    /// The instance of this number.
+    pub fn instance(&self, id: u32) -> Result<&Instance, No> {
+        let mut instances = self.instances.iter();
+        instances
+            .find(|instance| instance.id == id)
+            .ok_or(No::NotFound)
+    }
+
+    /// The compute instance of this number in that instance.
+    pub fn compute(&self, instance: u32, id: u32) -> Result<&Compute, No> {
+        let mut computes = self.instance(instance)?.computes.iter();
+        computes
+            .find(|compute| compute.id == id)
+            .ok_or(No::NotFound)
+    }
+
+    /// Switches MIG mode, which a GPU that is cut cannot leave.
+    pub fn switch(&mut self, on: bool) -> Result<(), No> {
+        if !on && !self.instances.is_empty() {
+            return Err(No::InUse);
+        }
+        self.enabled = on;
+        Ok(())
+    }
+
+    /// Makes an instance, at a place or the first that there is; its number.
+    pub fn make(&mut self, profile: &'static Profile, start: Option<u32>) -> Result<u32, No> {
+        if !self.enabled {
+            return Err(No::NotSupported);
+        }
+        let placed = self.placed();
+        let start = match start {
+            Some(start) => Some(start).filter(|start| profile.fits(*start, &placed)),
+            None => profile.first(&placed),
+        };
+        let start = start.ok_or(No::InsufficientResources)?;
+        let id = self.unused();
+        self.instances.push(Instance {
+            id,
+            profile: Some(profile),
+            start,
+            computes: Vec::new(),
+        });
+        self.instances.sort_by_key(|instance| instance.id);
+        Ok(id)
+    }
+
+    /// Makes a compute instance of so many slices; its number.
+    pub fn make_compute(&mut self, instance: u32, slices: u32) -> Result<u32, No> {
+        let name = self.gpu.clone();
+        let found = (self.instances.iter_mut()).find(|found| found.id == instance);
+        let instance = found.ok_or(No::NotFound)?;
+        let profile = instance.profile.ok_or(No::NotSupported)?;
+        let used: u32 = instance.computes.iter().map(|compute| compute.slices).sum();
+        if slices == 0 || used + slices > profile.slices {
+            return Err(No::InsufficientResources);
+        }
+        let free = |id: &u32| instance.computes.iter().all(|compute| compute.id != *id);
+        let id = (0..).find(free).ok_or(No::InsufficientResources)?;
+        let whole = slices == profile.slices;
+        let part = if whole {
+            String::new()
+        } else {
+            format!("{slices}c.")
+        };
+        instance.computes.push(Compute {
+            id,
+            slices,
+            slice: Slice {
+                id: uuid(&name, instance.id, id),
+                profile: format!("{part}{}", profile.name),
+                memory_mib: profile.memory_mib,
+            },
+        });
+        instance.computes.sort_by_key(|compute| compute.id);
+        Ok(id)
+    }
+
+    /// Removes an instance, which must have no compute instances.
+    pub fn remove(&mut self, id: u32) -> Result<(), No> {
+        if !self.instance(id)?.computes.is_empty() {
+            return Err(No::InUse);
+        }
+        self.instances.retain(|instance| instance.id != id);
+        Ok(())
+    }
+
+    /// Removes a compute instance.
+    pub fn remove_compute(&mut self, instance: u32, id: u32) -> Result<(), No> {
+        self.compute(instance, id)?;
+        for found in &mut self.instances {
+            if found.id == instance {
+                found.computes.retain(|compute| compute.id != id);
+            }
+        }
+        Ok(())
+    }
+
+    /// The lowest number that no instance has; they begin with 1.
+    fn unused(&self) -> u32 {
+        let free = |id: &u32| self.instances.iter().all(|instance| instance.id != *id);
+        (1..).find(free).unwrap_or(u32::MAX)
+    }
+}
+
+/// A slice's id, made of the GPU's and its instances' numbers.
+fn uuid(gpu: &str, instance: u32, compute: u32) -> String {
+    let rest = gpu.strip_prefix("GPU-").unwrap_or(gpu);
+    let (head, _) = rest.rsplit_once('-').unwrap_or((rest, ""));
+    format!(
+        "MIG-{head}-{:012x}",
+        0x00a5_0000_0000_u64 | u64::from(instance << 8 | compute)
+    )
+}

@@ -1,0 +1,65 @@
+//! Values by field number.
+
+use std::ffi::c_int;
+
+use hardware::Gpu;
+use hardware::description::State;
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlFieldValue_t, nvmlValue_t};
+
+use crate::answer::{No, calls};
+
+/// The most fields that one call may ask for.
+const MOST: usize = 1024;
+
+/// NVML's types of values that occur here.
+const UNSIGNED: u32 = 1;
+const LONG: u32 = 3;
+
+/// A field's value and its type.
+fn value(gpu: &Gpu, state: &State, field: u32) -> Result<(u64, u32), No> {
+    let ecc = || gpu.ecc.filter(|ecc| ecc.enabled).ok_or(No::NotSupported);
+    let number = |value: u32| Ok((u64::from(value), UNSIGNED));
+    match field {
+        1 | 2 => Ok((
+            u64::from(gpu.ecc.ok_or(No::NotSupported)?.enabled),
+            UNSIGNED,
+        )),
+        // Corrected and not, since the driver was loaded and in the card's life.
+        3 | 5 => Ok((ecc()?.corrected, LONG)),
+        4 | 6 => Ok((ecc()?.uncorrected, LONG)),
+        82 => number(state.memory_celsius.ok_or(No::NotSupported)?),
+        83 => Ok((state.energy_mj.ok_or(No::NotSupported)?, LONG)),
+        94 => number(state.pcie_replays),
+        142 => number(ecc().map(|_| state.remapped[0])?),
+        143 => number(ecc().map(|_| state.remapped[1])?),
+        144 => number(ecc().map(|_| u32::from(state.remap_pending))?),
+        145 => number(ecc().map(|_| u32::from(state.remap_failed))?),
+        230 => number(state.recovery),
+        _ => Err(No::NotSupported),
+    }
+}
+
+calls! {
+    nvmlDeviceGetFieldValues(world | device: nvmlDevice_t, count: c_int, values: *mut nvmlFieldValue_t) {
+        let (gpu, card) = world.card(device)?;
+        let count = usize::try_from(count).ok().filter(|count| *count <= MOST);
+        let count = count.ok_or(No::InvalidArgument)?;
+        if values.is_null() {
+            return Err(No::InvalidArgument);
+        }
+        for place in 0..count {
+            let field = &mut *values.add(place);
+            field.timestamp = 0;
+            field.latencyUsec = 0;
+            match value(gpu, &card.state, field.fieldId) {
+                Ok((value, kind)) => {
+                    field.nvmlReturn = 0;
+                    field.valueType = kind;
+                    field.value = nvmlValue_t { ullVal: value };
+                }
+                Err(no) => field.nvmlReturn = no as u32,
+            }
+        }
+        Ok(())
+    }
+}

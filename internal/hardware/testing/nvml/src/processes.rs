@@ -1,0 +1,68 @@
+//! Who computes on the GPUs.
+
+use std::ffi::{c_uint, c_ulonglong};
+
+use hardware::description::Process;
+use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
+
+use crate::answer::{No, calls, put_list};
+use crate::world::World;
+
+/// What NVML writes where a process is on no slice.
+const NO_INSTANCE: c_uint = u32::MAX;
+/// The time of every sample, microseconds: nothing is sampled anew.
+const SAMPLED_AT: c_ulonglong = 1;
+
+fn listed(
+    world: &World,
+    device: nvmlDevice_t,
+    which: impl Fn(&Process) -> bool,
+) -> Result<Vec<nvmlProcessInfo_t>, No> {
+    let (_, card) = world.card(device)?;
+    let processes = card.state.processes.iter().filter(|process| which(process));
+    Ok(processes
+        .map(|process| nvmlProcessInfo_t {
+            pid: process.pid,
+            usedGpuMemory: process.memory_mib << 20,
+            gpuInstanceId: NO_INSTANCE,
+            computeInstanceId: NO_INSTANCE,
+        })
+        .collect())
+}
+
+calls! {
+    nvmlDeviceGetComputeRunningProcesses_v3(world | device: nvmlDevice_t, count: *mut c_uint, out: *mut nvmlProcessInfo_t) {
+        let processes = listed(world, device, |process| !process.mps)?;
+        put_list(out, count, &processes)
+    }
+
+    nvmlDeviceGetMPSComputeRunningProcesses_v3(world | device: nvmlDevice_t, count: *mut c_uint, out: *mut nvmlProcessInfo_t) {
+        let processes = listed(world, device, |process| process.mps)?;
+        put_list(out, count, &processes)
+    }
+
+    nvmlDeviceGetGraphicsRunningProcesses_v3(world | device: nvmlDevice_t, count: *mut c_uint, out: *mut nvmlProcessInfo_t) {
+        let processes = listed(world, device, |_| false)?;
+        put_list(out, count, &processes)
+    }
+
+    nvmlDeviceGetProcessUtilization(world | device: nvmlDevice_t, out: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, seen: c_ulonglong) {
+        let (_, card) = world.card(device)?;
+        let processes = card.state.processes.iter().filter(|_| seen < SAMPLED_AT);
+        let samples: Vec<_> = processes
+            .map(|process| nvmlProcessUtilizationSample_t {
+                pid: process.pid,
+                timeStamp: SAMPLED_AT,
+                smUtil: process.utilisation,
+                memUtil: 0,
+                encUtil: 0,
+                decUtil: 0,
+            })
+            .collect();
+        if samples.is_empty() {
+            // As the driver has it where it sampled nobody since.
+            return Err(No::NotFound);
+        }
+        put_list(out, count, &samples)
+    }
+}

@@ -1,0 +1,236 @@
+//! The one machine that the library speaks of. Owns the reading of its description.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use hardware::description::{Card, Described, Description};
+use hardware::{Gpu, Inventory, Slice};
+use nvml_wrapper_sys::bindings::nvmlDevice_t;
+use parking_lot::Mutex;
+
+use crate::answer::{Answer, No};
+use crate::cut::Cut;
+use crate::events::Sets;
+use crate::gpm::Samples;
+
+/// Names the description's file.
+const VARIABLE: &str = "MUSTER_NVML_MACHINE";
+/// The description beside the library, where the variable is not set.
+const BESIDE: &str = "machine.toml";
+/// Handles of slices have this bit. Below it is the GPU's place, then the GPU instance's number,
+/// then the compute instance's.
+const SLICE: usize = 1 << 31;
+
+static WORLD: Mutex<Option<World>> = Mutex::new(None);
+
+/// The machine, as it was last read, and who listens.
+#[derive(Default)]
+pub struct World {
+    path: PathBuf,
+    stamp: Option<(SystemTime, u64, u64)>,
+    /// Whether a description was ever read.
+    read: bool,
+    /// What is described.
+    pub machine: Described,
+    /// How each GPU is cut, in their order.
+    pub cuts: Vec<Cut>,
+    /// Who waits for events.
+    pub sets: Sets,
+    /// What performance counters showed when they were read.
+    pub samples: Samples,
+    /// How many have initialised the library and not shut it down.
+    users: u32,
+}
+
+/// What a device's handle stands for.
+#[derive(Clone, Copy)]
+pub enum Target<'a> {
+    /// A GPU.
+    Whole(&'a Gpu),
+    /// A slice of one.
+    Slice(&'a Gpu, &'a Slice),
+}
+
+/// Opens the library for one more user.
+pub fn open() -> Answer {
+    let mut world = WORLD.lock();
+    let world = world.get_or_insert_with(World::default);
+    if world.users == 0 {
+        world.path = std::env::var_os(VARIABLE)
+            .map(PathBuf::from)
+            .or_else(beside)
+            .ok_or(No::NotFound)?;
+        (world.stamp, world.read) = (None, false);
+        world.refresh();
+        if !world.read {
+            // As if there were no driver.
+            return Err(No::NotFound);
+        }
+        world.sets = Sets::default();
+        world.samples = Samples::default();
+    }
+    world.users += 1;
+    Ok(())
+}
+
+/// One user fewer.
+pub fn close() -> Answer {
+    let mut world = WORLD.lock();
+    let world = world.as_mut().filter(|world| world.users > 0);
+    world.ok_or(No::Uninitialized)?.users -= 1;
+    Ok(())
+}
+
+/// Answers from the machine as it is described now.
+pub fn with(answer: impl FnOnce(&mut World) -> Answer) -> Answer {
+    let mut world = WORLD.lock();
+    let world = world.as_mut().filter(|world| world.users > 0);
+    let world = world.ok_or(No::Uninitialized)?;
+    world.refresh();
+    answer(world)
+}
+
+/// The description beside this library's own file.
+fn beside() -> Option<PathBuf> {
+    #[repr(C)]
+    struct Found {
+        file: *const c_char,
+        base: *mut c_void,
+        name: *const c_char,
+        address: *mut c_void,
+    }
+    unsafe extern "C" {
+        fn dladdr(address: *const c_void, found: *mut Found) -> c_int;
+    }
+    let mut found = Found {
+        file: std::ptr::null(),
+        base: std::ptr::null_mut(),
+        name: std::ptr::null(),
+        address: std::ptr::null_mut(),
+    };
+    // SAFETY: the address is one of this library's functions, and `found` may be written.
+    let known = unsafe { dladdr(open as *const c_void, &raw mut found) };
+    if known == 0 || found.file.is_null() {
+        return None;
+    }
+    // SAFETY: the loader's text lives as long as the library is loaded.
+    let file = unsafe { CStr::from_ptr(found.file) };
+    let file = PathBuf::from(OsStr::from_bytes(file.to_bytes()));
+    Some(file.parent()?.join(BESIDE))
+}
+
+impl World {
+    /// Reads the description if it is another than last time.
+    fn refresh(&mut self) {
+        let facts = std::fs::metadata(&self.path);
+        let stamp = facts.and_then(|facts| Ok((facts.modified()?, facts.len(), facts.ino())));
+        let Ok(stamp) = stamp else { return };
+        if self.stamp == Some(stamp) {
+            return;
+        }
+        // One that can't be read is not tried again until it changes.
+        self.stamp = Some(stamp);
+        match Description::load(&self.path) {
+            Ok(description) => {
+                self.machine = description.machine(Inventory::default());
+                self.cut_anew();
+                self.read = true;
+            }
+            Err(error) => eprintln!("the GPU driver's stand-in: {error}"),
+        }
+    }
+
+    /// The GPUs.
+    pub fn gpus(&self) -> &[Gpu] {
+        &self.machine.inventory.gpus
+    }
+
+    /// What a handle stands for.
+    pub fn target(&self, handle: nvmlDevice_t) -> Result<Target<'_>, No> {
+        let number = handle as usize;
+        let bad = || No::InvalidArgument;
+        if number & SLICE == 0 {
+            let place = number.checked_sub(1).ok_or_else(bad)?;
+            self.present(place)?;
+            return Ok(Target::Whole(&self.gpus()[place]));
+        }
+        let (place, instance, compute) = parts(number & !SLICE);
+        self.present(place)?;
+        let cut = self.cuts.get(place).ok_or_else(bad)?;
+        let slice = &cut.compute(instance, compute)?.slice;
+        Ok(Target::Slice(&self.gpus()[place], slice))
+    }
+
+    /// Takes over how GPUs are described as cut, where that is another than it was.
+    fn cut_anew(&mut self) {
+        let gpus = self.machine.inventory.gpus.iter_mut();
+        let mut before = std::mem::take(&mut self.cuts).into_iter();
+        for gpu in gpus {
+            let kept = before.next().filter(|cut| cut.described == gpu.slices);
+            let cut = kept.unwrap_or_else(|| Cut::of(gpu));
+            gpu.slices = cut.slices();
+            self.cuts.push(cut);
+        }
+    }
+
+    /// Changes how a GPU is cut, and what the inventory says of it.
+    pub fn recut<T>(
+        &mut self,
+        place: usize,
+        change: impl FnOnce(&mut Cut) -> Result<T, No>,
+    ) -> Result<T, No> {
+        self.present(place)?;
+        let cut = self.cuts.get_mut(place).ok_or(No::InvalidArgument)?;
+        let changed = change(cut)?;
+        self.machine.inventory.gpus[place].slices = cut.slices();
+        Ok(changed)
+    }
+
+    /// The GPU that a handle stands for; what is asked doesn't exist for slices.
+    pub fn whole(&self, handle: nvmlDevice_t) -> Result<&Gpu, No> {
+        match self.target(handle)? {
+            Target::Whole(gpu) => Ok(gpu),
+            Target::Slice(..) => Err(No::NotSupported),
+        }
+    }
+
+    /// The same, with what the description says beyond the inventory.
+    pub fn card(&self, handle: nvmlDevice_t) -> Result<(&Gpu, &Card), No> {
+        let gpu = self.whole(handle)?;
+        let card = self.machine.cards.get(gpu.index as usize);
+        Ok((gpu, card.ok_or(No::NotFound)?))
+    }
+
+    /// Whether the GPU at this place is on the bus.
+    pub fn present(&self, place: usize) -> Answer {
+        let card = self.machine.cards.get(place).ok_or(No::InvalidArgument)?;
+        if card.state.lost {
+            return Err(No::GpuIsLost);
+        }
+        Ok(())
+    }
+}
+
+/// The handle of the GPU at this place.
+pub fn handle(place: usize) -> nvmlDevice_t {
+    (place + 1) as nvmlDevice_t
+}
+
+/// The handle of a slice.
+pub fn slice_handle(place: usize, instance: u32, compute: u32) -> nvmlDevice_t {
+    (SLICE | number(place, instance, compute)) as nvmlDevice_t
+}
+
+/// A GPU's place and its instances' numbers in one; those of instances are below 256.
+pub fn number(place: usize, instance: u32, compute: u32) -> usize {
+    place << 16 | (instance as usize & 0xff) << 8 | (compute as usize & 0xff)
+}
+
+/// The same taken apart.
+pub fn parts(number: usize) -> (usize, u32, u32) {
+    let byte = |shift: usize| (number >> shift & 0xff) as u32;
+    (number >> 16, byte(8), byte(0))
+}

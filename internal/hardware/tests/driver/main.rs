@@ -1,0 +1,12 @@
+//! GPUs from a driver's library, with the stand-in (`testing/nvml`) in its place: the wrapper,
+//! the calls and the reading are those that real GPUs get.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod calls;
+mod events;
+mod exports;
+mod faults;
+mod inventory;
+mod mig;
+mod standin;
+mod tree;
