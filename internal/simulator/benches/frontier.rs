@@ -1,17 +1,24 @@
-//! Utilisation against the wait of large gangs, under every policy, on several traces:
+//! Utilisation against the wait of large gangs, under every policy, on several kinds of load:
 //! `cargo bench -p simulator --bench frontier -- [SYNTHETIC...]` (`make bench-frontier`). The same
-//! every time. `openb=DIR` adds the trace of that directory (see `read::openb`).
+//! every time. A load without a seed is run with each of `SEEDS`, and the means are shown: a month
+//! has too few large gangs for one to say much. `openb=DIR` is the trace of that directory (see
+//! `read::openb`). `POLICY=` asks for one policy alone.
 
 use simulator::read::{ReadOptions, Source, read};
-use simulator::{Options, Policy, Scenario, Summary, report, run, synthetic};
+use simulator::report::{Standing, frontier};
+use simulator::{Options, Policy, Scenario, Summary, run, synthetic};
 
-/// Each a synthetic scenario: a month of a cluster that keeps up, one that hardly does, and the first
-/// without anybody saying how long work takes (the others then know it exactly).
-const SCENARIOS: [&str; 3] = [
-    "seed=1,jobs=10000,days=30,gpus=1024,load=0.85",
-    "seed=2,jobs=10000,days=30,gpus=1024,load=0.95",
-    "seed=1,jobs=10000,days=30,gpus=1024,load=0.85,walltimes=0",
+/// A month of a cluster that keeps up; of one that hardly does; of one that hardly does where all
+/// jobs are of one queue and priority, so that no policy has to honour what others don't know of;
+/// and the first without anybody saying how long work takes (the others then know it exactly).
+const LOADS: [&str; 4] = [
+    "jobs=10000,days=30,gpus=1024,load=0.85",
+    "jobs=10000,days=30,gpus=1024,load=0.95",
+    "jobs=10000,days=30,gpus=1024,load=0.95,queues=1,priorities=0",
+    "jobs=10000,days=30,gpus=1024,load=0.85,walltimes=0",
 ];
+/// The seeds of each.
+const SEEDS: std::ops::RangeInclusive<u64> = 1..=8;
 /// Plans are made at most this often, seconds.
 const GATHER: i64 = 30;
 
@@ -37,13 +44,33 @@ fn scenario(text: &str) -> Scenario {
     synthetic::generate(&made).expect("a scenario")
 }
 
+/// The scenarios of a load: one, or one a seed.
+fn scenarios(text: &str) -> Vec<Scenario> {
+    if text.contains("seed=") || text.starts_with("openb=") {
+        return vec![scenario(text)];
+    }
+    let seeded = SEEDS.map(|seed| scenario(&format!("seed={seed},{text}")));
+    seeded.collect()
+}
+
+fn summary(scenario: &Scenario, policy: Policy) -> Summary {
+    let options = Options {
+        policy,
+        gather: GATHER,
+        check: false,
+        reports: false,
+        ..Options::default()
+    };
+    Summary::of(&run(scenario, &options, &mut |_| {}).expect("a simulation"))
+}
+
 fn main() {
     let given: Vec<String> = std::env::args()
         .skip(1)
         .filter(|word| !word.starts_with("--"))
         .collect();
     let texts: Vec<&str> = if given.is_empty() {
-        SCENARIOS.to_vec()
+        LOADS.to_vec()
     } else {
         given.iter().map(String::as_str).collect()
     };
@@ -51,34 +78,41 @@ fn main() {
         .ok()
         .map(|word| word.parse().expect("a policy"));
     for text in texts {
-        let scenario = scenario(text);
-        let policies = Policy::ALL
-            .into_iter()
-            .filter(|policy| only.is_none_or(|only| only == *policy));
-        let summaries: Vec<Summary> = policies
-            .map(|policy| {
-                let options = Options {
-                    policy,
-                    gather: GATHER,
-                    check: false,
-                    reports: false,
-                    ..Options::default()
-                };
-                let outcome = run(&scenario, &options, &mut |_| {}).expect("a simulation");
-                Summary::of(&outcome)
-            })
-            .collect();
-        println!("{}", scenario.name);
-        println!("{}", report::frontier(&summaries));
-        for summary in &summaries {
-            if let Some(within) = summary.within_estimate {
-                println!(
-                    "{}: {:.1}% of {} that were told a range started within it\n",
-                    summary.policy,
-                    100.0 * within,
-                    summary.foretold
-                );
+        let scenarios = scenarios(text);
+        let mut standings = Vec::new();
+        let mut notes = Vec::new();
+        for policy in Policy::ALL {
+            if only.is_some_and(|only| only != policy) {
+                continue;
+            }
+            let runs: Vec<Summary> = scenarios.iter().map(|one| summary(one, policy)).collect();
+            let stands: Vec<Standing> = runs.iter().map(Standing::from).collect();
+            standings.extend(Standing::mean(&stands));
+            let waits: Vec<String> = stands
+                .iter()
+                .map(|run| format!("{:.0}", run.large_wait_p95 / 3600.0))
+                .collect();
+            notes.push(format!(
+                "{policy}: p95 wait above 64 GPUs by run, hours: {}",
+                waits.join(" ")
+            ));
+            let foretold: usize = runs.iter().map(|run| run.foretold).sum();
+            let within = runs.iter().map(|run| {
+                let part = run.within_estimate.unwrap_or_default();
+                part * run.foretold as f64
+            });
+            if foretold > 0 {
+                let part = 100.0 * within.sum::<f64>() / foretold as f64;
+                notes.push(format!(
+                    "{policy}: {part:.1}% of {foretold} that were told a range started within it"
+                ));
             }
         }
+        let runs = scenarios.len();
+        println!(
+            "{text}: the mean of {runs} run(s)\n{}",
+            frontier(&standings)
+        );
+        println!("{}\n", notes.join("\n"));
     }
 }

@@ -25,6 +25,8 @@ pub struct Synthetic {
     pub queues: usize,
     /// Do people say how long their jobs may run?
     pub walltimes: bool,
+    /// Is one job in ten more urgent than the others?
+    pub priorities: bool,
 }
 
 impl Default for Synthetic {
@@ -37,6 +39,7 @@ impl Default for Synthetic {
             load: 0.85,
             queues: 4,
             walltimes: true,
+            priorities: true,
         }
     }
 }
@@ -68,7 +71,7 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
             SimulatorError::Option {
             option: "--synthetic".to_owned(),
             value: part.to_owned(),
-            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0, walltimes 0 or 1".to_owned(),
+            wanted: "write seed=1,jobs=200000,days=365,gpus=10000,load=0.85,queues=8 or a part of it; gpus at least 8, jobs 1 to 10000000, days and load above 0, walltimes and priorities 0 or 1".to_owned(),
         }
         };
         let (name, value) = part.split_once('=').ok_or_else(refuse)?;
@@ -85,6 +88,7 @@ pub fn parse(text: &str) -> Result<Synthetic, SimulatorError> {
             "gpus" if (8..=1_000_000).contains(&whole) => made.gpus = whole,
             "load" if number > 0.0 && number <= 10.0 => made.load = number,
             "walltimes" if whole <= 1 => made.walltimes = whole == 1,
+            "priorities" if whole <= 1 => made.priorities = whole == 1,
             "queues" if (1..=1000).contains(&whole) => made.queues = whole,
             _ => return Err(refuse()),
         }
@@ -133,7 +137,11 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
                 name: format!("job-{i:06}"),
                 queue: format!("team-{queue}"),
                 user: Some(format!("user-{}", (dice.unit() * 200.0) as usize)),
-                priority: if dice.unit() < 0.1 { 10 } else { 0 },
+                priority: if dice.unit() < 0.1 && what.priorities {
+                    10
+                } else {
+                    0
+                },
                 arrival: arrival as Seconds,
                 duration: Some(duration),
                 walltime: what.walltimes.then_some(walltime),
@@ -146,12 +154,18 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
         });
     let mut scenario = Scenario {
         name: format!(
-            "synthetic: seed {}, {} jobs in {} days on {} GPUs, load {}{}",
+            "synthetic: seed {}, {} jobs in {} days on {} GPUs, load {}, {} queues{}{}",
             what.seed,
             what.jobs,
             what.days,
             what.gpus,
             what.load,
+            what.queues,
+            if what.priorities {
+                ""
+            } else {
+                ", all of one priority"
+            },
             if what.walltimes { "" } else { ", no walltimes" }
         ),
         start: default_start(),

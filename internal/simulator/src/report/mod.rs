@@ -1,11 +1,13 @@
 //! Summaries for people: as text, and as one HTML page that needs nothing else.
 
 mod chart;
+mod frontier;
 mod html;
 mod text;
 
+pub use frontier::{Standing, frontier};
 pub use html::html;
-pub use text::{frontier, text};
+pub use text::text;
 
 use crate::scenario::Seconds;
 

@@ -3,11 +3,12 @@
 
 use std::fmt::Write as _;
 
+use crate::report::frontier::{Standing, frontier};
 use crate::report::{percent, span};
 use crate::summary::{Distribution, Summary};
 
 /// Rows of cells under a header, in columns: the first to the left, the others to the right.
-fn table(header: &[String], rows: &[Vec<String>]) -> String {
+pub(super) fn table(header: &[String], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows
             .iter()
@@ -139,7 +140,8 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
     out.push_str(&table(&header, &rows));
     if summaries.len() > 1 {
         out.push_str("\nfrontier\n");
-        out.push_str(&frontier(summaries));
+        let standings: Vec<Standing> = summaries.iter().map(Standing::from).collect();
+        out.push_str(&frontier(&standings));
     }
     for summary in summaries {
         let _ = writeln!(out, "\n{}: by size", summary.policy);
@@ -152,62 +154,6 @@ pub fn text(title: &str, notes: &[String], summaries: &[Summary]) -> String {
         }
     }
     out
-}
-
-/// Is the one beyond the other: no less utilisation, no longer a wait of large gangs, and one of
-/// both strictly better?
-fn beats(one: &Summary, other: &Summary) -> bool {
-    let waits = |summary: &Summary| summary.large_wait_seconds.p95;
-    let (used, waited) = (
-        one.utilisation - other.utilisation,
-        waits(other) - waits(one),
-    );
-    used >= 0.0 && waited >= 0.0 && used + waited > 0.0
-}
-
-/// Utilisation beside what it costs those who wait, one line a policy.
-#[must_use]
-pub fn frontier(summaries: &[Summary]) -> String {
-    let header = [
-        "policy",
-        "utilisation",
-        "while arriving",
-        "JCT mean",
-        "JCT p95",
-        "p95 wait above 64 GPUs",
-        "fairness",
-        "beaten by",
-    ]
-    .map(str::to_owned);
-    let beaten = |summary: &Summary| {
-        let by = summaries.iter().filter(|other| beats(other, summary));
-        let by: Vec<&str> = by.map(|other| other.policy.as_str()).collect();
-        if by.is_empty() {
-            "nobody".to_owned()
-        } else {
-            by.join(", ")
-        }
-    };
-    let rows: Vec<Vec<String>> = summaries
-        .iter()
-        .map(|summary| {
-            vec![
-                summary.policy.clone(),
-                percent(summary.utilisation),
-                summary
-                    .allocation_while_arriving
-                    .map_or("-".to_owned(), percent),
-                span(summary.completion_seconds.mean),
-                span(summary.completion_seconds.p95),
-                span(summary.large_wait_seconds.p95),
-                summary
-                    .fairness_of_shares
-                    .map_or("-".to_owned(), |value| format!("{value:.3}")),
-                beaten(summary),
-            ]
-        })
-        .collect();
-    table(&header, &rows)
 }
 
 /// What the tables by size and by queue show of gangs, after what they are told apart by.

@@ -1,0 +1,177 @@
+//! Utilisation beside what it costs those who wait: where each policy stands, over one run or the
+//! mean of several, and whom it is beaten by.
+
+use crate::report::text::table;
+use crate::report::{percent, span};
+use crate::summary::Summary;
+
+/// Where a policy stands in one run, or on the mean of several.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Standing {
+    /// The policy.
+    pub policy: String,
+    /// Part of all GPU time that did work which counted.
+    pub utilisation: f64,
+    /// Allocation while work arrives; none where all arrives at once.
+    pub while_arriving: Option<f64>,
+    /// Mean time from arrival to end, seconds.
+    pub completion_mean: f64,
+    /// Its 95th percentile.
+    pub completion_p95: f64,
+    /// The median wait of gangs above 64 GPUs, seconds.
+    pub large_wait_p50: f64,
+    /// Its 95th percentile.
+    pub large_wait_p95: f64,
+    /// Jain's index of what waiting queues held by weight; none where there was one queue.
+    pub fairness: Option<f64>,
+    /// GPU-hours of work that had to be done again.
+    pub lost: f64,
+}
+
+impl From<&Summary> for Standing {
+    fn from(summary: &Summary) -> Standing {
+        Standing {
+            policy: summary.policy.clone(),
+            utilisation: summary.utilisation,
+            while_arriving: summary.allocation_while_arriving,
+            completion_mean: summary.completion_seconds.mean,
+            completion_p95: summary.completion_seconds.p95,
+            large_wait_p50: summary.large_wait_seconds.p50,
+            large_wait_p95: summary.large_wait_seconds.p95,
+            fairness: summary.fairness_of_shares,
+            lost: summary.gpu_hours_lost,
+        }
+    }
+}
+
+impl Standing {
+    /// The mean of each figure over runs of one policy that differ in their seed alone: one run of
+    /// a month has so few large gangs that its percentile says little. None of no runs.
+    #[must_use]
+    pub fn mean(runs: &[Standing]) -> Option<Standing> {
+        let first = runs.first()?;
+        let of = |figure: &dyn Fn(&Standing) -> f64| {
+            runs.iter().map(figure).sum::<f64>() / runs.len() as f64
+        };
+        let of_known = |figure: &dyn Fn(&Standing) -> Option<f64>| {
+            let known: Option<Vec<f64>> = runs.iter().map(figure).collect();
+            known.map(|known| known.iter().sum::<f64>() / known.len() as f64)
+        };
+        Some(Standing {
+            policy: first.policy.clone(),
+            utilisation: of(&|run| run.utilisation),
+            while_arriving: of_known(&|run| run.while_arriving),
+            completion_mean: of(&|run| run.completion_mean),
+            completion_p95: of(&|run| run.completion_p95),
+            large_wait_p50: of(&|run| run.large_wait_p50),
+            large_wait_p95: of(&|run| run.large_wait_p95),
+            fairness: of_known(&|run| run.fairness),
+            lost: of(&|run| run.lost),
+        })
+    }
+
+    /// Is it beyond the other: no less utilisation, no longer a wait of large gangs, and one of both
+    /// strictly better?
+    #[must_use]
+    pub fn beats(&self, other: &Standing) -> bool {
+        let used = self.utilisation - other.utilisation;
+        let waited = other.large_wait_p95 - self.large_wait_p95;
+        used >= 0.0 && waited >= 0.0 && used + waited > 0.0
+    }
+}
+
+/// One line a policy.
+#[must_use]
+pub fn frontier(standings: &[Standing]) -> String {
+    let header = [
+        "policy",
+        "utilisation",
+        "while arriving",
+        "JCT mean",
+        "JCT p95",
+        "wait above 64 GPUs: median",
+        "p95",
+        "fairness",
+        "GPU-hours lost",
+        "beaten by",
+    ]
+    .map(str::to_owned);
+    let beaten = |one: &Standing| {
+        let by = standings.iter().filter(|other| other.beats(one));
+        let by: Vec<&str> = by.map(|other| other.policy.as_str()).collect();
+        if by.is_empty() {
+            "nobody".to_owned()
+        } else {
+            by.join(", ")
+        }
+    };
+    let known = |figure: Option<String>| figure.unwrap_or("-".to_owned());
+    let rows: Vec<Vec<String>> = standings
+        .iter()
+        .map(|one| {
+            vec![
+                one.policy.clone(),
+                percent(one.utilisation),
+                known(one.while_arriving.map(percent)),
+                span(one.completion_mean),
+                span(one.completion_p95),
+                span(one.large_wait_p50),
+                span(one.large_wait_p95),
+                known(one.fairness.map(|value| format!("{value:.3}"))),
+                format!("{:.0}", one.lost),
+                beaten(one),
+            ]
+        })
+        .collect();
+    table(&header, &rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn standing(policy: &str, utilisation: f64, waits: f64) -> Standing {
+        Standing {
+            policy: policy.to_owned(),
+            utilisation,
+            while_arriving: Some(utilisation),
+            completion_mean: 60.0,
+            completion_p95: 120.0,
+            large_wait_p50: waits / 2.0,
+            large_wait_p95: waits,
+            fairness: None,
+            lost: 0.0,
+        }
+    }
+
+    #[test]
+    fn who_uses_less_and_waits_longer_is_beaten_and_who_does_one_of_both_is_not() {
+        let all = [
+            standing("busy", 0.9, 7200.0),
+            standing("quick", 0.8, 3600.0),
+            standing("neither", 0.8, 7200.0),
+        ];
+        let said = frontier(&all);
+        let last = |policy: &str| {
+            let line = said.lines().find(|line| line.starts_with(policy));
+            let words = line.unwrap_or_default().split("  ").last();
+            words.unwrap_or_default().trim().to_owned()
+        };
+        assert_eq!(last("busy"), "nobody");
+        assert_eq!(last("quick"), "nobody");
+        assert_eq!(last("neither"), "busy, quick");
+        assert!(!all[0].beats(&all[0]));
+    }
+
+    #[test]
+    fn a_mean_is_of_all_runs_and_what_one_run_does_not_know_is_not_known() {
+        let mut runs = [standing("one", 0.8, 3600.0), standing("one", 0.9, 7200.0)];
+        let mean = Standing::mean(&runs).unwrap();
+        assert!((mean.utilisation - 0.85).abs() < 1e-9);
+        assert!((mean.large_wait_p95 - 5400.0).abs() < 1e-9);
+        assert!(mean.while_arriving.is_some());
+        runs[1].while_arriving = None;
+        assert!(Standing::mean(&runs).unwrap().while_arriving.is_none());
+        assert!(Standing::mean(&[]).is_none());
+    }
+}
