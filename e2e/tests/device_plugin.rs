@@ -28,7 +28,7 @@ impl Ground {
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager();
         let rights = repository()
-            .join("packaging/kubernetes")
+            .join("packaging/kubernetes/agent-rbac.yaml")
             .display()
             .to_string();
         cluster.kubectl(&["apply", "-f", &rights]).ok();
