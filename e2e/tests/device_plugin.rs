@@ -1,9 +1,9 @@
 //! `muster agent --engine kubernetes` beside a real kubelet, with the rights that packaging
-//! gives it. The GPUs are described in a file, as no machine of the tests has any: containers
-//! print which ones they were given.
+//! gives it, in the cluster and on the node. The GPUs are described in a file, as no machine of
+//! the tests has any: containers print which ones they were given.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ impl Ground {
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager();
         let rights = repository()
-            .join("packaging/kubernetes")
+            .join("packaging/kubernetes/agent-rbac.yaml")
             .display()
             .to_string();
         cluster.kubectl(&["apply", "-f", &rights]).ok();
@@ -42,6 +42,10 @@ impl Ground {
             _network: network,
         };
         ground.until_allocatable(8);
+        let status = std::fs::read_to_string(format!("/proc/{}/status", ground.agent.id()));
+        let status = status.expect("the agent runs");
+        assert!(status.starts_with("Name:\tmuster\n"), "{status}");
+        assert!(status.contains("\nCapEff:\t0000000000000000\n"), "{status}");
         ground
     }
 
@@ -138,8 +142,11 @@ fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
         .open(cluster.directory().join("agent.log"))
         .expect("a log");
     let account = cluster.kubeconfig_of_account("muster-system", "muster-agent");
+    // As the DaemonSet has it: root, without capabilities.
     kubelet
-        .inside(&muster())
+        .inside(Path::new("setpriv"))
+        .args(["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all"])
+        .arg(muster())
         .arg("--kubeconfig")
         .arg(account)
         .args([
