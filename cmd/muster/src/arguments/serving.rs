@@ -178,6 +178,11 @@ pub struct Agent {
     /// The kubelet's directory, with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = agent::KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
+    /// How slices of GPUs (MIG) are offered to the kubelet, with --engine kubernetes: not at all,
+    /// as nvidia.com/gpu where all are of one profile, or as nvidia.com/mig-PROFILE
+    /// [default: what --machine says, else mixed]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
+    pub mig_strategy: Option<String>,
     #[command(flatten)]
     pub machine: MachineOptions,
 }

@@ -119,6 +119,7 @@ pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
             ..Source::default()
         },
         dev: "/dev".into(),
+        mig_strategy: arguments.mig_strategy.clone(),
     })
 }
 

@@ -5,6 +5,7 @@
 
 mod admission;
 mod cluster;
+mod offer;
 mod plugin;
 mod preference;
 mod socket;
@@ -37,6 +38,9 @@ pub struct KubeletConfig {
     pub source: Source,
     /// Where device files are.
     pub dev: PathBuf,
+    /// How slices of GPUs are given out: `none`, `single` or `mixed`. None: as a machine
+    /// description says, else by their profile.
+    pub mig_strategy: Option<String>,
 }
 
 /// What can end an agent beside a kubelet.
@@ -70,18 +74,25 @@ pub async fn run_beside_kubelet(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let mut hardware = hardware::Machine::new(config.source.clone());
-    let first = Machine::of(&hardware.look()?);
+    let strategy = config.mig_strategy.clone();
+    let look_at = move |hardware: &mut hardware::Machine| {
+        let mut found = hardware.look()?;
+        if let Some(strategy) = &strategy {
+            found.mig_strategy.clone_from(strategy);
+        }
+        Ok::<_, HardwareError>(Machine::of(&found))
+    };
+    let first = look_at(&mut hardware)?;
     first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
-    let serve = socket::keep_registered(&config, api.clone(), machine.clone(), stop.clone());
+    let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            match hardware.look() {
-                Ok(found) => {
-                    let now = Machine::of(&found);
+            match look_at(&mut hardware) {
+                Ok(now) => {
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {

@@ -6,7 +6,6 @@ use std::pin::Pin;
 
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
-use resources::names::NVIDIA_GPU;
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
@@ -14,6 +13,7 @@ use tonic::{Request, Response, Status};
 
 use super::admission::{self, Answered, Asking, Listed};
 use super::cluster::Cluster;
+use super::offer::{self, Unit};
 use super::{preference, socket};
 use crate::inventory::Machine;
 
@@ -25,8 +25,10 @@ const CONTROL_FILES: [&str; 4] = [
     "nvidia-modeset",
 ];
 
-/// The plugin for the node's GPUs: whole ones, and slices where these count as GPUs.
+/// The plugin for one of the node's resources.
 pub struct Plugin {
+    /// GPUs, or slices of one profile: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`.
+    pub(super) resource: String,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
     /// The kubelet's pod resources socket.
@@ -43,31 +45,30 @@ pub(super) fn options() -> wire::DevicePluginOptions {
     }
 }
 
-fn offered(machine: &Machine) -> wire::ListAndWatchResponse {
-    let device = |gpu: &resources::devices::GpuDevice| wire::Device {
-        id: gpu.id.clone(),
-        health: if gpu.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: gpu.numa.map(|numa| wire::TopologyInfo {
+/// The devices of a resource, as a machine has them.
+fn units(machine: &Machine, resource: &str) -> Vec<Unit> {
+    (offer::offers(&machine.inventory).remove(resource)).unwrap_or_default()
+}
+
+fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
+    let device = |unit: Unit| wire::Device {
+        id: unit.id,
+        health: if unit.healthy { "Healthy" } else { "Unhealthy" }.into(),
+        topology: unit.numa.map(|numa| wire::TopologyInfo {
             nodes: vec![wire::NumaNode {
                 id: i64::from(numa),
             }],
         }),
     };
     wire::ListAndWatchResponse {
-        devices: machine
-            .inventory
-            .offered()
-            .gpus
-            .iter()
-            .map(device)
-            .collect(),
+        devices: units.into_iter().map(device).collect(),
     }
 }
 
 impl Plugin {
     /// Who is asking for this many devices, and whose devices are taken.
     async fn asking(&self, size: usize) -> Result<(Asking, BTreeSet<String>), Status> {
-        let listed = socket::listed(&self.resources_socket, NVIDIA_GPU).await?;
+        let listed = socket::listed(&self.resources_socket, &self.resource).await?;
         let pods = self.cluster.pods().await.map_err(|error| {
             Status::unavailable(format!("the pods of this node can't be listed: {error}"))
         })?;
@@ -76,20 +77,21 @@ impl Plugin {
             let is = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.uid.as_ref() == Some(uid);
             pods.iter().any(is)
         });
-        let found = admission::asking(NVIDIA_GPU, size, &listed, &pods, &answered);
+        let found = admission::asking(&self.resource, size, &listed, &pods, &answered);
         let asking = found.map_err(Status::failed_precondition)?;
-        let taken = admission::spoken_for(NVIDIA_GPU, &pods, &asking.uid);
+        let taken = admission::spoken_for(&self.resource, &pods, &asking.uid);
         Ok((asking, taken))
     }
 
     /// What a container with these devices is started with.
     fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let machine = self.machine.borrow();
-        let offered = machine.inventory.offered().gpus;
-        let known = |id: &&String| offered.iter().any(|gpu| gpu.id == **id);
+        let units = units(&machine, &self.resource);
+        let known = |id: &&String| units.iter().any(|unit| unit.id == **id);
         if let Some(unknown) = ids.iter().find(|id| !known(id)) {
             return Err(Status::invalid_argument(format!(
-                "this node has no GPU {unknown:?}"
+                "this node has no {} {unknown:?}",
+                self.resource
             )));
         }
         let minors = ids.iter().filter_map(|id| machine.minors.get(id));
@@ -164,11 +166,11 @@ impl Plugin {
             return Ok(chosen);
         }
         let free = available.difference(&taken).chain(&must).cloned().collect();
-        let (chooser, offered) = {
+        let (chooser, units) = {
             let machine = self.machine.borrow();
-            (machine.chooser.clone(), machine.inventory.offered().gpus)
+            (machine.chooser.clone(), units(&machine, &self.resource))
         };
-        Ok(preference::best(&chooser, &offered, &free, &must, size))
+        Ok(preference::best(&chooser, &units, &free, &must, size))
     }
 }
 
@@ -187,7 +189,8 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
 
     async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
         let states = WatchStream::new(self.machine.clone());
-        let devices = states.map(|machine| Ok(offered(&machine)));
+        let resource = self.resource.clone();
+        let devices = states.map(move |machine| Ok(offered(units(&machine, &resource))));
         Ok(Response::new(Box::pin(devices)))
     }
 

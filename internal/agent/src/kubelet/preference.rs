@@ -4,13 +4,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hardware::Chooser;
-use resources::devices::GpuDevice;
+
+use super::offer::Unit;
 
 /// The best `size` of the `available` devices, with all that `must` be among them; none where
 /// there are too few.
 pub fn best(
     chooser: &Chooser,
-    offered: &[GpuDevice],
+    offered: &[Unit],
     available: &BTreeSet<String>,
     must: &BTreeSet<String>,
     size: usize,
@@ -32,7 +33,7 @@ pub fn best(
     }
     // Slices among them: those that must be, then the first in the machine's order.
     let known = |id: &&String| available.contains(*id) || must.contains(*id);
-    let ids = || offered.iter().map(|gpu| &gpu.id).filter(known);
+    let ids = || offered.iter().map(|unit| &unit.id).filter(known);
     let (first, rest): (Vec<&String>, Vec<&String>) = ids().partition(|id| must.contains(*id));
     let chosen: Vec<String> = (first.into_iter().chain(rest))
         .take(size)
@@ -53,7 +54,7 @@ mod tests {
     use crate::inventory::Machine;
 
     /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. The last may be cut.
-    fn two_pairs(more: &str) -> (Chooser, Vec<GpuDevice>) {
+    fn two_pairs(more: &str) -> (Chooser, Vec<Unit>) {
         let text = format!(
             "[machine]\nmig_strategy = \"single\"\n\
              [[gpu]]\nmodel = \"A\"\nmemory_mib = 1\ncount = 2\nnuma = 0\nid = [\"GPU-0\", \"GPU-1\"]\n\
@@ -63,7 +64,8 @@ mod tests {
         let mut inventory = Inventory::default();
         let description = Description::parse(&text, std::path::Path::new("m.toml"));
         description.expect("a machine").apply(&mut inventory);
-        let offered = Machine::of(&inventory).inventory.offered().gpus;
+        let offers = super::super::offer::offers(&Machine::of(&inventory).inventory);
+        let offered = offers[resources::names::NVIDIA_GPU].clone();
         (Chooser::new(Graph::of(&inventory)), offered)
     }
 
