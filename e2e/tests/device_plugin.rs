@@ -159,6 +159,11 @@ fn describe(cluster: &Cluster, ill: &[usize]) {
 }
 
 fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
+    agent_with(cluster, kubelet, &[])
+}
+
+/// The agent with these arguments, too.
+fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
@@ -178,6 +183,7 @@ fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
             "--machine",
         ])
         .arg(description(cluster))
+        .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -307,4 +313,58 @@ fn slices_are_resources_by_their_profile_or_gpus_as_the_strategy_says_and_follow
     // Nobody looks at slices: both GPUs are whole.
     cut("none", r#"["1g.10gb"]"#);
     ground.until_allocatable(2);
+}
+
+#[test]
+fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_before() {
+    let mut ground = Ground::start();
+    let ids = ground.ids();
+    let file = ground.cluster.directory().join("plugin.yaml");
+    let configuration = "version: v1\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    failRequestsGreaterThanOne: true\n    resources:\n      - name: nvidia.com/gpu\n        replicas: 3\n        devices: [6, 7]\n";
+    std::fs::write(&file, configuration).expect("a configuration is written");
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    let file = file.display().to_string();
+    let more = ["--device-plugin-config", file.as_str()];
+    ground.agent = agent_with(&ground.cluster, &ground.kubelet, &more);
+    let shared = "nvidia.com/gpu.shared";
+    ground.until_allocatable_of(shared, 6);
+    ground.until_allocatable(6);
+
+    // One after another, as the numbers of those who have each are looked at.
+    let pod = |name: &str, count: usize| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "box", "restartPolicy": "Never",
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["sh", "-c",
+                        "trap 'exit 0' TERM; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 1; done"],
+                    "resources": {"limits": {shared: count.to_string()}}}]}})
+        .to_string()
+    };
+    let mut given = Vec::new();
+    for name in ["one", "two", "three", "four"] {
+        ground.cluster.apply(&pod(name, 1));
+        given.extend(ground.given(name));
+    }
+    given.sort();
+    let mut wanted = vec![
+        ids[6].clone(),
+        ids[6].clone(),
+        ids[7].clone(),
+        ids[7].clone(),
+    ];
+    wanted.sort();
+    assert_eq!(given, wanted, "each of the two GPUs has two pods");
+    ground.place(&[("whole", &[&ids[2]])]);
+    assert_eq!(ground.given("whole"), [ids[2].clone()]);
+
+    // Several replicas are no more of a GPU.
+    ground.cluster.apply(&pod("greedy", 2));
+    let why = eventually("the pod is refused", SOON, || {
+        let pod = ground.cluster.get(&["pod", "greedy"]);
+        let message = pod["status"]["message"].as_str()?.to_string();
+        (pod["status"]["phase"] == "Failed").then_some(message)
+    });
+    assert!(why.contains("failRequestsGreaterThanOne"), "{why}");
 }

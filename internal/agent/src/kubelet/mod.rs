@@ -8,6 +8,8 @@ mod cluster;
 mod offer;
 mod plugin;
 mod preference;
+mod settings;
+mod sharing;
 mod socket;
 
 use std::path::PathBuf;
@@ -15,6 +17,8 @@ use std::time::Duration;
 
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
+
+pub use settings::PluginSettings;
 
 use crate::inventory::Machine;
 
@@ -38,9 +42,9 @@ pub struct KubeletConfig {
     pub source: Source,
     /// Where device files are.
     pub dev: PathBuf,
-    /// How slices of GPUs are given out: `none`, `single` or `mixed`. None: as a machine
-    /// description says, else by their profile.
-    pub mig_strategy: Option<String>,
+    /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
+    /// else slices are given out by their profile.
+    pub settings: PluginSettings,
 }
 
 /// What can end an agent beside a kubelet.
@@ -74,7 +78,7 @@ pub async fn run_beside_kubelet(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let mut hardware = hardware::Machine::new(config.source.clone());
-    let strategy = config.mig_strategy.clone();
+    let strategy = config.settings.mig_strategy.clone();
     let look_at = move |hardware: &mut hardware::Machine| {
         let mut found = hardware.look()?;
         if let Some(strategy) = &strategy {

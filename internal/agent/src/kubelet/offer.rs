@@ -7,11 +7,18 @@ use std::collections::BTreeMap;
 use resources::devices::NodeInventory;
 use resources::names::NVIDIA_GPU;
 
+use super::sharing::Sharing;
+
 /// One of the devices of a resource, as the kubelet counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Unit {
-    /// The id that the kubelet knows it by: the UUID of a GPU or slice.
+    /// The id that the kubelet knows it by: the UUID of a GPU or slice; where that is shared,
+    /// `UUID::N`.
     pub id: String,
+    /// The UUID of the GPU or slice.
+    pub device: String,
+    /// Whether others may have the same device.
+    pub shared: bool,
     /// May it be given out?
     pub healthy: bool,
     /// The NUMA node that it hangs on, where known.
@@ -23,26 +30,28 @@ pub type Offers = BTreeMap<String, Vec<Unit>>;
 
 /// What a machine offers. GPUs are always a resource, also where there are none: a kubelet that was
 /// told of some is told that they are gone.
-pub fn offers(inventory: &NodeInventory) -> Offers {
+pub fn offers(inventory: &NodeInventory, sharing: &Sharing) -> Offers {
     let offered = inventory.offered();
     let numa: BTreeMap<u32, Option<u32>> = (inventory.gpus.iter())
         .map(|gpu| (gpu.index, gpu.numa))
         .collect();
-    let gpus = offered.gpus.into_iter().map(|gpu| Unit {
-        id: gpu.id,
-        healthy: gpu.healthy,
-        numa: gpu.numa,
-    });
+    let unit = |id: String, healthy, numa| Unit {
+        device: id.clone(),
+        id,
+        shared: false,
+        healthy,
+        numa,
+    };
+    let gpus = (offered.gpus.into_iter()).map(|gpu| unit(gpu.id, gpu.healthy, gpu.numa));
     let mut all = Offers::from([(NVIDIA_GPU.to_owned(), gpus.collect())]);
     for (resource, slices) in offered.slices {
-        let units = slices.into_iter().map(|(gpu, slice)| Unit {
-            id: slice.id,
-            healthy: slice.healthy,
-            numa: numa.get(&gpu).copied().flatten(),
+        let units = slices.into_iter().map(|(gpu, slice)| {
+            let numa = numa.get(&gpu).copied().flatten();
+            unit(slice.id, slice.healthy, numa)
         });
         all.insert(resource, units.collect());
     }
-    all
+    sharing.apply(all, inventory)
 }
 
 /// The name of the socket that a resource is served at, in the kubelet's directory of plugins.
@@ -78,7 +87,9 @@ mod tests {
         let several = r#"["1g.10gb", "1g.10gb+me", "3g.40gb"]"#;
         let (gpu, small) = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb");
         let (media, large) = ("nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb");
-        let cases: [(&str, &str, &[(&str, usize)]); 6] = [
+        // The strategy; the slices; each resource with its number of devices.
+        type Case<'a> = (&'a str, &'a str, &'a [(&'a str, usize)]);
+        let cases: [Case<'_>; 6] = [
             ("none", same, &[(gpu, 2)]),
             ("single", same, &[(gpu, 3)]),
             ("mixed", same, &[(gpu, 1), (small, 2)]),
@@ -95,7 +106,7 @@ mod tests {
             ),
         ];
         for (strategy, slices, wanted) in cases {
-            let offers = offers(&machine(strategy, slices));
+            let offers = offers(&machine(strategy, slices), &Sharing::default());
             let counted: Vec<(&str, usize)> = (offers.iter())
                 .map(|(resource, units)| (resource.as_str(), units.len()))
                 .collect();
@@ -105,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_slice_is_known_by_its_uuid_and_is_where_its_gpu_is() {
-        let offers = offers(&machine("mixed", r#"["1g.10gb"]"#));
+        let offers = offers(&machine("mixed", r#"["1g.10gb"]"#), &Sharing::default());
         let slice = &offers["nvidia.com/mig-1g.10gb"][0];
         assert!(slice.id.starts_with("MIG-"), "{}", slice.id);
         assert_eq!((slice.healthy, slice.numa), (true, Some(1)));
@@ -114,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_machine_without_gpus_offers_none() {
-        let offers = offers(&NodeInventory::default());
+        let offers = offers(&NodeInventory::default(), &Sharing::default());
         assert_eq!(offers, Offers::from([(NVIDIA_GPU.to_owned(), Vec::new())]));
     }
 

@@ -14,6 +14,8 @@ use tonic::{Request, Response, Status};
 use super::admission::{self, Answered, Asking, Listed};
 use super::cluster::Cluster;
 use super::offer::{self, Unit};
+use super::settings::PluginSettings;
+use super::sharing::Sharing;
 use super::{preference, socket};
 use crate::inventory::Machine;
 
@@ -29,6 +31,7 @@ const CONTROL_FILES: [&str; 4] = [
 pub struct Plugin {
     /// GPUs, or slices of one profile: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`.
     pub(super) resource: String,
+    pub(super) settings: PluginSettings,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
     /// The kubelet's pod resources socket.
@@ -46,8 +49,8 @@ pub(super) fn options() -> wire::DevicePluginOptions {
 }
 
 /// The devices of a resource, as a machine has them.
-fn units(machine: &Machine, resource: &str) -> Vec<Unit> {
-    (offer::offers(&machine.inventory).remove(resource)).unwrap_or_default()
+fn units(machine: &Machine, sharing: &Sharing, resource: &str) -> Vec<Unit> {
+    (offer::offers(&machine.inventory, sharing).remove(resource)).unwrap_or_default()
 }
 
 fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
@@ -83,21 +86,36 @@ impl Plugin {
         Ok((asking, taken))
     }
 
-    /// What a container with these devices is started with.
-    fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+    /// The resource's devices now.
+    fn units(&self) -> Vec<Unit> {
+        units(
+            &self.machine.borrow(),
+            &self.settings.sharing,
+            &self.resource,
+        )
+    }
+
+    /// The units of these ids.
+    fn known(&self, ids: &[String]) -> Result<Vec<Unit>, Status> {
+        let units = self.units();
+        let one = |id: &String| {
+            let found = units.iter().find(|unit| unit.id == *id);
+            let unknown = || format!("this node has no {} {id:?}", self.resource);
+            (found.cloned()).ok_or_else(|| Status::invalid_argument(unknown()))
+        };
+        ids.iter().map(one).collect()
+    }
+
+    /// What a container with these GPUs or slices is started with.
+    fn equipment(&self, devices: &[String]) -> wire::ContainerAllocateResponse {
         let machine = self.machine.borrow();
-        let units = units(&machine, &self.resource);
-        let known = |id: &&String| units.iter().any(|unit| unit.id == **id);
-        if let Some(unknown) = ids.iter().find(|id| !known(id)) {
-            return Err(Status::invalid_argument(format!(
-                "this node has no {} {unknown:?}",
-                self.resource
-            )));
-        }
-        let minors = ids.iter().filter_map(|id| machine.minors.get(id));
-        let files = minors.map(|minor| format!("nvidia{minor}"));
+        let minors: BTreeSet<_> = (devices.iter())
+            .filter_map(|id| machine.minors.get(id))
+            .collect();
+        let files = minors.iter().map(|minor| format!("nvidia{minor}"));
         let control = CONTROL_FILES.iter().map(ToString::to_string);
-        let devices = files.chain(control).filter_map(|name| {
+        let wanted = self.settings.pass_device_specs.unwrap_or(true);
+        let files = files.chain(control).filter(|_| wanted).filter_map(|name| {
             let path = self.dev.join(&name);
             path.exists().then(|| wire::DeviceSpec {
                 container_path: format!("/dev/{name}"),
@@ -105,13 +123,13 @@ impl Plugin {
                 permissions: "rw".into(),
             })
         });
-        Ok(wire::ContainerAllocateResponse {
-            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), ids.join(","))])
+        wire::ContainerAllocateResponse {
+            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), devices.join(","))])
                 .into_iter()
                 .collect(),
-            devices: devices.collect(),
+            devices: files.collect(),
             ..wire::ContainerAllocateResponse::default()
-        })
+        }
     }
 
     async fn allocate_one(
@@ -119,9 +137,26 @@ impl Plugin {
         ids: &[String],
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
-        let given: BTreeSet<&String> = ids.iter().collect();
+        let units = self.known(ids)?;
+        if self.settings.sharing.one_at_most && ids.len() > 1 && units.iter().any(|u| u.shared) {
+            return Err(Status::invalid_argument(format!(
+                "container {} of pod {} asks for {} of {}, whose devices are shared: several are \
+                 no more of a GPU, and sharing.timeSlicing.failRequestsGreaterThanOne refuses \
+                 them; ask for 1",
+                asking.container,
+                asking.pod,
+                ids.len(),
+                self.resource,
+            )));
+        }
+        let sorted = |devices: &mut dyn Iterator<Item = &String>| {
+            let mut devices: Vec<String> = devices.cloned().collect();
+            devices.sort();
+            devices
+        };
+        let given = sorted(&mut units.iter().map(|unit| &unit.device));
         match &asking.chosen {
-            Some(chosen) if chosen.iter().collect::<BTreeSet<_>>() != given => {
+            Some(chosen) if sorted(&mut chosen.iter()) != given => {
                 return Err(Status::failed_precondition(format!(
                     "the scheduler chose {} for container {} of pod {}, and the kubelet has only \
                      {} to give; delete the pod so that it is placed anew",
@@ -133,16 +168,24 @@ impl Plugin {
             }
             Some(_) => {}
             None => {
-                if let Some(id) = ids.iter().find(|id| taken.contains(*id)) {
+                // Of a shared device there is more for others.
+                let alone = |unit: &&Unit| !unit.shared && taken.contains(&unit.device);
+                if let Some(unit) = units.iter().find(alone) {
                     return Err(Status::failed_precondition(format!(
-                        "{id} was chosen for another pod of this node, which has not started yet; \
+                        "{} was chosen for another pod of this node, which has not started yet; \
                          pod {} must wait for another device",
-                        asking.pod
+                        unit.id, asking.pod
                     )));
                 }
             }
         }
-        let equipment = self.equipment(ids)?;
+        let mut devices = Vec::new();
+        for unit in units {
+            if !devices.contains(&unit.device) {
+                devices.push(unit.device);
+            }
+        }
+        let equipment = self.equipment(&devices);
         tracing::info!(
             pod = asking.pod,
             container = asking.container,
@@ -161,15 +204,18 @@ impl Plugin {
         let available: BTreeSet<String> = request.available_device_ids.into_iter().collect();
         let must: BTreeSet<String> = request.must_include_device_ids.into_iter().collect();
         let (asking, taken) = self.asking(size).await?;
+        let units = self.units();
         if let Some(chosen) = asking.chosen {
             // Allocate says what is wrong where these aren't free.
-            return Ok(chosen);
+            let shared = units.iter().any(|unit| unit.shared);
+            return Ok(if shared {
+                preference::standing_for(&chosen, &units, &available)
+            } else {
+                chosen
+            });
         }
         let free = available.difference(&taken).chain(&must).cloned().collect();
-        let (chooser, units) = {
-            let machine = self.machine.borrow();
-            (machine.chooser.clone(), units(&machine, &self.resource))
-        };
+        let chooser = self.machine.borrow().chooser.clone();
         Ok(preference::best(&chooser, &units, &free, &must, size))
     }
 }
@@ -189,8 +235,9 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
 
     async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
         let states = WatchStream::new(self.machine.clone());
-        let resource = self.resource.clone();
-        let devices = states.map(move |machine| Ok(offered(units(&machine, &resource))));
+        let (resource, sharing) = (self.resource.clone(), self.settings.sharing.clone());
+        let of = move |machine: Machine| units(&machine, &sharing, &resource);
+        let devices = states.map(move |machine| Ok(offered(of(machine))));
         Ok(Response::new(Box::pin(devices)))
     }
 

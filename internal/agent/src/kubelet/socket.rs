@@ -42,8 +42,15 @@ pub async fn serve_all(
     let mut served = BTreeSet::new();
     let mut running = FuturesUnordered::new();
     loop {
-        let resources = offer::offers(&machine.borrow_and_update().inventory).into_keys();
-        for resource in resources {
+        let sharing = &config.settings.sharing;
+        let offers = {
+            let now = machine.borrow_and_update();
+            for device in sharing.missing(&now.inventory) {
+                tracing::warn!(device, "to be shared, and not there");
+            }
+            offer::offers(&now.inventory, sharing)
+        };
+        for resource in offers.into_keys() {
             if served.insert(resource.clone()) {
                 let (cluster, stop) = (cluster.clone(), stop.clone());
                 let machine = machine.clone();
@@ -77,6 +84,7 @@ async fn keep_registered(
     while !*stop.borrow() {
         let plugin = Plugin {
             resource: resource.clone(),
+            settings: config.settings.clone(),
             cluster: cluster.clone(),
             machine: machine.clone(),
             resources_socket: config.directory.join("pod-resources/kubelet.sock"),
