@@ -50,10 +50,28 @@ impl Ground {
     }
 
     fn until_allocatable(&self, count: u32) {
-        eventually(&format!("{count} GPUs are allocatable"), SOON, || {
+        self.until_allocatable_of(GPU, count);
+    }
+
+    fn until_allocatable_of(&self, resource: &str, count: u32) {
+        let what = format!("{count} of {resource} are allocatable");
+        eventually(&what, SOON, || {
             let node = self.cluster.get(&["node", "box"]);
-            (node["status"]["allocatable"][GPU] == count.to_string().as_str()).then_some(())
+            (node["status"]["allocatable"][resource] == count.to_string().as_str()).then_some(())
         });
+    }
+
+    /// Until the node's condition on its MIG strategy has this status; its message.
+    fn strategy_told(&self, status: &str) -> String {
+        let what = format!("the condition on the MIG strategy is {status}");
+        eventually(&what, SOON, || {
+            let node = self.cluster.get(&["node", "box"]);
+            let conditions = node["status"]["conditions"].as_array()?;
+            let ours = (conditions.iter())
+                .find(|condition| condition["type"] == "muster.io/mig-not-uniform")?;
+            let message = ours["message"].as_str()?.to_string();
+            (ours["status"] == status).then_some(message)
+        })
     }
 
     /// The GPUs' ids, as the agent wrote them on the node.
@@ -70,8 +88,13 @@ impl Ground {
 
     /// Makes pods as a binder leaves them, all in one request: on the node, with their devices.
     fn place(&self, pods: &[(&str, &[&str])]) {
+        self.place_of(GPU, pods);
+    }
+
+    /// The same with devices of another resource.
+    fn place_of(&self, resource: &str, pods: &[(&str, &[&str])]) {
         let pods = pods.iter().map(|(name, devices)| {
-            let chosen = json!({"c": {GPU: devices}}).to_string();
+            let chosen = json!({"c": {resource: devices}}).to_string();
             json!({"apiVersion": "v1", "kind": "Pod",
                 "metadata": {"name": name, "namespace": "default",
                     "annotations": {"muster.io/devices": chosen}},
@@ -79,7 +102,7 @@ impl Ground {
                     "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
                         "command": ["sh", "-c",
                             "trap 'exit 0' TERM; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 1; done"],
-                        "resources": {"limits": {GPU: devices.len().to_string()}}}]}})
+                        "resources": {"limits": {resource: devices.len().to_string()}}}]}})
         });
         let list = json!({"apiVersion": "v1", "kind": "List", "items": pods.collect::<Vec<_>>()});
         self.cluster.apply(&list.to_string());
@@ -117,6 +140,13 @@ fn description(cluster: &Cluster) -> PathBuf {
     cluster.directory().join("machine.toml")
 }
 
+/// Puts another description in place, whole or not at all: the agent reads it every other second.
+fn replace(cluster: &Cluster, text: &str) {
+    let partial = cluster.directory().join("machine.partial");
+    std::fs::write(&partial, text).expect("a description is written");
+    std::fs::rename(partial, description(cluster)).expect("a description is put in place");
+}
+
 /// Describes 8 GPUs, of which these are ill.
 fn describe(cluster: &Cluster, ill: &[usize]) {
     let gpu = |at: usize| {
@@ -129,13 +159,15 @@ fn describe(cluster: &Cluster, ill: &[usize]) {
         "[machine]\nhostname = \"box\"\n{}",
         (0..8).map(gpu).collect::<String>()
     );
-    // Whole or not at all: the agent reads it every other second.
-    let partial = cluster.directory().join("machine.partial");
-    std::fs::write(&partial, text).expect("a description is written");
-    std::fs::rename(partial, description(cluster)).expect("a description is put in place");
+    replace(cluster, &text);
 }
 
 fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
+    agent_with(cluster, kubelet, &[])
+}
+
+/// The agent with these arguments, too.
+fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
     let log = File::options()
         .create(true)
         .append(true)
@@ -158,6 +190,7 @@ fn agent(cluster: &Cluster, kubelet: &Kubelet) -> Child {
             "--machine",
         ])
         .arg(description(cluster))
+        .args(more)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(log)
@@ -240,4 +273,105 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
         "{why}"
     );
     assert_eq!(ground.given("first").len(), 2);
+}
+
+#[test]
+fn slices_are_resources_by_their_profile_or_gpus_as_the_strategy_says_and_follow_a_new_cut() {
+    let ground = Ground::start();
+    let cut = |strategy: &str, slices: &str| {
+        let text = format!(
+            "[machine]\nhostname = \"box\"\nmig_strategy = \"{strategy}\"\n\
+             [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-whole\"]\n\
+             [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-cut\"]\nmig = {slices}\n"
+        );
+        replace(&ground.cluster, &text);
+    };
+    let (small, media) = ("nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me");
+    cut("mixed", r#"["1g.10gb", "1g.10gb", "1g.10gb+me"]"#);
+    ground.until_allocatable_of(small, 2);
+    ground.until_allocatable_of(media, 1);
+    ground.until_allocatable(1);
+
+    // Each gets the slice that was chosen for it, of its own resource.
+    let node = ground.cluster.get(&["node", "box"]);
+    let inventory = node["metadata"]["annotations"]["muster.io/inventory"].as_str();
+    let inventory: Value =
+        serde_json::from_str(inventory.expect("an inventory")).expect("an inventory is JSON");
+    let slices = inventory["gpus"][1]["slices"].as_array().expect("slices");
+    let id = |at: usize| slices[at]["id"].as_str().expect("an id");
+    ground.place_of(small, &[("second", &[id(1)]), ("first", &[id(0)])]);
+    ground.place_of(media, &[("media", &[id(2)])]);
+    for (pod, slice) in [("first", id(0)), ("second", id(1)), ("media", id(2))] {
+        assert_eq!(ground.given(pod), [slice], "{pod}");
+        ground.delete(pod);
+    }
+
+    // As GPUs there must be one profile only, which the node says.
+    cut("single", r#"["1g.10gb", "1g.10gb+me"]"#);
+    let why = ground.strategy_told("True");
+    assert!(why.contains("1g.10gb, 1g.10gb+me"), "{why}");
+    ground.until_allocatable_of(small, 1);
+    cut("single", r#"["1g.10gb", "1g.10gb", "1g.10gb"]"#);
+    ground.strategy_told("False");
+    ground.until_allocatable(4);
+    ground.until_allocatable_of(small, 0);
+    ground.until_allocatable_of(media, 0);
+
+    // Nobody looks at slices: both GPUs are whole.
+    cut("none", r#"["1g.10gb"]"#);
+    ground.until_allocatable(2);
+}
+
+#[test]
+fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_before() {
+    let mut ground = Ground::start();
+    let ids = ground.ids();
+    let file = ground.cluster.directory().join("plugin.yaml");
+    let configuration = "version: v1\nsharing:\n  timeSlicing:\n    renameByDefault: true\n    failRequestsGreaterThanOne: true\n    resources:\n      - name: nvidia.com/gpu\n        replicas: 3\n        devices: [6, 7]\n";
+    std::fs::write(&file, configuration).expect("a configuration is written");
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    let file = file.display().to_string();
+    let more = ["--device-plugin-config", file.as_str()];
+    ground.agent = agent_with(&ground.cluster, &ground.kubelet, &more);
+    let shared = "nvidia.com/gpu.shared";
+    ground.until_allocatable_of(shared, 6);
+    ground.until_allocatable(6);
+
+    // One after another, as the numbers of those who have each are looked at.
+    let pod = |name: &str, count: usize| {
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"nodeName": "box", "restartPolicy": "Never",
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["sh", "-c",
+                        "trap 'exit 0' TERM; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 1; done"],
+                    "resources": {"limits": {shared: count.to_string()}}}]}})
+        .to_string()
+    };
+    let mut given = Vec::new();
+    for name in ["one", "two", "three", "four"] {
+        ground.cluster.apply(&pod(name, 1));
+        given.extend(ground.given(name));
+    }
+    given.sort();
+    let mut wanted = vec![
+        ids[6].clone(),
+        ids[6].clone(),
+        ids[7].clone(),
+        ids[7].clone(),
+    ];
+    wanted.sort();
+    assert_eq!(given, wanted, "each of the two GPUs has two pods");
+    ground.place(&[("whole", &[&ids[2]])]);
+    assert_eq!(ground.given("whole"), [ids[2].clone()]);
+
+    // Several replicas are no more of a GPU.
+    ground.cluster.apply(&pod("greedy", 2));
+    let why = eventually("the pod is refused", SOON, || {
+        let pod = ground.cluster.get(&["pod", "greedy"]);
+        let message = pod["status"]["message"].as_str()?.to_string();
+        (pod["status"]["phase"] == "Failed").then_some(message)
+    });
+    assert!(why.contains("failRequestsGreaterThanOne"), "{why}");
 }

@@ -40,7 +40,7 @@ pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
-pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, run_beside_kubelet};
+pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
 
 use disk::Layout;
 use fields::NodeFacts;

@@ -36,7 +36,7 @@ pub struct Inventory {
     /// The newest CUDA version that the driver can, `12.4`; empty if not known.
     #[serde(default)]
     pub cuda: String,
-    /// How slices of GPUs are to be given out: `single`, `mixed`, or empty where nobody says.
+    /// How slices of GPUs are to be given out: `none`, `single`, `mixed`, or empty where nobody says.
     #[serde(default)]
     pub mig_strategy: String,
     /// Where the GPUs were learned of.

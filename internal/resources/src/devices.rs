@@ -33,13 +33,17 @@ pub struct NodeInventory {
     pub os: String,
     /// Where the GPUs were learned from: `nvml`, `described` or `none`.
     pub source: String,
-    /// How slices of GPUs are given out: [`MIG_SINGLE`], or by their profile where it is anything else.
+    /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
 }
 
 /// The strategy under which a slice is given out as a GPU, where all slices of the machine have one profile.
 pub const MIG_SINGLE: &str = "single";
+/// The strategy under which nobody looks at slices: each GPU is given out whole, also one that is cut.
+pub const MIG_NONE: &str = "none";
+/// The strategy under which slices are given out by their profile; also where no strategy is given.
+pub const MIG_MIXED: &str = "mixed";
 
 /// What of a machine's GPUs is given out, and as what.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,20 +55,35 @@ pub struct Offered {
 }
 
 impl NodeInventory {
-    /// What is given out of its GPUs. A GPU that can be cut is never given out whole.
+    /// The profiles that its GPUs are cut into.
+    fn profiles(&self) -> BTreeSet<&str> {
+        let slices = self.gpus.iter().filter_map(|gpu| gpu.slices.as_ref());
+        slices
+            .flatten()
+            .map(|slice| slice.profile.as_str())
+            .collect()
+    }
+
+    /// Why [`MIG_SINGLE`] can't be kept though it is asked for: slices of several profiles would be one resource. Their
+    /// slices are given out by profile then.
+    pub fn not_uniform(&self) -> Option<String> {
+        let profiles = self.profiles();
+        (self.mig_strategy == MIG_SINGLE && profiles.len() > 1).then(|| {
+            format!(
+                "the MIG strategy is single, and the GPUs are cut into {}: slices are given out by their profile \
+                 (nvidia.com/mig-...); cut all GPUs into slices of one profile, or set the strategy to mixed",
+                profiles.into_iter().collect::<Vec<_>>().join(", ")
+            )
+        })
+    }
+
+    /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
     pub fn offered(&self) -> Offered {
-        let cut = || {
-            self.gpus
-                .iter()
-                .filter_map(|gpu| Some((gpu, gpu.slices.as_ref()?)))
-        };
-        let profiles: BTreeSet<&String> = cut()
-            .flat_map(|(_, slices)| slices.iter().map(|slice| &slice.profile))
-            .collect();
-        let single = self.mig_strategy == MIG_SINGLE && profiles.len() <= 1;
+        let single = self.mig_strategy == MIG_SINGLE && self.profiles().len() <= 1;
+        let whole = self.mig_strategy == MIG_NONE;
         let mut offered = Offered::default();
         for gpu in &self.gpus {
-            let Some(slices) = &gpu.slices else {
+            let Some(slices) = gpu.slices.as_ref().filter(|_| !whole) else {
                 offered.gpus.push(gpu.clone());
                 continue;
             };
@@ -81,7 +100,9 @@ impl NodeInventory {
                         ..gpu.clone()
                     });
                 } else {
-                    let resource = format!("{}{}", crate::names::NVIDIA_MIG, slice.profile);
+                    // Names of resources can't have the `+` of `1g.10gb+me`.
+                    let profile = slice.profile.replace('+', ".");
+                    let resource = format!("{}{profile}", crate::names::NVIDIA_MIG);
                     let slice = MigSlice {
                         healthy,
                         ..slice.clone()
@@ -260,11 +281,47 @@ mod tests {
             2,
             "several profiles are always mixed"
         );
+        let why = inventory.not_uniform().expect("it can't be kept");
+        assert!(why.contains("1g.10gb, 2g.20gb"), "{why}");
         let text = serde_json::to_string(&inventory).unwrap();
         assert_eq!(
             serde_json::from_str::<NodeInventory>(&text).unwrap(),
             inventory
         );
+    }
+
+    #[test]
+    fn a_plus_in_a_profile_is_a_dot_in_its_resource_and_without_a_strategy_for_slices_gpus_are_whole()
+     {
+        let slice = |id: &str, profile: &str| MigSlice {
+            id: id.into(),
+            profile: profile.into(),
+            memory_mib: 10_000,
+            healthy: true,
+        };
+        let mut inventory = NodeInventory {
+            gpus: vec![GpuDevice {
+                id: "GPU-0".into(),
+                healthy: true,
+                slices: Some(vec![
+                    slice("MIG-a", "1g.10gb"),
+                    slice("MIG-b", "1g.10gb+me"),
+                ]),
+                ..GpuDevice::default()
+            }],
+            mig_strategy: MIG_MIXED.into(),
+            ..NodeInventory::default()
+        };
+        let names = |inventory: &NodeInventory| -> Vec<String> {
+            inventory.offered().slices.into_keys().collect()
+        };
+        let both = ["nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me"];
+        assert_eq!(names(&inventory), both);
+        assert_eq!(inventory.not_uniform(), None);
+        inventory.mig_strategy = MIG_NONE.into();
+        assert_eq!(names(&inventory), Vec::<String>::new());
+        assert_eq!(inventory.offered().gpus, inventory.gpus);
+        assert_eq!(inventory.not_uniform(), None);
     }
 
     #[test]

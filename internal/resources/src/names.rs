@@ -212,6 +212,8 @@ pub const DURATION: &str = "muster.io/duration";
 /// A node condition: `True` says that something is wrong there that does not stop it yet. Pods go
 /// elsewhere where there is room.
 pub const SUSPECT: &str = "muster.io/suspect";
+/// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
+pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
 /// A node label: `true` keeps the node for pods that replace ones lost with their node.
 pub const SPARE: &str = "muster.io/spare";
 /// A pod label: `true` says that the pod replaces one that was lost with its node.

@@ -155,7 +155,29 @@ impl ServerOptions {
     }
 }
 
+/// What help says of the device plugin's configuration.
+const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engine kubernetes:
+  version: v1
+  flags:                         # may be left out
+    migStrategy: mixed           # or none, single
+    plugin:
+      passDeviceSpecs: true      # false: no device files, where the runtime's hook brings them
+  sharing:                       # none unless given: GPUs that several containers have in turns
+    timeSlicing:
+      renameByDefault: true      # as nvidia.com/gpu.shared
+      failRequestsGreaterThanOne: true
+      resources:
+        - name: nvidia.com/gpu   # or a profile of slices, nvidia.com/mig-1g.10gb
+          replicas: 4            # what each counts as
+          devices: [0, 1]        # or all (the default), a number, UUIDs, or 0:1 for a slice
+
+  Containers that share a GPU are kept apart neither in its memory nor in its faults.
+  sharing.mps, renaming by product, and other ways to name devices than by
+  NVIDIA_VISIBLE_DEVICES are refused. What is wrong is said at the start, with its field and
+  what would be right.";
+
 #[derive(Args, Debug)]
+#[command(after_long_help = DEVICE_PLUGIN)]
 pub struct Agent {
     /// Who runs this machine's pods
     #[arg(long, value_enum, default_value_t = PodsOf::Embedded)]
@@ -178,6 +200,15 @@ pub struct Agent {
     /// The kubelet's directory, with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = agent::KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
+    /// How slices of GPUs (MIG) are offered to the kubelet, with --engine kubernetes: not at all,
+    /// as nvidia.com/gpu where all are of one profile, or as nvidia.com/mig-PROFILE
+    /// [default: what --device-plugin-config or --machine says, else mixed]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
+    pub mig_strategy: Option<String>,
+    /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
+    /// --engine kubernetes
+    #[arg(long, value_name = "FILE")]
+    pub device_plugin_config: Option<PathBuf>,
     #[command(flatten)]
     pub machine: MachineOptions,
 }

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use agent::{AgentConfig, KubeletConfig};
+use agent::{AgentConfig, KubeletConfig, PluginSettings};
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
@@ -37,6 +37,16 @@ pub async fn beside(
 
 /// An agent of its own.
 pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
+    let unused = [
+        (arguments.mig_strategy.is_some(), "--mig-strategy"),
+        (
+            arguments.device_plugin_config.is_some(),
+            "--device-plugin-config",
+        ),
+    ];
+    if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
+        bail!("{name}: is for the device plugin beside a kubelet; add --engine kubernetes");
+    }
     let server = arguments
         .server
         .as_deref()
@@ -119,7 +129,30 @@ pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
             ..Source::default()
         },
         dev: "/dev".into(),
+        settings: plugin_settings(arguments)?,
     })
+}
+
+/// How the device plugin is set up: as the file says, and the MIG strategy as the argument does.
+fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
+    let mut settings = PluginSettings::default();
+    if let Some(file) = &arguments.device_plugin_config {
+        let named = || format!("--device-plugin-config: {}", file.display());
+        let text =
+            std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+        let document: serde_json::Value =
+            serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
+        settings = PluginSettings::read(&document)
+            .map_err(anyhow::Error::msg)
+            .with_context(named)?;
+        for field in &settings.unused {
+            tracing::warn!("{}: {field} has no counterpart here", named());
+        }
+    }
+    if let Some(strategy) = &arguments.mig_strategy {
+        settings.mig_strategy = Some(strategy.clone());
+    }
+    Ok(settings)
 }
 
 /// The address that the server sees this host under.

@@ -1,7 +1,10 @@
-//! What the agent asks of the cluster's API, and tells it: the node's pods, the inventory.
+//! What the agent asks of the cluster's API, and tells it: the node's pods; the inventory, and
+//! whether the MIG strategy can be kept.
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams};
+use resources::devices::MIG_SINGLE;
+use resources::names::MIG_NOT_UNIFORM;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -31,6 +34,28 @@ impl Cluster {
         Ok(pods.list(&here).await?.items)
     }
 
+    /// Writes the node's condition on its MIG strategy; none where the strategy is not `single`.
+    async fn tell_strategy(&self, trouble: Option<&str>) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let (status, reason, message) = match trouble {
+            Some(message) => ("True", "SeveralProfiles", message),
+            None => ("False", "Kept", "slices are given out as the strategy says"),
+        };
+        if trouble.is_some() {
+            tracing::warn!(message, "the MIG strategy can't be kept");
+        }
+        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+        let note = json!({"status": {"conditions": [{
+            "type": MIG_NOT_UNIFORM, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": now.to_string(),
+        }]}});
+        let as_us = PatchParams::default();
+        (nodes
+            .patch_status(&self.node, &as_us, &Patch::Strategic(&note))
+            .await)
+            .map(|_| ())
+    }
+
     async fn tell(&self, machine: &Machine) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let note =
@@ -45,9 +70,21 @@ impl Cluster {
 
 /// Keeps the node's annotation at what the machine has.
 pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
+    let mut said: Option<Option<String>> = None;
     loop {
         let now = machine.borrow_and_update().clone();
-        if let Err(error) = cluster.tell(&now).await {
+        let trouble = now.inventory.not_uniform();
+        // Where nobody asked for `single`, only a condition written before is taken back.
+        let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
+        let tell = async {
+            cluster.tell(&now).await?;
+            if of_concern && said.as_ref() != Some(&trouble) {
+                cluster.tell_strategy(trouble.as_deref()).await?;
+                said = Some(trouble);
+            }
+            Ok::<_, kube::Error>(())
+        };
+        if let Err(error) = tell.await {
             // The kubelet may not have made the node yet.
             tracing::debug!(%error, node = cluster.node, "the inventory can't be told yet");
             tokio::time::sleep(TRY_EVERY).await;

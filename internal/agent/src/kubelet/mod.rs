@@ -5,8 +5,11 @@
 
 mod admission;
 mod cluster;
+mod offer;
 mod plugin;
 mod preference;
+mod settings;
+mod sharing;
 mod socket;
 
 use std::path::PathBuf;
@@ -14,6 +17,8 @@ use std::time::Duration;
 
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
+
+pub use settings::PluginSettings;
 
 use crate::inventory::Machine;
 
@@ -37,6 +42,9 @@ pub struct KubeletConfig {
     pub source: Source,
     /// Where device files are.
     pub dev: PathBuf,
+    /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
+    /// else slices are given out by their profile.
+    pub settings: PluginSettings,
 }
 
 /// What can end an agent beside a kubelet.
@@ -70,18 +78,25 @@ pub async fn run_beside_kubelet(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let mut hardware = hardware::Machine::new(config.source.clone());
-    let first = Machine::of(&hardware.look()?);
+    let strategy = config.settings.mig_strategy.clone();
+    let look_at = move |hardware: &mut hardware::Machine| {
+        let mut found = hardware.look()?;
+        if let Some(strategy) = &strategy {
+            found.mig_strategy.clone_from(strategy);
+        }
+        Ok::<_, HardwareError>(Machine::of(&found))
+    };
+    let first = look_at(&mut hardware)?;
     first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
-    let serve = socket::keep_registered(&config, api.clone(), machine.clone(), stop.clone());
+    let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            match hardware.look() {
-                Ok(found) => {
-                    let now = Machine::of(&found);
+            match look_at(&mut hardware) {
+                Ok(now) => {
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {

@@ -6,7 +6,6 @@ use std::pin::Pin;
 
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
-use resources::names::NVIDIA_GPU;
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
@@ -14,6 +13,9 @@ use tonic::{Request, Response, Status};
 
 use super::admission::{self, Answered, Asking, Listed};
 use super::cluster::Cluster;
+use super::offer::{self, Unit};
+use super::settings::PluginSettings;
+use super::sharing::Sharing;
 use super::{preference, socket};
 use crate::inventory::Machine;
 
@@ -25,8 +27,11 @@ const CONTROL_FILES: [&str; 4] = [
     "nvidia-modeset",
 ];
 
-/// The plugin for the node's GPUs: whole ones, and slices where these count as GPUs.
+/// The plugin for one of the node's resources.
 pub struct Plugin {
+    /// GPUs, or slices of one profile: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`.
+    pub(super) resource: String,
+    pub(super) settings: PluginSettings,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
     /// The kubelet's pod resources socket.
@@ -43,31 +48,30 @@ pub(super) fn options() -> wire::DevicePluginOptions {
     }
 }
 
-fn offered(machine: &Machine) -> wire::ListAndWatchResponse {
-    let device = |gpu: &resources::devices::GpuDevice| wire::Device {
-        id: gpu.id.clone(),
-        health: if gpu.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: gpu.numa.map(|numa| wire::TopologyInfo {
+/// The devices of a resource, as a machine has them.
+fn units(machine: &Machine, sharing: &Sharing, resource: &str) -> Vec<Unit> {
+    (offer::offers(&machine.inventory, sharing).remove(resource)).unwrap_or_default()
+}
+
+fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
+    let device = |unit: Unit| wire::Device {
+        id: unit.id,
+        health: if unit.healthy { "Healthy" } else { "Unhealthy" }.into(),
+        topology: unit.numa.map(|numa| wire::TopologyInfo {
             nodes: vec![wire::NumaNode {
                 id: i64::from(numa),
             }],
         }),
     };
     wire::ListAndWatchResponse {
-        devices: machine
-            .inventory
-            .offered()
-            .gpus
-            .iter()
-            .map(device)
-            .collect(),
+        devices: units.into_iter().map(device).collect(),
     }
 }
 
 impl Plugin {
     /// Who is asking for this many devices, and whose devices are taken.
     async fn asking(&self, size: usize) -> Result<(Asking, BTreeSet<String>), Status> {
-        let listed = socket::listed(&self.resources_socket, NVIDIA_GPU).await?;
+        let listed = socket::listed(&self.resources_socket, &self.resource).await?;
         let pods = self.cluster.pods().await.map_err(|error| {
             Status::unavailable(format!("the pods of this node can't be listed: {error}"))
         })?;
@@ -76,26 +80,42 @@ impl Plugin {
             let is = |pod: &k8s_openapi::api::core::v1::Pod| pod.metadata.uid.as_ref() == Some(uid);
             pods.iter().any(is)
         });
-        let found = admission::asking(NVIDIA_GPU, size, &listed, &pods, &answered);
+        let found = admission::asking(&self.resource, size, &listed, &pods, &answered);
         let asking = found.map_err(Status::failed_precondition)?;
-        let taken = admission::spoken_for(NVIDIA_GPU, &pods, &asking.uid);
+        let taken = admission::spoken_for(&self.resource, &pods, &asking.uid);
         Ok((asking, taken))
     }
 
-    /// What a container with these devices is started with.
-    fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+    /// The resource's devices now.
+    fn units(&self) -> Vec<Unit> {
+        units(
+            &self.machine.borrow(),
+            &self.settings.sharing,
+            &self.resource,
+        )
+    }
+
+    /// The units of these ids.
+    fn known(&self, ids: &[String]) -> Result<Vec<Unit>, Status> {
+        let units = self.units();
+        let one = |id: &String| {
+            let found = units.iter().find(|unit| unit.id == *id);
+            let unknown = || format!("this node has no {} {id:?}", self.resource);
+            (found.cloned()).ok_or_else(|| Status::invalid_argument(unknown()))
+        };
+        ids.iter().map(one).collect()
+    }
+
+    /// What a container with these GPUs or slices is started with.
+    fn equipment(&self, devices: &[String]) -> wire::ContainerAllocateResponse {
         let machine = self.machine.borrow();
-        let offered = machine.inventory.offered().gpus;
-        let known = |id: &&String| offered.iter().any(|gpu| gpu.id == **id);
-        if let Some(unknown) = ids.iter().find(|id| !known(id)) {
-            return Err(Status::invalid_argument(format!(
-                "this node has no GPU {unknown:?}"
-            )));
-        }
-        let minors = ids.iter().filter_map(|id| machine.minors.get(id));
-        let files = minors.map(|minor| format!("nvidia{minor}"));
+        let minors: BTreeSet<_> = (devices.iter())
+            .filter_map(|id| machine.minors.get(id))
+            .collect();
+        let files = minors.iter().map(|minor| format!("nvidia{minor}"));
         let control = CONTROL_FILES.iter().map(ToString::to_string);
-        let devices = files.chain(control).filter_map(|name| {
+        let wanted = self.settings.pass_device_specs.unwrap_or(true);
+        let files = files.chain(control).filter(|_| wanted).filter_map(|name| {
             let path = self.dev.join(&name);
             path.exists().then(|| wire::DeviceSpec {
                 container_path: format!("/dev/{name}"),
@@ -103,13 +123,13 @@ impl Plugin {
                 permissions: "rw".into(),
             })
         });
-        Ok(wire::ContainerAllocateResponse {
-            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), ids.join(","))])
+        wire::ContainerAllocateResponse {
+            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), devices.join(","))])
                 .into_iter()
                 .collect(),
-            devices: devices.collect(),
+            devices: files.collect(),
             ..wire::ContainerAllocateResponse::default()
-        })
+        }
     }
 
     async fn allocate_one(
@@ -117,9 +137,26 @@ impl Plugin {
         ids: &[String],
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
-        let given: BTreeSet<&String> = ids.iter().collect();
+        let units = self.known(ids)?;
+        if self.settings.sharing.one_at_most && ids.len() > 1 && units.iter().any(|u| u.shared) {
+            return Err(Status::invalid_argument(format!(
+                "container {} of pod {} asks for {} of {}, whose devices are shared: several are \
+                 no more of a GPU, and sharing.timeSlicing.failRequestsGreaterThanOne refuses \
+                 them; ask for 1",
+                asking.container,
+                asking.pod,
+                ids.len(),
+                self.resource,
+            )));
+        }
+        let sorted = |devices: &mut dyn Iterator<Item = &String>| {
+            let mut devices: Vec<String> = devices.cloned().collect();
+            devices.sort();
+            devices
+        };
+        let given = sorted(&mut units.iter().map(|unit| &unit.device));
         match &asking.chosen {
-            Some(chosen) if chosen.iter().collect::<BTreeSet<_>>() != given => {
+            Some(chosen) if sorted(&mut chosen.iter()) != given => {
                 return Err(Status::failed_precondition(format!(
                     "the scheduler chose {} for container {} of pod {}, and the kubelet has only \
                      {} to give; delete the pod so that it is placed anew",
@@ -131,16 +168,24 @@ impl Plugin {
             }
             Some(_) => {}
             None => {
-                if let Some(id) = ids.iter().find(|id| taken.contains(*id)) {
+                // Of a shared device there is more for others.
+                let alone = |unit: &&Unit| !unit.shared && taken.contains(&unit.device);
+                if let Some(unit) = units.iter().find(alone) {
                     return Err(Status::failed_precondition(format!(
-                        "{id} was chosen for another pod of this node, which has not started yet; \
+                        "{} was chosen for another pod of this node, which has not started yet; \
                          pod {} must wait for another device",
-                        asking.pod
+                        unit.id, asking.pod
                     )));
                 }
             }
         }
-        let equipment = self.equipment(ids)?;
+        let mut devices = Vec::new();
+        for unit in units {
+            if !devices.contains(&unit.device) {
+                devices.push(unit.device);
+            }
+        }
+        let equipment = self.equipment(&devices);
         tracing::info!(
             pod = asking.pod,
             container = asking.container,
@@ -159,16 +204,19 @@ impl Plugin {
         let available: BTreeSet<String> = request.available_device_ids.into_iter().collect();
         let must: BTreeSet<String> = request.must_include_device_ids.into_iter().collect();
         let (asking, taken) = self.asking(size).await?;
+        let units = self.units();
         if let Some(chosen) = asking.chosen {
             // Allocate says what is wrong where these aren't free.
-            return Ok(chosen);
+            let shared = units.iter().any(|unit| unit.shared);
+            return Ok(if shared {
+                preference::standing_for(&chosen, &units, &available)
+            } else {
+                chosen
+            });
         }
         let free = available.difference(&taken).chain(&must).cloned().collect();
-        let (chooser, offered) = {
-            let machine = self.machine.borrow();
-            (machine.chooser.clone(), machine.inventory.offered().gpus)
-        };
-        Ok(preference::best(&chooser, &offered, &free, &must, size))
+        let chooser = self.machine.borrow().chooser.clone();
+        Ok(preference::best(&chooser, &units, &free, &must, size))
     }
 }
 
@@ -187,7 +235,9 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
 
     async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
         let states = WatchStream::new(self.machine.clone());
-        let devices = states.map(|machine| Ok(offered(&machine)));
+        let (resource, sharing) = (self.resource.clone(), self.settings.sharing.clone());
+        let of = move |machine: Machine| units(&machine, &sharing, &resource);
+        let devices = states.map(move |machine| Ok(offered(of(machine))));
         Ok(Response::new(Box::pin(devices)))
     }
 

@@ -1,20 +1,25 @@
 //! Which of the free devices go well together, for pods whose devices no scheduler chose. Pure:
 //! whole GPUs are weighed by `hardware`'s tables; slices of GPUs have no links to weigh.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 use hardware::Chooser;
-use resources::devices::GpuDevice;
+
+use super::offer::Unit;
 
 /// The best `size` of the `available` devices, with all that `must` be among them; none where
 /// there are too few.
 pub fn best(
     chooser: &Chooser,
-    offered: &[GpuDevice],
+    offered: &[Unit],
     available: &BTreeSet<String>,
     must: &BTreeSet<String>,
     size: usize,
 ) -> Vec<String> {
+    if offered.iter().any(|unit| unit.shared) {
+        return spread(offered, available, must, size);
+    }
     let gpus = &chooser.graph().gpus;
     let places: BTreeMap<&str, usize> = (gpus.iter().enumerate())
         .map(|(place, gpu)| (gpu.id.as_str(), place))
@@ -32,7 +37,7 @@ pub fn best(
     }
     // Slices among them: those that must be, then the first in the machine's order.
     let known = |id: &&String| available.contains(*id) || must.contains(*id);
-    let ids = || offered.iter().map(|gpu| &gpu.id).filter(known);
+    let ids = || offered.iter().map(|unit| &unit.id).filter(known);
     let (first, rest): (Vec<&String>, Vec<&String>) = ids().partition(|id| must.contains(*id));
     let chosen: Vec<String> = (first.into_iter().chain(rest))
         .take(size)
@@ -44,6 +49,57 @@ pub fn best(
     chosen
 }
 
+/// Where devices count as several: each time one of the device that fewest have, others than were
+/// taken before first.
+fn spread(
+    offered: &[Unit],
+    available: &BTreeSet<String>,
+    must: &BTreeSet<String>,
+    size: usize,
+) -> Vec<String> {
+    let of = |ids: &BTreeSet<String>| -> Vec<&Unit> {
+        let there = |unit: &&Unit| ids.contains(&unit.id);
+        offered.iter().filter(there).collect()
+    };
+    let mut chosen = of(must);
+    let mut free = of(available);
+    free.retain(|unit| !must.contains(&unit.id));
+    while chosen.len() < size {
+        let load = |unit: &Unit| {
+            let same = |other: &&&Unit| other.device == unit.device;
+            let mine = chosen.iter().filter(same).count();
+            (mine, Reverse(free.iter().filter(same).count()))
+        };
+        // The first of equals.
+        let Some(place) = (0..free.len()).min_by_key(|place| load(free[*place])) else {
+            return Vec::new();
+        };
+        chosen.push(free.remove(place));
+    }
+    chosen.truncate(size);
+    chosen.into_iter().map(|unit| unit.id.clone()).collect()
+}
+
+/// For each device one of the available units that stand for it; those that have none are left out.
+pub fn standing_for(
+    devices: &[String],
+    offered: &[Unit],
+    available: &BTreeSet<String>,
+) -> Vec<String> {
+    let mut taken: BTreeSet<&str> = BTreeSet::new();
+    for device in devices {
+        let fits = |unit: &&Unit| {
+            unit.device == *device
+                && available.contains(&unit.id)
+                && !taken.contains(unit.id.as_str())
+        };
+        if let Some(unit) = offered.iter().find(fits) {
+            taken.insert(&unit.id);
+        }
+    }
+    taken.into_iter().map(String::from).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use hardware::description::Description;
@@ -53,7 +109,7 @@ mod tests {
     use crate::inventory::Machine;
 
     /// Four GPUs, two on each socket; the pairs of a socket have NVLinks. The last may be cut.
-    fn two_pairs(more: &str) -> (Chooser, Vec<GpuDevice>) {
+    fn two_pairs(more: &str) -> (Chooser, Vec<Unit>) {
         let text = format!(
             "[machine]\nmig_strategy = \"single\"\n\
              [[gpu]]\nmodel = \"A\"\nmemory_mib = 1\ncount = 2\nnuma = 0\nid = [\"GPU-0\", \"GPU-1\"]\n\
@@ -63,7 +119,11 @@ mod tests {
         let mut inventory = Inventory::default();
         let description = Description::parse(&text, std::path::Path::new("m.toml"));
         description.expect("a machine").apply(&mut inventory);
-        let offered = Machine::of(&inventory).inventory.offered().gpus;
+        let offers = super::super::offer::offers(
+            &Machine::of(&inventory).inventory,
+            &super::super::sharing::Sharing::default(),
+        );
+        let offered = offers[resources::names::NVIDIA_GPU].clone();
         (Chooser::new(Graph::of(&inventory)), offered)
     }
 
@@ -83,6 +143,45 @@ mod tests {
         assert_eq!(best(&all[1..], &[], 2), ["GPU-2", "GPU-3"]);
         // One alone: a pair is left to others.
         assert_eq!(best(&all[1..], &[], 1), ["GPU-1"]);
+    }
+
+    /// Two devices that count as three each.
+    fn replicas() -> Vec<Unit> {
+        let unit = |device: &str, n: usize| Unit {
+            id: format!("{device}::{n}"),
+            device: device.to_string(),
+            shared: true,
+            healthy: true,
+            numa: None,
+        };
+        let of = |device: &'static str| (0..3).map(move |n| unit(device, n));
+        of("GPU-0").chain(of("GPU-1")).collect()
+    }
+
+    #[test]
+    fn shared_devices_are_taken_where_fewest_have_them_and_different_ones_first() {
+        let units = replicas();
+        let best = |free: &[&str], must: &[&str], size: usize| {
+            best(&Chooser::default(), &units, &set(free), &set(must), size).join(" ")
+        };
+        let all: Vec<&str> = units.iter().map(|unit| unit.id.as_str()).collect();
+        assert_eq!(best(&all, &[], 1), "GPU-0::0");
+        assert_eq!(best(&all[1..], &[], 1), "GPU-1::0");
+        assert_eq!(best(&all, &[], 2), "GPU-0::0 GPU-1::0");
+        assert_eq!(best(&all, &["GPU-1::2"], 2), "GPU-1::2 GPU-0::0");
+        assert_eq!(best(&all[..3], &[], 2), "GPU-0::0 GPU-0::1");
+        assert_eq!(best(&all[..1], &[], 2), "");
+    }
+
+    #[test]
+    fn a_chosen_device_is_given_by_a_replica_that_is_free() {
+        let units = replicas();
+        let free = set(&["GPU-0::2", "GPU-1::1", "GPU-1::2"]);
+        let ids = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let given = |names: &[&str]| standing_for(&ids(names), &units, &free);
+        assert_eq!(given(&["GPU-1", "GPU-0"]), ["GPU-0::2", "GPU-1::1"]);
+        assert_eq!(given(&["GPU-1", "GPU-1"]), ["GPU-1::1", "GPU-1::2"]);
+        assert_eq!(given(&["GPU-0", "GPU-0"]), ["GPU-0::2"]);
     }
 
     #[test]

@@ -1,12 +1,14 @@
-//! The sockets between the agent and its kubelet: the plugin's own, made again whenever the
+//! The sockets between the agent and its kubelet: one for each resource, made again whenever the
 //! kubelet starts anew, for a starting kubelet removes every plugin's socket.
 
+use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use resources::names::NVIDIA_GPU;
 use rpc::kubelet::v1::ListPodResourcesRequest;
 use rpc::kubelet::v1::pod_resources_lister_client::PodResourcesListerClient;
 use rpc::kubelet::v1beta1 as wire;
@@ -18,12 +20,10 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use super::admission::Listed;
 use super::cluster::Cluster;
+use super::offer;
 use super::plugin::{Plugin, as_listed, options};
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
 use crate::inventory::Machine;
-
-/// The plugin's socket, in the kubelet's directory of plugins.
-const OURS: &str = "muster-nvidia-gpu.sock";
 
 /// How long the kubelet may take to answer; it gives a plugin 5 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -31,17 +31,60 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(5);
 /// The largest list of pods' devices that is read, in bytes.
 const LIST_MAX: usize = 16 * 1024 * 1024;
 
-/// Serves the plugin and keeps it registered, through every restart of the kubelet.
-pub async fn keep_registered(
+/// Serves a plugin for each resource that the machine has, or comes to have. One whose devices are
+/// all gone is served on: the kubelet hears that there are none.
+pub async fn serve_all(
     config: &KubeletConfig,
+    cluster: Cluster,
+    mut machine: watch::Receiver<Machine>,
+    stop: watch::Receiver<bool>,
+) -> Result<(), KubeletError> {
+    let mut served = BTreeSet::new();
+    let mut running = FuturesUnordered::new();
+    loop {
+        let sharing = &config.settings.sharing;
+        let offers = {
+            let now = machine.borrow_and_update();
+            for device in sharing.missing(&now.inventory) {
+                tracing::warn!(device, "to be shared, and not there");
+            }
+            offer::offers(&now.inventory, sharing)
+        };
+        for resource in offers.into_keys() {
+            if served.insert(resource.clone()) {
+                let (cluster, stop) = (cluster.clone(), stop.clone());
+                let machine = machine.clone();
+                running.push(keep_registered(config, resource, cluster, machine, stop));
+            }
+        }
+        tokio::select! {
+            changed = machine.changed() => {
+                if changed.is_err() {
+                    return Ok(());
+                }
+            }
+            Some(ended) = running.next() => return ended,
+        }
+    }
+}
+
+/// Serves one resource's plugin and keeps it registered, through every restart of the kubelet.
+async fn keep_registered(
+    config: &KubeletConfig,
+    resource: String,
     cluster: Cluster,
     machine: watch::Receiver<Machine>,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let plugins = config.directory.join("device-plugins");
-    let (ours, kubelets) = (plugins.join(OURS), plugins.join("kubelet.sock"));
+    let (ours, kubelets) = (
+        plugins.join(offer::socket_name(&resource)),
+        plugins.join("kubelet.sock"),
+    );
     while !*stop.borrow() {
         let plugin = Plugin {
+            resource: resource.clone(),
+            settings: config.settings.clone(),
             cluster: cluster.clone(),
             machine: machine.clone(),
             resources_socket: config.directory.join("pod-resources/kubelet.sock"),
@@ -59,8 +102,8 @@ pub async fn keep_registered(
             .add_service(service)
             .serve_with_incoming(UnixListenerStream::new(listener));
         let registered = async {
-            match register(&kubelets).await {
-                Ok(()) => tracing::info!(resource = NVIDIA_GPU, "registered with the kubelet"),
+            match register(&kubelets, &resource).await {
+                Ok(()) => tracing::info!(resource, "registered with the kubelet"),
                 Err(error) => {
                     tracing::warn!(%error, "the kubelet doesn't take the device plugin yet");
                     return tokio::time::sleep(TRY_EVERY).await;
@@ -117,12 +160,12 @@ async fn connect(socket: &Path) -> Result<Channel, Status> {
     connected.map_err(|error| Status::unavailable(format!("{}: {error}", socket.display())))
 }
 
-async fn register(kubelet: &Path) -> Result<(), Status> {
+async fn register(kubelet: &Path, resource: &str) -> Result<(), Status> {
     let channel = connect(kubelet).await?;
     let request = wire::RegisterRequest {
         version: "v1beta1".into(),
-        endpoint: OURS.into(),
-        resource_name: NVIDIA_GPU.into(),
+        endpoint: offer::socket_name(resource),
+        resource_name: resource.into(),
         options: Some(options()),
     };
     let mut client = wire::registration_client::RegistrationClient::new(channel);

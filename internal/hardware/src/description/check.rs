@@ -94,12 +94,12 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
         |table| seen.state(table),
         |index, at, fault| name("state", index)(at, fault),
     )?;
-    if !["", "single", "mixed"].contains(&file.machine.mig_strategy.as_str()) {
+    if !["", "none", "single", "mixed"].contains(&file.machine.mig_strategy.as_str()) {
         let given = &file.machine.mig_strategy;
         return Err(fault(
             0,
             "machine.mig_strategy".into(),
-            format!("{given:?} is not usable; write \"single\" or \"mixed\""),
+            format!("{given:?} is not usable; write \"none\", \"single\" or \"mixed\""),
         ));
     }
     if let Some(0) = file.machine.cpus {

@@ -10,7 +10,8 @@
 //! memory_mib = 524288
 //! driver = "550.54.15"
 //! cuda = "12.4"
-//! mig_strategy = "mixed"       # or "single": slices of one profile are given out as GPUs
+//! mig_strategy = "mixed"       # or "single": slices of one profile are given out as GPUs; or
+//!                              # "none": GPUs are given out whole, also those that are cut
 //!
 //! [[numa]]                     # optional
 //! id = 0
@@ -255,7 +256,7 @@ nvswitch = true
                 "gpu[0].mig",
             ),
             (
-                "[machine]\nmig_strategy = \"none\"\n",
+                "[machine]\nmig_strategy = \"some\"\n",
                 "line 1",
                 "machine.mig_strategy",
             ),

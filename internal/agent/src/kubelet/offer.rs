@@ -1,0 +1,144 @@
+//! Which devices are offered to the kubelet as which resource, from what the machine has. Pure.
+//! The resources are those that [`NodeInventory::offered`] tells everybody of: what the scheduler
+//! chooses is what the kubelet is asked for.
+
+use std::collections::BTreeMap;
+
+use resources::devices::NodeInventory;
+use resources::names::NVIDIA_GPU;
+
+use super::sharing::Sharing;
+
+/// One of the devices of a resource, as the kubelet counts them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unit {
+    /// The id that the kubelet knows it by: the UUID of a GPU or slice; where that is shared,
+    /// `UUID::N`.
+    pub id: String,
+    /// The UUID of the GPU or slice.
+    pub device: String,
+    /// Whether others may have the same device.
+    pub shared: bool,
+    /// May it be given out?
+    pub healthy: bool,
+    /// The NUMA node that it hangs on, where known.
+    pub numa: Option<u32>,
+}
+
+/// The devices of each resource, in the machine's order.
+pub type Offers = BTreeMap<String, Vec<Unit>>;
+
+/// What a machine offers. GPUs are always a resource, also where there are none: a kubelet that was
+/// told of some is told that they are gone.
+pub fn offers(inventory: &NodeInventory, sharing: &Sharing) -> Offers {
+    let offered = inventory.offered();
+    let numa: BTreeMap<u32, Option<u32>> = (inventory.gpus.iter())
+        .map(|gpu| (gpu.index, gpu.numa))
+        .collect();
+    let unit = |id: String, healthy, numa| Unit {
+        device: id.clone(),
+        id,
+        shared: false,
+        healthy,
+        numa,
+    };
+    let gpus = (offered.gpus.into_iter()).map(|gpu| unit(gpu.id, gpu.healthy, gpu.numa));
+    let mut all = Offers::from([(NVIDIA_GPU.to_owned(), gpus.collect())]);
+    for (resource, slices) in offered.slices {
+        let units = slices.into_iter().map(|(gpu, slice)| {
+            let numa = numa.get(&gpu).copied().flatten();
+            unit(slice.id, slice.healthy, numa)
+        });
+        all.insert(resource, units.collect());
+    }
+    sharing.apply(all, inventory)
+}
+
+/// The name of the socket that a resource is served at, in the kubelet's directory of plugins.
+pub fn socket_name(resource: &str) -> String {
+    let plain = resource.replace("nvidia.com/", "nvidia-").replace('/', "-");
+    format!("muster-{plain}.sock")
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::Inventory;
+    use hardware::description::Description;
+
+    use super::*;
+    use crate::inventory::Machine;
+
+    /// Two H100, the second with these slices.
+    fn machine(strategy: &str, slices: &str) -> NodeInventory {
+        let text = format!(
+            "[machine]\nmig_strategy = \"{strategy}\"\n\
+             [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-0\"]\nnuma = 0\n\
+             [[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"GPU-1\"]\nnuma = 1\nmig = {slices}\n"
+        );
+        let mut inventory = Inventory::default();
+        let description = Description::parse(&text, std::path::Path::new("m.toml"));
+        description.expect("a machine").apply(&mut inventory);
+        Machine::of(&inventory).inventory
+    }
+
+    #[test]
+    fn each_strategy_offers_its_resources() {
+        let same = r#"["1g.10gb", "1g.10gb"]"#;
+        let several = r#"["1g.10gb", "1g.10gb+me", "3g.40gb"]"#;
+        let (gpu, small) = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb");
+        let (media, large) = ("nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb");
+        // The strategy; the slices; each resource with its number of devices.
+        type Case<'a> = (&'a str, &'a str, &'a [(&'a str, usize)]);
+        let cases: [Case<'_>; 6] = [
+            ("none", same, &[(gpu, 2)]),
+            ("single", same, &[(gpu, 3)]),
+            ("mixed", same, &[(gpu, 1), (small, 2)]),
+            ("none", several, &[(gpu, 2)]),
+            (
+                "single",
+                several,
+                &[(gpu, 1), (small, 1), (media, 1), (large, 1)],
+            ),
+            (
+                "mixed",
+                several,
+                &[(gpu, 1), (small, 1), (media, 1), (large, 1)],
+            ),
+        ];
+        for (strategy, slices, wanted) in cases {
+            let offers = offers(&machine(strategy, slices), &Sharing::default());
+            let counted: Vec<(&str, usize)> = (offers.iter())
+                .map(|(resource, units)| (resource.as_str(), units.len()))
+                .collect();
+            assert_eq!(counted, wanted, "{strategy} with {slices}");
+        }
+    }
+
+    #[test]
+    fn a_slice_is_known_by_its_uuid_and_is_where_its_gpu_is() {
+        let offers = offers(&machine("mixed", r#"["1g.10gb"]"#), &Sharing::default());
+        let slice = &offers["nvidia.com/mig-1g.10gb"][0];
+        assert!(slice.id.starts_with("MIG-"), "{}", slice.id);
+        assert_eq!((slice.healthy, slice.numa), (true, Some(1)));
+        assert_eq!(offers["nvidia.com/gpu"][0].numa, Some(0));
+    }
+
+    #[test]
+    fn a_machine_without_gpus_offers_none() {
+        let offers = offers(&NodeInventory::default(), &Sharing::default());
+        assert_eq!(offers, Offers::from([(NVIDIA_GPU.to_owned(), Vec::new())]));
+    }
+
+    #[test]
+    fn each_resource_has_a_socket_of_its_own() {
+        assert_eq!(socket_name(NVIDIA_GPU), "muster-nvidia-gpu.sock");
+        assert_eq!(
+            socket_name("nvidia.com/mig-1g.10gb.me"),
+            "muster-nvidia-mig-1g.10gb.me.sock"
+        );
+        assert_eq!(
+            socket_name("example.com/gpu"),
+            "muster-example.com-gpu.sock"
+        );
+    }
+}
