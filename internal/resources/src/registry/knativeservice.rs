@@ -45,13 +45,7 @@ pub(super) const KIND: Kind = Kind {
     strategic: false,
     generation: true,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.remove("status");
-        }
-    },
+    prepare: meta::without_status,
     columns: COLUMNS,
     ..Kind::BASE
 };

@@ -37,6 +37,16 @@ impl NameRule {
     }
 }
 
+/// A new object has no status, whatever its creator wrote there: for kinds whose status is a
+/// subresource of its own.
+pub(super) fn without_status(new: &mut Value, old: Option<&Value>) {
+    if old.is_none()
+        && let Some(map) = new.as_object_mut()
+    {
+        map.remove("status");
+    }
+}
+
 fn segment(name: &str) -> Vec<String> {
     let mut out = Vec::new();
     if name == "." || name == ".." {

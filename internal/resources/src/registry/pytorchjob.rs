@@ -54,13 +54,7 @@ pub(super) const KIND: Kind = Kind {
     generation: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.remove("status");
-        }
-    },
+    prepare: meta::without_status,
     columns: COLUMNS,
     ..Kind::BASE
 };
