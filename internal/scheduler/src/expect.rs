@@ -84,7 +84,8 @@ impl Expected {
 
     /// A pod comes or goes.
     pub(crate) fn see(&mut self, key: &PodKey, pod: &Pod, up: bool) {
-        if !pod.ours || !self.declared.is_empty() {
+        // Of others' pods those count whose devices were chosen here.
+        if !pod.ours && pod.devices.is_empty() || !self.declared.is_empty() {
             return;
         }
         // Those without a time are thought to come now: they change nothing for a while.
@@ -129,6 +130,16 @@ impl Scheduler {
                 .is_some_and(|key| key.count >= count && key.welcome() <= welcome)
                 && open(tree, at)
         })
+    }
+
+    /// How good each of these nodes is for one of a class, by what it leaves there to the pods to
+    /// come: the more the better. None where that is no question: nothing is expected, or the node
+    /// has no GPUs.
+    pub(crate) fn worths(&mut self, class: ClassIx, nodes: &[Option<NodeIx>]) -> Vec<Option<i32>> {
+        let demand = self.expect_more().then(|| self.demand_of(class)).flatten();
+        let chooser = &mut self.expected.chooser;
+        let worth = |at: &Option<NodeIx>| chooser.worth((*at)?, demand.as_ref()?);
+        nodes.iter().map(worth).collect()
     }
 
     /// How much is free of the GPU of a node that a pod with a part of one should get.

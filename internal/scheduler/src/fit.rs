@@ -15,7 +15,7 @@ use crate::topology::{DomainIx, Tree};
 
 /// What one node is to the class.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Standing {
+pub(crate) enum Standing {
     /// No such node.
     Absent,
     Refused(Refusal),
@@ -428,6 +428,13 @@ impl View {
             };
             (at, why)
         })
+    }
+
+    /// What the node is to the class.
+    pub(crate) fn standing(&self, at: NodeIx) -> Standing {
+        self.sites
+            .get(at)
+            .map_or(Standing::Absent, |site| site.standing)
     }
 
     /// How many pods of the class the node holds now.

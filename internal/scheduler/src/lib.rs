@@ -7,6 +7,7 @@
 //! (module `fit`), so no plan walks the whole cluster.
 
 mod apply;
+mod beside;
 mod class;
 mod config;
 mod devices;
@@ -48,6 +49,7 @@ mod topology;
 mod trial;
 mod view;
 
+pub use beside::{NoPlace, PREFERENCE_MAX};
 pub use config::{Actions, Config, Lead, Strategy};
 pub use event::Event;
 pub use evict::{Move, Proposal, Tidying};

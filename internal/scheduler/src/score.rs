@@ -88,13 +88,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
         Some(_) => free,
         None => free - asked.saturating_mul(i64::from(count)),
     };
-    let waits = node.leavers > 0 && {
-        let others = class.demand().0.iter().filter(|(ix, _)| *ix != GPU);
-        others
-            .into_iter()
-            .any(|(ix, amount)| node.free_now(*ix) < *amount)
-            || (asked > 0 && !fits_at_once(node, &class.take(Some(node)), class.share().is_some()))
-    };
+    let waits = awaits(class, node);
     let begins = class.packs()
         && class.share().is_some_and(|share| {
             let each = share.on(node);
@@ -115,6 +109,16 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
         rank: node.rank,
         begins,
     }
+}
+
+/// Would one of the class have to wait for those who are leaving the node?
+pub(crate) fn awaits(class: &Class, node: &Node) -> bool {
+    let others = class.demand().0.iter().filter(|(ix, _)| *ix != GPU);
+    let mut others = others.into_iter();
+    node.leavers > 0
+        && (others.any(|(ix, amount)| node.free_now(*ix) < *amount)
+            || (class.demand().get(GPU) > 0
+                && !fits_at_once(node, &class.take(Some(node)), class.share().is_some())))
 }
 
 fn idle(node: &Node, offer: &Offer) -> i64 {

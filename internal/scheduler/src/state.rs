@@ -117,6 +117,8 @@ pub struct Scheduler {
     pub(crate) broken: BTreeSet<GangKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
+    /// The class last asked about for another scheduler: held, so that its view is kept.
+    pub(crate) beside: Option<ClassIx>,
     /// Nodes whose load is known, by when that is too old.
     pub(crate) loads: BTreeSet<(Timestamp, NodeIx)>,
     pub(crate) topology: Tree,
@@ -193,6 +195,7 @@ impl Scheduler {
             budgets_in_the_way: BTreeSet::new(),
             broken: BTreeSet::new(),
             refused: BTreeMap::new(),
+            beside: None,
         }
     }
 

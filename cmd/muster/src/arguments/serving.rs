@@ -90,6 +90,11 @@ pub struct KubernetesOptions {
     /// muster-system]
     #[arg(long, value_name = "NAME")]
     pub lease_namespace: Option<String>,
+    /// Let a stock kube-scheduler ask here, by its extender protocol, which nodes' GPUs a pod
+    /// fits, and have its pods bound with devices chosen: packaging/examples/kube-scheduler.yaml
+    /// sets it up. Plain HTTP without accounts: whoever reaches the address can have pods bound
+    #[arg(long, value_name = "ADDR")]
+    pub extender: Option<SocketAddr>,
 }
 
 impl KubernetesOptions {
@@ -99,6 +104,7 @@ impl KubernetesOptions {
             (!self.scheduler_names.is_empty(), "--scheduler-name"),
             (!self.kinds.is_empty(), "--kinds"),
             (self.lease_namespace.is_some(), "--lease-namespace"),
+            (self.extender.is_some(), "--extender"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))

@@ -10,6 +10,7 @@ use axum::http::StatusCode;
 use axum::routing::get;
 use controllers::jobs::JobKind;
 use controllers::scheduling::{Counts, ReportBoard};
+use kube::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
@@ -19,8 +20,8 @@ pub enum Standing {
     Waits(String),
     /// Another leads, or nobody does yet: the holder's name, or nothing.
     Follows(watch::Receiver<String>),
-    /// It leads; what its scheduler does.
-    Leads(Arc<ReportBoard>),
+    /// It leads; what its scheduler does, and the client that writes for it.
+    Leads(Arc<ReportBoard>, Client),
 }
 
 /// What is said.
@@ -46,6 +47,21 @@ impl State {
         }
     }
 
+    /// The leader's board and client; who else is to be asked, if it is not this server.
+    pub fn leader(&self) -> Result<(Arc<ReportBoard>, Client), String> {
+        let Ok(standing) = self.standing.read() else {
+            return Err("this server is broken: restart it".to_owned());
+        };
+        match &*standing {
+            Standing::Leads(board, client) => Ok((board.clone(), client.clone())),
+            Standing::Waits(why) => Err(format!("this server waits: {why}")),
+            Standing::Follows(leader) => match leader.borrow().as_str() {
+                "" => Err("this server stands by and nobody leads yet".to_owned()),
+                leader => Err(format!("this server stands by: {leader} leads")),
+            },
+        }
+    }
+
     /// Ready: it acts, or would where the leader goes.
     fn ready(&self) -> (StatusCode, String) {
         let unready = |why: &str| (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"));
@@ -62,10 +78,10 @@ impl State {
                 };
                 (StatusCode::OK, format!("{said}\n"))
             }
-            Standing::Leads(board) if !board.counts().listed => {
+            Standing::Leads(board, _) if !board.counts().listed => {
                 unready("leading: the cluster is being listed")
             }
-            Standing::Leads(_) => (StatusCode::OK, "leading\n".to_owned()),
+            Standing::Leads(..) => (StatusCode::OK, "leading\n".to_owned()),
         }
     }
 
@@ -75,7 +91,7 @@ impl State {
         let mut pending = 0;
         let mut counts = Counts::default();
         if let Ok(standing) = self.standing.read()
-            && let Standing::Leads(board) = &*standing
+            && let Standing::Leads(board, _) = &*standing
         {
             leads = true;
             pending = board.len();

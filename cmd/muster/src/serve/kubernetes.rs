@@ -16,7 +16,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use super::health::{self, Standing, State};
-use super::{host, scheduler};
+use super::{extender, host, scheduler};
 use crate::arguments::{ControlledKind, Global, KubernetesOptions, ServerOptions};
 
 /// The Lease that servers of one cluster contend for.
@@ -62,7 +62,15 @@ pub async fn run(
             .map(|kind| (kind, config.jobs.contains(&kind)))
             .into(),
     ));
+    let asked = match options.extender {
+        Some(address) => Some(extender::listen(address).await?),
+        None => None,
+    };
     let serving = tokio::spawn(health::serve(socket, state.clone(), stop.clone()));
+    let extending = asked.map(|socket| {
+        let serve = extender::serve(socket, state.clone(), stop.clone());
+        tokio::spawn(serve)
+    });
     let namespace = options.lease_namespace.as_deref();
     let candidate = Candidate::new(
         client.clone(),
@@ -77,6 +85,9 @@ pub async fn run(
         _ = stopping.wait_for(|stop| *stop) => return serving.await?,
     }
     lead(candidate, &config, &state, &mut stop).await;
+    if let Some(extending) = extending {
+        extending.await??;
+    }
     serving.await?
 }
 
@@ -99,8 +110,8 @@ async fn lead(
         if let Err(error) = cluster::ensure_default_queue(&client).await {
             tracing::warn!(%error, "the default queue could not be made; gangs without a queue wait");
         }
-        let controllers = controllers::start(client, config.clone());
-        state.set(Standing::Leads(controllers.board.clone()));
+        let controllers = controllers::start(client.clone(), config.clone());
+        state.set(Standing::Leads(controllers.board.clone(), client));
         tokio::select! {
             () = term.hold() => {
                 controllers.cut_off();

@@ -3,6 +3,7 @@
 
 mod admin;
 mod doctor;
+mod extender;
 mod health;
 mod hooks;
 mod host;

@@ -49,6 +49,19 @@ pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     Outcome { bind, refused }
 }
 
+/// The pod as the API will tell it once it is bound so.
+pub(super) fn bound(mut pod: Pod, bind: &Bind) -> Pod {
+    if let Some(spec) = &mut pod.spec {
+        spec.node_name = Some(bind.node.clone());
+    }
+    if !bind.devices.is_empty() {
+        let devices = serde_json::to_string(&bind.devices).unwrap_or_default();
+        let notes = pod.metadata.annotations.get_or_insert_default();
+        notes.insert(DEVICES_ANNOTATION.to_owned(), devices);
+    }
+    pod
+}
+
 fn is_bound_so(pod: &Pod, bind: &Bind) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
     pod.metadata.uid.as_deref() == Some(bind.pod.uid.as_str()) && node == Some(bind.node.as_str())

@@ -187,7 +187,7 @@ impl ReportBoard {
     }
 
     /// Asks off the runtime's threads: an answer may take a while.
-    async fn ask<T: Default + Send + 'static>(
+    pub(super) async fn ask<T: Default + Send + 'static>(
         &self,
         question: impl FnOnce(&mut Brain) -> T + Send + 'static,
     ) -> T {
@@ -206,6 +206,10 @@ impl ReportBoard {
     pub(super) fn refused(&self, group: &GroupRef, pod: &str, node: &str, what: &str) {
         let mut history = self.history.lock();
         history.refuse(group, pod, node, what, Timestamp::now());
+    }
+
+    pub(super) fn config(&self) -> &scheduler::Config {
+        &self.config
     }
 
     pub(super) fn brain(&self) -> Arc<Mutex<Brain>> {

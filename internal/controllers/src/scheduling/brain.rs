@@ -106,6 +106,34 @@ impl Brain {
         count
     }
 
+    /// The scheduler alone, for questions that change nothing.
+    pub(super) fn scheduler(&mut self) -> &mut Scheduler {
+        &mut self.scheduler
+    }
+
+    /// Holds a bind of another scheduler's pod against the invariants; what they say against it.
+    pub(super) fn check_beside(&mut self, pod: &Pod, bind: &Bind) -> Result<(), String> {
+        let mut alone = pod.clone();
+        if let Some(notes) = &mut alone.metadata.annotations {
+            notes.remove(resources::names::GROUP_NAME);
+        }
+        self.cluster.put_pod(&alone);
+        let violations = invariants::check(&self.cluster, &[placement(bind)]);
+        self.cluster
+            .drop_pod(&pod_id(&bind.pod.namespace, &bind.pod.name));
+        let Some(violation) = violations.into_iter().next() else {
+            return Ok(());
+        };
+        tracing::error!(%violation, "a binding for another scheduler would break an invariant and is not written");
+        Err(violation.to_string())
+    }
+
+    /// Tells the check of a node, and not the scheduler.
+    #[cfg(test)]
+    pub(super) fn tell_check_alone(&mut self, node: &k8s_openapi::api::core::v1::Node) {
+        self.cluster.put_node(node);
+    }
+
     /// A bind could not be written: the pod waits again, its gang not before `until`.
     pub(super) fn bind_failed(&mut self, pod: &PodRef, group: &GroupRef, until: Timestamp) {
         self.scheduler.forget(pod);

@@ -3,6 +3,7 @@
 //! and its order; whom to place where is decided in `scheduler`.
 
 mod asking;
+mod beside;
 mod binder;
 mod board;
 mod brain;
@@ -23,7 +24,9 @@ use tokio::task::JoinHandle;
 
 use crate::Context;
 
+pub use beside::Victims;
 pub use board::ReportBoard;
+pub use scheduler::{NoPlace, PodRef};
 pub use tally::{Counts, Tally};
 
 /// How long a loop that panicked is left alone before it is started again.

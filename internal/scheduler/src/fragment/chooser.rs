@@ -304,6 +304,16 @@ impl Chooser {
         true
     }
 
+    /// How good a node is for a pod, by what it leaves there to the pods to come: the more the
+    /// better, in quanta; none if the pod fits on none of its GPUs.
+    pub(crate) fn worth(&mut self, at: usize, demand: &Demand) -> Option<i32> {
+        self.reserve.reprice();
+        self.nodes.get(at)?.as_ref()?;
+        let cell = self.score(at, demand);
+        let ways = cell.ways.iter().filter(|way| way.score > i32::MIN);
+        ways.map(|way| self.priced(way)).max()
+    }
+
     /// What is free, in 1/1000, of the GPU of a node that a pod takes a part of best; none if it
     /// fits on none.
     pub(crate) fn piece(&mut self, at: usize, demand: &Demand) -> Option<u16> {

@@ -3,147 +3,19 @@
 //! none runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod extender;
+mod ground;
+
 use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use e2e::{Cluster, eventually, muster, repository, run};
+use e2e::{Cluster, eventually, repository};
 use serde_json::{Value, json};
 
-const SOON: Duration = Duration::from_secs(90);
+use ground::{Ground, SOON, devices_of, job, node_of};
+
 /// How soon another server leads after the leader died.
 const TAKEOVER: Duration = Duration::from_secs(15);
-
-/// A cluster with Muster's kinds and rights.
-struct Ground {
-    cluster: Cluster,
-    account: PathBuf,
-    /// What `muster crds` said.
-    installed: String,
-}
-
-impl Ground {
-    fn start() -> Ground {
-        let ground = Ground::on(Cluster::start());
-        assert_eq!(ground.installed.matches(" applied\n").count(), 7);
-        ground
-    }
-
-    fn on(cluster: Cluster) -> Ground {
-        let admin = cluster.kubeconfig();
-        let installed = run(Command::new(muster())
-            .arg("--kubeconfig")
-            .arg(&admin)
-            .arg("crds"))
-        .ok();
-        let rbac = repository().join("packaging/kubernetes/rbac.yaml");
-        cluster.apply(&std::fs::read_to_string(rbac).unwrap());
-        let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
-        Ground {
-            cluster,
-            account,
-            installed,
-        }
-    }
-
-    /// A node with GPUs that an agent has described.
-    fn node(&self, name: &str, gpus: u32) {
-        self.cluster.plain_node(name, 64, gpus, &json!({}));
-        let list: Vec<Value> = (0..gpus)
-            .map(|i| json!({"id": format!("{name}-{i}"), "index": i, "numa": 0, "healthy": true}))
-            .collect();
-        let inventory = format!("muster.io/inventory={}", json!({ "gpus": list }));
-        self.cluster
-            .kubectl(&["annotate", "node", name, &inventory])
-            .ok();
-    }
-
-    fn server(&self, name: &str, arguments: &[&str]) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        drop(listener);
-        let log = self.cluster.directory().join(format!("{name}.log"));
-        let output = File::create(&log).unwrap();
-        let child = Command::new(muster())
-            .arg("--kubeconfig")
-            .arg(&self.account)
-            .args(["server", "--engine", "kubernetes", "--listen", &address])
-            .args(arguments)
-            .stdin(Stdio::null())
-            .stdout(output.try_clone().unwrap())
-            .stderr(output)
-            .spawn()
-            .unwrap();
-        Server {
-            child,
-            address,
-            log,
-        }
-    }
-
-    fn items(&self, arguments: &[&str]) -> Vec<Value> {
-        let list = self.cluster.get(arguments);
-        list["items"].as_array().cloned().unwrap_or_default()
-    }
-
-    fn pods_of(&self, job: &str) -> Vec<Value> {
-        self.items(&[
-            "pods",
-            "-l",
-            &format!("training.kubeflow.org/job-name={job}"),
-        ])
-    }
-
-    /// All pods of the job, once all are bound.
-    fn until_bound(&self, job: &str, count: usize) -> Vec<Value> {
-        eventually(&format!("{job} is bound whole"), SOON, || {
-            let pods = self.pods_of(job);
-            let bound = pods.iter().filter(|pod| node_of(pod).is_some()).count();
-            (bound == count).then_some(pods)
-        })
-    }
-
-    fn holder(&self) -> String {
-        let lease = self
-            .cluster
-            .get(&["lease", "-n", "muster-system", "muster-server"]);
-        let holder = lease["spec"]["holderIdentity"].as_str();
-        holder.unwrap_or_default().to_owned()
-    }
-}
-
-fn node_of(pod: &Value) -> Option<&str> {
-    pod["spec"]["nodeName"].as_str()
-}
-
-/// The devices that the scheduler chose, named by node.
-fn devices_of(pod: &Value) -> Vec<String> {
-    let text = pod["metadata"]["annotations"]["muster.io/devices"].as_str();
-    let chosen: Value = serde_json::from_str(text.unwrap_or("{}")).unwrap();
-    let list = chosen["pytorch"]["nvidia.com/gpu"].as_array().cloned();
-    let ids = list.unwrap_or_default().into_iter();
-    ids.map(|id| id.as_str().unwrap().to_owned()).collect()
-}
-
-/// A master and workers with one GPU each.
-fn job(name: &str, workers: usize) -> String {
-    let replica = |count: usize| {
-        json!({"replicas": count, "template": {"spec": {"containers": [{
-            "name": "pytorch", "image": "example.com/train:1",
-            "resources": {"limits": {"nvidia.com/gpu": 1}},
-        }]}}})
-    };
-    json!({
-        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
-        "metadata": {"name": name, "namespace": "default"},
-        "spec": {"pytorchReplicaSpecs": {"Master": replica(1), "Worker": replica(workers)}},
-    })
-    .to_string()
-}
 
 /// Loosens the kind as another operator's CRD has it, and makes a job that Muster can't read.
 fn unreadable_job(ground: &Ground) {
@@ -177,62 +49,6 @@ fn unreadable_job(ground: &Ground) {
             .kubectl(&["apply", "-f", &file.display().to_string()]);
         ran.code.filter(|code| *code == 0)
     });
-}
-
-/// A server under test; ended when dropped.
-struct Server {
-    child: Child,
-    address: String,
-    log: PathBuf,
-}
-
-impl Server {
-    fn ask(&self, path: &str) -> Option<String> {
-        let mut stream = TcpStream::connect(&self.address).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: muster\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        Some(answer)
-    }
-
-    fn leads(&self) -> bool {
-        self.ask("/readyz")
-            .is_some_and(|said| said.ends_with("\r\n\r\nleading\n"))
-    }
-
-    fn until_ready(&self) {
-        let ready = || self.ask("/readyz").filter(|said| said.contains(" 200 "));
-        eventually("the server is ready", SOON, ready);
-    }
-
-    fn until_leading(&self) {
-        eventually("the server leads", SOON, || self.leads().then_some(()));
-    }
-
-    fn logged(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
-    }
-
-    /// Asks it to stop and answers its exit status.
-    fn stop(mut self) -> Option<i32> {
-        run(Command::new("kill").arg(self.child.id().to_string())).ok();
-        self.child.wait().unwrap().code()
-    }
-
-    fn kill(mut self) {
-        self.child.kill().unwrap();
-        self.child.wait().unwrap();
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            eprintln!("--- a server's log:\n{}", self.logged());
-        }
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }
 
 #[test]

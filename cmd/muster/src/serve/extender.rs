@@ -1,0 +1,369 @@
+//! kube-scheduler's extender protocol (`k8s.io/kube-scheduler/extender/v1`, 1.34), over plain HTTP:
+//! a stock kube-scheduler asks which nodes a pod fits, how much each is to be preferred, which evictions
+//! would do, and has the pod bound. Reads and writes the messages; the answers are the scheduler's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use axum::extract::{DefaultBodyLimit, State as Shared};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use axum::{Json, Router};
+use controllers::scheduling::{PodRef, Victims as Gone};
+use k8s_openapi::api::core::v1::Pod;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::health::State;
+
+/// The largest question: some thousands of whole nodes, from a kube-scheduler that is not told that
+/// names suffice (`nodeCacheCapable`).
+const QUESTION_MAX: usize = 128 << 20;
+
+/// kube-scheduler, which evicted for a pod, asks about the node that it cleared when it has seen the
+/// victims go. Our watch may be behind its: a no would have it evict others, elsewhere. So long it is
+/// looked at again before that is said, and so often.
+const CATCH_UP: Duration = Duration::from_secs(2);
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// What is asked of nodes. Go's encoding of it names fields as the type does.
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Question {
+    pod: Pod,
+    #[serde(default)]
+    nodes: Option<Nodes>,
+    #[serde(default)]
+    node_names: Option<Vec<String>>,
+}
+
+/// A NodeList; whole nodes are answered as they came.
+#[derive(Deserialize, Serialize)]
+struct Nodes {
+    #[serde(default)]
+    metadata: Value,
+    #[serde(default)]
+    items: Vec<Value>,
+}
+
+fn name_of(node: &Value) -> String {
+    let name = node["metadata"]["name"].as_str();
+    name.unwrap_or_default().to_owned()
+}
+
+impl Question {
+    fn names(&self) -> Vec<String> {
+        match (&self.node_names, &self.nodes) {
+            (Some(names), _) => names.clone(),
+            (None, Some(nodes)) => nodes.items.iter().map(name_of).collect(),
+            (None, None) => Vec::new(),
+        }
+    }
+}
+
+#[derive(Serialize, Default)]
+#[serde(rename_all = "PascalCase")]
+struct Filtered {
+    nodes: Option<Nodes>,
+    node_names: Option<Vec<String>>,
+    failed_nodes: BTreeMap<String, String>,
+    failed_and_unresolvable_nodes: BTreeMap<String, String>,
+    error: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Preference {
+    host: String,
+    score: i64,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Preemption {
+    pod: Pod,
+    #[serde(default)]
+    node_name_to_victims: Option<BTreeMap<String, Victims<Pod>>>,
+    #[serde(default)]
+    node_name_to_meta_victims: Option<BTreeMap<String, Victims<MetaPod>>>,
+}
+
+#[derive(Deserialize, Serialize)]
+struct Victims<P> {
+    #[serde(rename = "Pods")]
+    pods: Option<Vec<P>>,
+    #[serde(rename = "NumPDBViolations", default)]
+    violations: i64,
+}
+
+#[derive(Deserialize, Serialize, Clone)]
+struct MetaPod {
+    #[serde(rename = "UID")]
+    uid: String,
+}
+
+impl Preemption {
+    /// Each node's victims by uid.
+    fn victims(self) -> (Pod, BTreeMap<String, Victims<MetaPod>>) {
+        let whole = self.node_name_to_victims.into_iter().flatten();
+        let whole = whole.map(|(node, victims)| {
+            let pods = victims.pods.into_iter().flatten();
+            let uids = pods.filter_map(|pod| pod.metadata.uid);
+            let victims = Victims {
+                pods: Some(uids.map(|uid| MetaPod { uid }).collect()),
+                violations: victims.violations,
+            };
+            (node, victims)
+        });
+        let meta = self.node_name_to_meta_victims.into_iter().flatten();
+        (self.pod, meta.chain(whole).collect())
+    }
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Preempted {
+    node_name_to_meta_victims: BTreeMap<String, Victims<MetaPod>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+struct Bind {
+    pod_name: String,
+    pod_namespace: String,
+    #[serde(rename = "PodUID")]
+    pod_uid: String,
+    node: String,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct Bound {
+    error: String,
+}
+
+/// Nobody can answer here and now: kube-scheduler tries the pod again after a while.
+struct NotNow(String);
+
+impl IntoResponse for NotNow {
+    fn into_response(self) -> Response {
+        (StatusCode::SERVICE_UNAVAILABLE, format!("{}\n", self.0)).into_response()
+    }
+}
+
+fn listing() -> NotNow {
+    NotNow("this server leads, and is still listing the cluster".to_owned())
+}
+
+async fn filter(
+    Shared(state): Shared<Arc<State>>,
+    Json(question): Json<Question>,
+) -> Result<Json<Filtered>, NotNow> {
+    let (board, _) = state.leader().map_err(NotNow)?;
+    let names = question.names();
+    let pod = &question.pod;
+    let nominated = pod
+        .status
+        .as_ref()
+        .and_then(|s| s.nominated_node_name.as_deref());
+    let nominated = names
+        .iter()
+        .position(|name| Some(name.as_str()) == nominated);
+    let asked = Instant::now();
+    let places = loop {
+        let places = board.places_beside(pod.clone(), names.clone()).await;
+        let places = places.ok_or_else(listing)?;
+        let at = nominated.and_then(|at| places.get(at));
+        let full = matches!(at, Some(Err(no)) if !no.lasting);
+        if !full || asked.elapsed() >= CATCH_UP {
+            break places;
+        }
+        tokio::time::sleep(LOOK_AGAIN).await;
+    };
+    let mut answer = Filtered::default();
+    let mut open = BTreeSet::new();
+    for (name, place) in names.iter().zip(places) {
+        match place {
+            Ok(()) => {
+                open.insert(name.clone());
+            }
+            Err(no) if no.lasting => {
+                (answer.failed_and_unresolvable_nodes).insert(name.clone(), no.why);
+            }
+            Err(no) => {
+                answer.failed_nodes.insert(name.clone(), no.why);
+            }
+        }
+    }
+    match question.nodes {
+        Some(mut nodes) if question.node_names.is_none() => {
+            nodes.items.retain(|node| open.contains(&name_of(node)));
+            answer.nodes = Some(nodes);
+        }
+        _ => answer.node_names = Some(names.into_iter().filter(|n| open.contains(n)).collect()),
+    }
+    Ok(Json(answer))
+}
+
+async fn prioritize(
+    Shared(state): Shared<Arc<State>>,
+    Json(question): Json<Question>,
+) -> Result<Json<Vec<Preference>>, NotNow> {
+    let (board, _) = state.leader().map_err(NotNow)?;
+    let names = question.names();
+    let scores = board.preferences_beside(question.pod, names.clone()).await;
+    let scores = scores.ok_or_else(listing)?;
+    let scored = names.into_iter().zip(scores);
+    let list = scored.map(|(host, score)| Preference { host, score });
+    Ok(Json(list.collect()))
+}
+
+async fn preempt(
+    Shared(state): Shared<Arc<State>>,
+    Json(question): Json<Preemption>,
+) -> Result<Json<Preempted>, NotNow> {
+    let (board, _) = state.leader().map_err(NotNow)?;
+    let (pod, mut victims) = question.victims();
+    let gone: Vec<Gone> = (victims.iter())
+        .map(|(node, victims)| {
+            let pods = victims.pods.iter().flatten();
+            (node.clone(), pods.map(|pod| pod.uid.clone()).collect())
+        })
+        .collect();
+    let fits = board.places_beside_without(pod, gone.clone()).await;
+    let fits = fits.ok_or_else(listing)?;
+    for ((node, _), fits) in gone.iter().zip(fits) {
+        if !fits {
+            victims.remove(node);
+        }
+    }
+    Ok(Json(Preempted {
+        node_name_to_meta_victims: victims,
+    }))
+}
+
+async fn bind(
+    Shared(state): Shared<Arc<State>>,
+    Json(asked): Json<Bind>,
+) -> Result<Json<Bound>, NotNow> {
+    let (board, client) = state.leader().map_err(NotNow)?;
+    let pod = PodRef {
+        namespace: asked.pod_namespace,
+        name: asked.pod_name,
+        uid: asked.pod_uid,
+    };
+    // Not dropped with the connection: a device would stay taken for a pod that was never bound.
+    let bound = tokio::spawn(async move { board.bind_beside(&client, pod, asked.node).await });
+    let bound = bound.await.unwrap_or_else(|error| Err(error.to_string()));
+    let error = bound.err().unwrap_or_default();
+    if !error.is_empty() {
+        tracing::warn!("kube-scheduler's binding: {error}");
+    }
+    Ok(Json(Bound { error }))
+}
+
+/// Listens for kube-scheduler.
+pub async fn listen(address: SocketAddr) -> Result<TcpListener> {
+    let socket = TcpListener::bind(address).await.with_context(|| {
+        format!("--extender: {address} can't be listened on; choose another address or port")
+    })?;
+    if !address.ip().is_loopback() {
+        tracing::warn!(
+            "--extender: whoever reaches {address} can have waiting pods bound; let only kube-scheduler reach it"
+        );
+    }
+    println!(
+        "kube-scheduler's extender: urlPrefix http://{}/",
+        socket.local_addr()?
+    );
+    Ok(socket)
+}
+
+/// Answers until told to stop.
+pub async fn serve(
+    socket: TcpListener,
+    state: Arc<State>,
+    mut stop: watch::Receiver<bool>,
+) -> Result<()> {
+    let stopped = async move {
+        // Whoever could say stop is gone: as good as a stop.
+        let _ = stop.wait_for(|stop| *stop).await;
+    };
+    axum::serve(socket, router(state))
+        .with_graceful_shutdown(stopped)
+        .await
+        .context("kube-scheduler's extender is served no more")
+}
+
+fn router(state: Arc<State>) -> Router {
+    Router::new()
+        .route("/filter", post(filter))
+        .route("/prioritize", post(prioritize))
+        .route("/preempt", post(preempt))
+        .route("/bind", post(bind))
+        .layer(DefaultBodyLimit::max(QUESTION_MAX))
+        .with_state(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use serde_json::json;
+    use tower::ServiceExt;
+
+    use super::super::health::Standing;
+    use super::*;
+
+    #[test]
+    fn messages_are_read_as_go_writes_them() {
+        let asked =
+            json!({"Pod": {"metadata": {"name": "p"}}, "Nodes": null, "NodeNames": ["a", "b"]});
+        let question: Question = serde_json::from_value(asked).unwrap();
+        assert_eq!(question.names(), ["a", "b"]);
+        let nodes = json!({"metadata": {}, "items": [{"metadata": {"name": "c"}, "status": {}}]});
+        let asked = json!({"Pod": {}, "Nodes": nodes, "NodeNames": null});
+        let question: Question = serde_json::from_value(asked).unwrap();
+        assert_eq!(question.names(), ["c"]);
+        let asked = json!({"Pod": {}, "NodeNameToVictims": null, "NodeNameToMetaVictims":
+            {"n": {"Pods": [{"UID": "u"}], "NumPDBViolations": 1}, "m": {"Pods": null, "NumPDBViolations": 0}}});
+        let asked: Preemption = serde_json::from_value(asked).unwrap();
+        let (_, victims) = asked.victims();
+        assert_eq!(victims["n"].violations, 1);
+        assert_eq!(victims["n"].pods.as_ref().unwrap()[0].uid, "u");
+        let answer = serde_json::to_value(Preempted {
+            node_name_to_meta_victims: victims,
+        });
+        assert_eq!(
+            answer.unwrap()["NodeNameToMetaVictims"]["n"]["Pods"][0]["UID"],
+            "u"
+        );
+        let asked = json!({"Pod": {}, "NodeNameToVictims":
+            {"n": {"Pods": [{"metadata": {"uid": "w"}}], "NumPDBViolations": 0}}});
+        let asked: Preemption = serde_json::from_value(asked).unwrap();
+        assert_eq!(asked.victims().1["n"].pods.as_ref().unwrap()[0].uid, "w");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_stands_by_says_who_leads_and_kube_scheduler_tries_again() {
+        let state = Arc::new(State::new(Vec::new()));
+        let (_leader, follows) = watch::channel("other_1".to_owned());
+        state.set(Standing::Follows(follows));
+        let asked = json!({"Pod": {}, "NodeNames": ["a"]}).to_string();
+        let request = Request::post("/filter").header("content-type", "application/json");
+        let request = request.body(Body::from(asked)).unwrap();
+        let answer = router(state).oneshot(request).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        let said = axum::body::to_bytes(answer.into_body(), 1024)
+            .await
+            .unwrap();
+        assert_eq!(said, "this server stands by: other_1 leads\n");
+    }
+}

@@ -1,0 +1,221 @@
+//! What a stock kube-scheduler asks when it lets Muster judge nodes and bind pods for it (its
+//! extender protocol): the board's answers, and the binding with the devices chosen. The pods are
+//! that scheduler's; Muster's own are refused. How the questions come over the wire is the server's.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::{Api, Client};
+use scheduler::{Bind, Event, GroupRef, NoPlace, PodRef};
+
+use super::binder;
+use super::board::ReportBoard;
+use super::brain::Brain;
+
+/// Pods of one node that would go for another pod's sake: the node, and their uids.
+pub type Victims = (String, BTreeSet<String>);
+
+impl ReportBoard {
+    /// Whether each of these nodes takes a pod that kube-scheduler places, or why not; in their
+    /// order. None before the cluster was listed: nobody knows yet who holds what.
+    pub async fn places_beside(
+        &self,
+        pod: Pod,
+        nodes: Vec<String>,
+    ) -> Option<Vec<Result<(), NoPlace>>> {
+        self.beside(move |brain| {
+            let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+            brain.scheduler().places_beside(&pod, &names)
+        })
+        .await
+    }
+
+    /// How much each of these nodes is to be preferred for such a pod, from 0 to 10. None as above.
+    pub async fn preferences_beside(&self, pod: Pod, nodes: Vec<String>) -> Option<Vec<i64>> {
+        self.beside(move |brain| {
+            let names: Vec<&str> = nodes.iter().map(String::as_str).collect();
+            brain.scheduler().preferences_beside(&pod, &names)
+        })
+        .await
+    }
+
+    /// Which nodes take such a pod once their victims are gone. None as above.
+    pub async fn places_beside_without(
+        &self,
+        pod: Pod,
+        victims: Vec<Victims>,
+    ) -> Option<Vec<bool>> {
+        self.beside(move |brain| {
+            let gone: Vec<(&str, BTreeSet<&str>)> = (victims.iter())
+                .map(|(node, uids)| (node.as_str(), uids.iter().map(String::as_str).collect()))
+                .collect();
+            brain.scheduler().places_beside_without(&pod, &gone)
+        })
+        .await
+    }
+
+    /// Binds a pod to the node that kube-scheduler chose, with devices chosen there. Goes on to its
+    /// end once begun: run it where it is not dropped.
+    ///
+    /// # Errors
+    /// Why the pod is not bound; kube-scheduler then tries it again.
+    pub async fn bind_beside(
+        &self,
+        client: &Client,
+        pod: PodRef,
+        node: String,
+    ) -> Result<(), String> {
+        let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
+        let name = format!("pod {}/{}", pod.namespace, pod.name);
+        let found = api.get(&pod.name).await;
+        let found = found.map_err(|error| format!("{name} can't be read: {error}"))?;
+        self.may_bind(&name, &pod, &found)?;
+        let decide = move |brain: &mut Brain| brain.bind_beside(found, &node);
+        let bind = self.beside(decide).await;
+        let bind = bind.unwrap_or_else(|| Err("the cluster is still being listed".to_owned()));
+        let bind = bind.map_err(|why| format!("{name}: {why}"))?;
+        let outcome = binder::bind(client.clone(), bind).await;
+        self.tally().bound(outcome.refused.is_some());
+        let Some(refused) = outcome.refused else {
+            return Ok(());
+        };
+        // What the API says now is what counts: it may be bound elsewhere.
+        let now = match api.get(&pod.name).await {
+            Ok(found) if is_bound(&found) => Event::PodChanged(Box::new(found)),
+            _ => Event::PodGone(pod.namespace, pod.name),
+        };
+        self.beside(move |brain| brain.apply(now)).await;
+        Err(format!("{name} was not bound: {refused}"))
+    }
+
+    fn may_bind(&self, name: &str, meant: &PodRef, found: &Pod) -> Result<(), String> {
+        if found.metadata.uid.as_deref() != Some(meant.uid.as_str()) {
+            return Err(format!("{name} is another one by now"));
+        }
+        if is_bound(found) {
+            return Err(format!("{name} is bound already"));
+        }
+        let spec = found.spec.as_ref();
+        let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
+        let scheduler = scheduler.unwrap_or_default();
+        let own = &self.config().scheduler_names;
+        if own.iter().any(|own| own == scheduler) {
+            return Err(format!(
+                "{name} names the scheduler {scheduler:?}, which is Muster itself; give it the name of a \
+                 kube-scheduler's profile, or leave it to Muster"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Asks, once all was listed.
+    async fn beside<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut Brain) -> T + Send + 'static,
+    ) -> Option<T> {
+        if !self.counts().listed {
+            return None;
+        }
+        self.ask(move |brain| Some(question(brain))).await
+    }
+}
+
+impl Brain {
+    /// Chooses the devices for a pod of another scheduler on the node that this one chose, and counts
+    /// it as bound there.
+    fn bind_beside(&mut self, pod: Pod, node: &str) -> Result<Bind, String> {
+        let devices = self.scheduler().devices_beside(&pod, node);
+        let devices = devices.map_err(|no| format!("node {node}: {}", no.why))?;
+        let meta = &pod.metadata;
+        let said = |field: &Option<String>| field.clone().unwrap_or_default();
+        let pod_ref = PodRef {
+            namespace: said(&meta.namespace),
+            name: said(&meta.name),
+            uid: said(&meta.uid),
+        };
+        let bind = Bind {
+            group: GroupRef {
+                namespace: pod_ref.namespace.clone(),
+                name: pod_ref.name.clone(),
+                lone: true,
+            },
+            pod: pod_ref,
+            node: node.to_owned(),
+            devices,
+        };
+        self.check_beside(&pod, &bind)?;
+        self.apply(Event::PodChanged(Box::new(binder::bound(pod, &bind))));
+        Ok(bind)
+    }
+}
+
+fn is_bound(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let node = spec.and_then(|spec| spec.node_name.as_deref());
+    node.is_some_and(|node| !node.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read<T: serde::de::DeserializeOwned>(value: serde_json::Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    fn pod(name: &str, gpus: u32) -> Pod {
+        read(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name},
+            "spec": {"schedulerName": "default-scheduler", "containers": [
+                {"name": "main", "resources": {"limits": {"nvidia.com/gpu": gpus.to_string()}}}]},
+        }))
+    }
+
+    fn brain() -> Brain {
+        let config = scheduler::Config {
+            scheduler_names: vec!["muster".to_owned()],
+            ..scheduler::Config::default()
+        };
+        let mut brain = Brain::new(&config);
+        let gpus: Vec<_> = (0..2)
+            .map(|i| json!({"id": format!("g{i}"), "index": i, "healthy": true}))
+            .collect();
+        brain.apply(Event::NodeChanged(read(json!({
+            "metadata": {"name": "n1",
+                "annotations": {"muster.io/inventory": json!({"gpus": gpus}).to_string()}},
+            "status": {"allocatable": {"cpu": "8", "pods": "110", "nvidia.com/gpu": "2"}},
+        }))));
+        brain
+    }
+
+    #[test]
+    fn two_pods_bound_one_after_the_other_never_get_the_same_device() {
+        let mut brain = brain();
+        let first = brain.bind_beside(pod("a", 1), "n1").unwrap();
+        let second = brain.bind_beside(pod("b", 1), "n1").unwrap();
+        let given = |bind: &Bind| bind.devices["main"]["nvidia.com/gpu"].clone();
+        assert_eq!(
+            (given(&first), given(&second)),
+            (vec!["g0".to_owned()], vec!["g1".to_owned()])
+        );
+        let full = brain.bind_beside(pod("c", 1), "n1").unwrap_err();
+        assert_eq!(full, "node n1: Insufficient nvidia.com/gpu");
+        // The API refused the first: what it had is free.
+        brain.apply(Event::PodGone("ns".to_owned(), "a".to_owned()));
+        let third = brain.bind_beside(pod("c", 1), "n1").unwrap();
+        assert_eq!(given(&third), ["g0"]);
+    }
+
+    #[test]
+    fn what_would_break_an_invariant_is_not_bound_and_holds_nothing() {
+        let mut brain = brain();
+        brain.tell_check_alone(&read(json!({
+            "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},
+        })));
+        let refused = brain.bind_beside(pod("a", 1), "n1").unwrap_err();
+        assert!(refused.starts_with("I"), "{refused}");
+        assert!(brain.scheduler().places_beside(&pod("a", 2), &["n1"])[0].is_ok());
+    }
+}

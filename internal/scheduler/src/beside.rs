@@ -1,0 +1,236 @@
+//! Beside another scheduler: what nodes are to one pod that somebody else places (a stock
+//! kube-scheduler that asks by its extender protocol), and which devices of a node the pod gets. The
+//! other one judges what it can see; here is judged what only this state knows: GPUs one by one,
+//! their parts, slices and health, and what is left for pods to come. Nobody's turn, share or
+//! reservation is looked at: those are of pods that this scheduler places. Decides nothing and keeps
+//! nothing: a pod that got its node is told of by an event, as every other.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::pod_requests;
+use resources::devices::ChosenDevices;
+
+use crate::class::ClassIx;
+use crate::config::Strategy;
+use crate::devices::{self, Ask};
+use crate::fit::Standing;
+use crate::node::NodeIx;
+use crate::pod::PodKey;
+use crate::resource::each;
+use crate::score;
+use crate::share::Wish;
+use crate::state::Scheduler;
+
+/// The most that a node is preferred by (`MaxExtenderPriority` of kube-scheduler).
+pub const PREFERENCE_MAX: i64 = 10;
+
+/// Why a node does not take a pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoPlace {
+    /// In words that follow the node's name.
+    pub why: String,
+    /// It would not take the pod either if every pod on it were gone.
+    pub lasting: bool,
+}
+
+impl NoPlace {
+    fn lasting(why: impl Into<String>) -> NoPlace {
+        NoPlace {
+            why: why.into(),
+            lasting: true,
+        }
+    }
+}
+
+/// A pod that would leave: its uid, its class, its GPUs.
+type Leaves = (String, ClassIx, Vec<Arc<str>>);
+
+impl Scheduler {
+    /// Whether each of these nodes has room at once for a pod that another scheduler places; in
+    /// their order.
+    pub fn places_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<Result<(), NoPlace>> {
+        let Some((class, _)) = self.beside(pod) else {
+            return vec![Err(NoPlace::lasting("the pod has no spec")); nodes.len()];
+        };
+        let nodes = nodes.iter();
+        nodes
+            .map(|name| self.room_at_once(class, name).map(|_| ()))
+            .collect()
+    }
+
+    /// How much each of these nodes is to be preferred for a pod that another scheduler places: from
+    /// 0 to [`PREFERENCE_MAX`], in their order. The best gets the most, and those that are as good;
+    /// the rest less by how many kinds of better nodes there are. What has no room gets 0.
+    pub fn preferences_beside(&mut self, pod: &k8s::Pod, nodes: &[&str]) -> Vec<i64> {
+        let Some((class, _)) = self.beside(pod) else {
+            return vec![0; nodes.len()];
+        };
+        let at: Vec<Option<NodeIx>> = nodes
+            .iter()
+            .map(|name| self.room_at_once(class, name).ok())
+            .collect();
+        let scores = self.worths(class, &at);
+        let spread = self.config.placement == Strategy::Spread;
+        let kinds = at.iter().zip(scores).map(|(at, worth)| {
+            let key = self.views.get(&class)?.key((*at)?)?;
+            let (idle, spare) = key.emptiness();
+            let empty = if spread {
+                (-idle, -spare)
+            } else {
+                (idle, spare)
+            };
+            Some((key.welcome(), Reverse(worth), empty))
+        });
+        let kinds: Vec<_> = kinds.collect();
+        let distinct: BTreeSet<_> = kinds.iter().flatten().collect();
+        let order: BTreeMap<_, i64> = distinct.into_iter().zip(0..).collect();
+        let steps = order.len() as i64 - 1;
+        let preference = |rank: i64| match rank {
+            0 => PREFERENCE_MAX,
+            // Rounded up: none but the best gets the most.
+            rank => PREFERENCE_MAX - (PREFERENCE_MAX * rank + steps - 1) / steps,
+        };
+        let ranks = kinds.iter().map(|kind| order.get(kind.as_ref()?).copied());
+        ranks.map(|rank| rank.map_or(0, preference)).collect()
+    }
+
+    /// The devices that a pod gets on the node that another scheduler chose for it.
+    ///
+    /// # Errors
+    /// Why the node does not take it (any more).
+    pub fn devices_beside(&mut self, pod: &k8s::Pod, node: &str) -> Result<ChosenDevices, NoPlace> {
+        let Some((class, asks)) = self.beside(pod) else {
+            return Err(NoPlace::lasting("the pod has no spec"));
+        };
+        let at = self.room_at_once(class, node)?;
+        let take = self.take_on(class, at);
+        let picked = self.pick_gpus(class, at, &take);
+        let mut dealt = devices::deal(&asks, &picked);
+        let name = pod.metadata.name.as_deref().unwrap_or_default();
+        let key = PodKey::new(pod.metadata.namespace.as_deref().unwrap_or("default"), name);
+        self.add_slices(&key, at, &asks, &mut dealt);
+        // They are held from when an event says so.
+        self.slices.release(&key);
+        Ok(dealt)
+    }
+
+    /// Which nodes would have room for a pod that another scheduler places once these of their pods
+    /// (by uid) were gone, with those that are leaving already; in their order.
+    pub fn places_beside_without(
+        &mut self,
+        pod: &k8s::Pod,
+        gone: &[(&str, BTreeSet<&str>)],
+    ) -> Vec<bool> {
+        let Some((class, _)) = self.beside(pod) else {
+            return vec![false; gone.len()];
+        };
+        let before = (self.changed, self.eased);
+        let asked: BTreeSet<&str> = gone.iter().flat_map(|(_, uids)| uids).copied().collect();
+        let mut leaving: BTreeMap<NodeIx, Vec<Leaves>> = BTreeMap::new();
+        for (_, pod) in self.pods.in_any_order() {
+            let there = pod.node.filter(|_| pod.stage.occupies());
+            if let Some(at) = there
+                && asked.contains(pod.uid.as_str())
+            {
+                let leaves = (pod.uid.clone(), pod.class, pod.devices.clone());
+                leaving.entry(at).or_default().push(leaves);
+            }
+        }
+        let mut fits = Vec::with_capacity(gone.len());
+        for (name, uids) in gone {
+            let Some(at) = self.node_index.get(*name).copied() else {
+                fits.push(false);
+                continue;
+            };
+            let there = leaving.get(&at).map_or(&[][..], Vec::as_slice).iter();
+            let there: Vec<&Leaves> = there
+                .filter(|(uid, ..)| uids.contains(uid.as_str()))
+                .collect();
+            for (_, class, devices) in &there {
+                let take = self.take_on(*class, at);
+                self.vacate(at, &take, devices);
+            }
+            self.touch(at);
+            self.refresh(class);
+            fits.push(
+                self.views
+                    .get(&class)
+                    .is_some_and(|view| view.holds(at) > 0),
+            );
+            for (_, class, devices) in &there {
+                let take = self.take_on(*class, at);
+                self.occupy(at, &take, devices);
+            }
+            self.touch(at);
+        }
+        (self.changed, self.eased) = before;
+        fits
+    }
+
+    /// The class of such a pod, its view brought up to date, and what its containers ask for. The
+    /// class is kept until another is asked about: the same pod is asked about several times.
+    fn beside(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Vec<Ask>)> {
+        let spec = alone(pod.spec.as_ref()?);
+        let requests = pod_requests(&spec);
+        let wish = Wish::read(&pod.metadata, &spec, &requests);
+        let whole = devices::asks(&spec);
+        let mut asks = match wish.share {
+            Some(share) if whole.is_empty() || wish.container.is_some() => {
+                devices::asks_of_share(&spec, wish.container.as_deref(), share.gpus)
+            }
+            _ => whole,
+        };
+        asks.extend(devices::slice_asks(&spec));
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
+        let labels = pod.metadata.labels.as_ref();
+        let names = &mut self.names;
+        let class = (self.classes).join(&spec, requests, &wish, namespace, labels, names);
+        if let Some(old) = self.beside.replace(class) {
+            self.leave_class(old);
+        }
+        self.meet_models();
+        self.rank_nodes();
+        self.refresh(class);
+        Some((class, asks))
+    }
+
+    /// The node, if it has room for one of the class now, also while those who leave are there.
+    fn room_at_once(&self, class: ClassIx, name: &str) -> Result<NodeIx, NoPlace> {
+        let unknown = || NoPlace::lasting("not known to Muster (yet)");
+        let at = self.node_index.get(name).copied().ok_or_else(unknown)?;
+        let view = self.views.get(&class).ok_or_else(unknown)?;
+        let (node, facts) = (&self.nodes[at], self.classes.get(class));
+        match view.standing(at) {
+            Standing::Absent => Err(unknown()),
+            Standing::Refused(refusal) => Err(NoPlace::lasting(refusal.of_one())),
+            Standing::Short(set) => {
+                let names: Vec<&str> = each(set).map(|ix| self.names.name(ix)).collect();
+                Err(NoPlace {
+                    why: format!("Insufficient {}", names.join(", ")),
+                    lasting: view.empty_at(at) == 0,
+                })
+            }
+            Standing::Holds { .. } if score::awaits(facts, node) => Err(NoPlace {
+                why: "pods that are leaving still hold what it asks for".to_owned(),
+                lasting: false,
+            }),
+            Standing::Holds { .. } => Ok(at),
+        }
+    }
+}
+
+/// The pod without what the other scheduler judges by itself and what is dear to know: where other
+/// pods and volumes are.
+fn alone(spec: &k8s::PodSpec) -> k8s::PodSpec {
+    let mut spec = spec.clone();
+    spec.volumes = None;
+    spec.topology_spread_constraints = None;
+    if let Some(affinity) = &mut spec.affinity {
+        affinity.pod_affinity = None;
+        affinity.pod_anti_affinity = None;
+    }
+    spec
+}
