@@ -49,6 +49,7 @@ pub struct Setup {
     address: Ipv4Addr,
     nodes: Vec<String>,
     durable: bool,
+    unmarked: bool,
 }
 
 impl Default for Setup {
@@ -57,6 +58,7 @@ impl Default for Setup {
             address: Ipv4Addr::LOCALHOST,
             nodes: Vec::new(),
             durable: false,
+            unmarked: false,
         }
     }
 }
@@ -67,6 +69,13 @@ impl Setup {
     #[must_use]
     pub fn durable(mut self) -> Setup {
         self.durable = true;
+        self
+    }
+
+    /// New nodes are not marked as not ready: they are what they say from their first moment on.
+    #[must_use]
+    pub fn unmarked(mut self) -> Setup {
+        self.unmarked = true;
         self
     }
 
@@ -142,6 +151,14 @@ impl Cluster {
             .flag("token-auth-file", &at("tokens.csv"))
             .flag("authorization-mode", "Node,RBAC")
             .flag("enable-admission-plugins", "NodeRestriction")
+            .flag(
+                "disable-admission-plugins",
+                if setup.unmarked {
+                    "TaintNodesByCondition"
+                } else {
+                    ""
+                },
+            )
             .flag("service-account-issuer", "https://kubernetes.default.svc")
             .flag("service-account-key-file", &at("sa.key"))
             .flag("service-account-signing-key-file", &at("sa.key"))

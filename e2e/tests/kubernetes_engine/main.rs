@@ -3,8 +3,10 @@
 //! none runs.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod agreement;
 mod extender;
 mod ground;
+mod worlds;
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};

@@ -245,3 +245,87 @@ fn terms_reach_into_the_namespaces_that_they_name() {
         assert_eq!(s.plan(now()).binds.len() == 1, fits);
     }
 }
+
+/// A pod of an app that is on a node already.
+fn there(name: &str, label: &str, node: &str) -> Event {
+    app(name, label, None, json!({"nodeName": node}))
+}
+
+/// A spread over hosts that differs from the usual in some fields.
+fn spread_with(change: impl FnOnce(&mut Value)) -> Value {
+    let mut spec = spread("web", HOST, 1, "DoNotSchedule");
+    change(&mut spec["topologySpreadConstraints"][0]);
+    spec
+}
+
+/// Where a pod with such a spread goes that only n2 would take otherwise; n2 has one of its app.
+fn on_the_second(spec: &Value) -> Option<String> {
+    let mut s = three_nodes();
+    s.apply(node_with("n1", 8, |node| {
+        node["spec"]["taints"] = json!([{"key": "k", "effect": "NoSchedule"}]);
+        node["metadata"]["labels"]["only"] = json!("out");
+    }));
+    s.apply(node_with("n3", 0, |_| {}));
+    s.apply(there("old-2", "web", "n2"));
+    s.apply(there("old-3", "web", "n3"));
+    s.apply(app("new", "web", None, spec.clone()));
+    bound(&s.plan(now())).remove("new")
+}
+
+#[test]
+fn a_spread_counts_just_the_nodes_and_pods_that_kube_scheduler_counts() {
+    let waits = None;
+    let goes = Some("n2".to_owned());
+    // n1 is empty, so one more on n2 would be two more than there.
+    assert_eq!(on_the_second(&spread_with(|_| {})), waits);
+    let honoured = spread_with(|c| c["nodeTaintsPolicy"] = json!("Honor"));
+    assert_eq!(on_the_second(&honoured), goes, "its taint is not tolerated");
+    let mut two = spread_with(|_| {});
+    let mut other =
+        spread("web", "zone", 5, "DoNotSchedule")["topologySpreadConstraints"][0].clone();
+    two["topologySpreadConstraints"]
+        .as_array_mut()
+        .unwrap()
+        .push(other.clone());
+    assert_eq!(on_the_second(&two), goes, "n1 lacks the other label");
+    other["whenUnsatisfiable"] = json!("ScheduleAnyway");
+    two["topologySpreadConstraints"][1] = other;
+    assert_eq!(on_the_second(&two), waits, "that is but a wish");
+    let empty = spread_with(|c| c["labelSelector"] = json!({}));
+    assert_eq!(
+        on_the_second(&empty),
+        goes,
+        "an empty selector counts nobody"
+    );
+    let none = spread_with(|c| {
+        c.as_object_mut().unwrap().remove("labelSelector");
+    });
+    assert_eq!(on_the_second(&none), goes, "no selector selects nobody");
+    let mut selected = spread_with(|_| {});
+    selected["nodeSelector"] = json!({"zone": "a"});
+    assert_eq!(on_the_second(&selected), goes, "n1 is not selected");
+    selected["topologySpreadConstraints"][0]["nodeAffinityPolicy"] = json!("Ignore");
+    assert_eq!(on_the_second(&selected), waits, "and counts all the same");
+}
+
+#[test]
+fn whom_a_pod_must_be_with_is_of_all_the_kinds_that_it_names() {
+    let mut s = three_nodes();
+    s.apply(there("db", "db", "n3"));
+    s.apply(there("web", "web", "n3"));
+    let both = |name: &str, label: &str, kinds: [&str; 2]| {
+        let terms: Vec<Value> = kinds.map(|kind| term(kind, "zone")[0].clone()).into();
+        let required = json!({"requiredDuringSchedulingIgnoredDuringExecution": terms});
+        app(
+            name,
+            label,
+            None,
+            json!({"affinity": {"podAffinity": required}}),
+        )
+    };
+    // One of each is there, and no pod is both.
+    s.apply(both("new", "web", ["db", "web"]));
+    assert!(s.plan(now()).binds.is_empty());
+    s.apply(both("like", "web", ["web", "web"]));
+    assert_eq!(bound(&s.plan(now()))["like"], "n3");
+}

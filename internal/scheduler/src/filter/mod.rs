@@ -120,6 +120,11 @@ impl Refusal {
     }
 }
 
+/// Does the class tolerate the node's taints?
+pub(crate) fn tolerated(class: &Class, offer: &Offer) -> bool {
+    !taints::untolerated(&class.tolerations, &offer.taints)
+}
+
 /// The first filter that refuses the node; none when only room can.
 pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refusal> {
     if offer.unschedulable && !taints::tolerates_unschedulable(&class.tolerations) {

@@ -14,17 +14,22 @@ use crate::node::NodeIx;
 /// Pods in some namespaces with some labels. An empty selector of namespaces, or any other one
 /// (namespaces' labels are not known here), means all of them.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Term {
+struct Kin {
     selector: LabelSelector,
     namespaces: Option<BTreeSet<String>>,
 }
 
+/// Pods that are of all these kinds; of none where one can't be read.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Term(Vec<Kin>);
+
 impl Term {
     pub(crate) fn matches(&self, namespace: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.namespaces
-            .as_ref()
-            .is_none_or(|names| names.contains(namespace))
-            && self.selector.matches(labels)
+        let within = |kin: &Kin| {
+            let names = kin.namespaces.as_ref();
+            names.is_none_or(|names| names.contains(namespace)) && kin.selector.matches(labels)
+        };
+        !self.0.is_empty() && self.0.iter().all(within)
     }
 }
 
@@ -45,6 +50,11 @@ pub(crate) struct Spread {
     pub(crate) hard: bool,
     /// Only nodes that the pod's selector and affinity allow count.
     pub(crate) selected_only: bool,
+    /// Only nodes whose taints the pod tolerates count.
+    pub(crate) tolerated_only: bool,
+    /// Of other pods none counts: so kube-scheduler reads a selector that is there and empty, though
+    /// it selects the pod itself.
+    pub(crate) counts_nobody: bool,
 }
 
 /// A host port: address, protocol, number.
@@ -74,8 +84,15 @@ impl Manners {
         let affinity = spec.affinity.as_ref();
         if let Some(with) = affinity.and_then(|a| a.pod_affinity.as_ref()) {
             let required = &with.required_during_scheduling_ignored_during_execution;
+            // kube-scheduler counts a pod for any of the terms only where it is of the kinds of all.
+            let all: Vec<_> = (required.iter().flatten())
+                .map(|term| kin(term, namespace))
+                .collect();
             for term in required.iter().flatten() {
-                let near = manners.near(term, namespace);
+                let near = Near {
+                    term: manners.term(&all),
+                    key: term.topology_key.clone(),
+                };
                 manners.with.push(near);
             }
             let preferred = &with.preferred_during_scheduling_ignored_during_execution;
@@ -97,15 +114,20 @@ impl Manners {
             }
         }
         for constraint in spec.topology_spread_constraints.iter().flatten() {
-            let mut selector = constraint.label_selector.clone().unwrap_or_default();
+            let said = constraint.label_selector.clone();
+            let mut selector = said.clone().unwrap_or_else(nobody);
             for key in constraint.match_label_keys.iter().flatten() {
-                if let Some(value) = labels.and_then(|labels| labels.get(key)) {
+                if said.is_some()
+                    && let Some(value) = labels.and_then(|labels| labels.get(key))
+                {
                     let all = selector.match_labels.get_or_insert_default();
                     all.insert(key.clone(), value.clone());
                 }
             }
             let namespaces = Some([namespace.to_owned()].into());
-            let term = manners.term(&selector, namespaces);
+            let counts_nobody = (selector.match_labels.as_ref()).is_none_or(BTreeMap::is_empty)
+                && (selector.match_expressions.as_ref()).is_none_or(Vec::is_empty);
+            let term = manners.term(&[(selector, namespaces)]);
             manners.spread.push(Spread {
                 near: Near {
                     term,
@@ -118,6 +140,8 @@ impl Manners {
                     .unwrap_or(0),
                 hard: constraint.when_unsatisfiable == "DoNotSchedule",
                 selected_only: constraint.node_affinity_policy.as_deref() != Some("Ignore"),
+                tolerated_only: constraint.node_taints_policy.as_deref() == Some("Honor"),
+                counts_nobody,
             });
         }
         let inits = spec.init_containers.iter().flatten();
@@ -140,46 +164,58 @@ impl Manners {
     }
 
     fn near(&mut self, term: &k8s::PodAffinityTerm, namespace: &str) -> Near {
-        let named = term.namespaces.as_deref().unwrap_or_default();
-        let namespaces = if term.namespace_selector.is_some() {
-            None
-        } else if named.is_empty() {
-            Some([namespace.to_owned()].into())
-        } else {
-            Some(named.iter().cloned().collect())
-        };
-        // Without a selector a term matches no pod.
-        let nothing = meta::LabelSelector {
-            match_expressions: Some(vec![meta::LabelSelectorRequirement {
-                key: "a".into(),
-                operator: "In".into(),
-                values: Some(vec![]),
-            }]),
-            ..Default::default()
-        };
-        let selector = term.label_selector.clone().unwrap_or(nothing);
         Near {
-            term: self.term(&selector, namespaces),
+            term: self.term(&[kin(term, namespace)]),
             key: term.topology_key.clone(),
         }
     }
 
     /// Notes a term; says its text.
-    fn term(
-        &mut self,
-        selector: &meta::LabelSelector,
-        namespaces: Option<BTreeSet<String>>,
-    ) -> String {
-        let written = serde_json::to_string(selector).unwrap_or_default();
-        let text = format!("{written} {namespaces:?}");
-        if let Ok(selector) = LabelSelector::from_k8s(selector) {
-            let term = Term {
-                selector,
-                namespaces,
-            };
-            self.terms.insert(text.clone(), term);
+    fn term(&mut self, all: &[(meta::LabelSelector, Option<BTreeSet<String>>)]) -> String {
+        let written = all.iter().map(|(selector, namespaces)| {
+            let selector = serde_json::to_string(selector).unwrap_or_default();
+            format!("{selector} {namespaces:?}")
+        });
+        let text = written.collect::<Vec<_>>().join(" and ");
+        let kins = all.iter().map(|(selector, namespaces)| {
+            Ok(Kin {
+                selector: LabelSelector::from_k8s(selector)?,
+                namespaces: namespaces.clone(),
+            })
+        });
+        if let Ok(kins) = kins.collect::<Result<Vec<_>, resources::selector::SelectorError>>() {
+            self.terms.insert(text.clone(), Term(kins));
         }
         text
+    }
+}
+
+/// Which pods a term is about.
+fn kin(
+    term: &k8s::PodAffinityTerm,
+    namespace: &str,
+) -> (meta::LabelSelector, Option<BTreeSet<String>>) {
+    let named = term.namespaces.as_deref().unwrap_or_default();
+    let namespaces = if term.namespace_selector.is_some() {
+        None
+    } else if named.is_empty() {
+        Some([namespace.to_owned()].into())
+    } else {
+        Some(named.iter().cloned().collect())
+    };
+    let selector = term.label_selector.clone().unwrap_or_else(nobody);
+    (selector, namespaces)
+}
+
+/// What a selector that is left out selects.
+fn nobody() -> meta::LabelSelector {
+    meta::LabelSelector {
+        match_expressions: Some(vec![meta::LabelSelectorRequirement {
+            key: "a".into(),
+            operator: "In".into(),
+            values: Some(vec![]),
+        }]),
+        ..Default::default()
     }
 }
 

@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::class::ClassIx;
-use crate::filter::neighbours::{self, Manners, Near, On};
+use crate::filter::neighbours::{self, Manners, Near, On, Spread};
 use crate::filter::{self, Snub};
 use crate::labels::Labels;
 use crate::node::NodeIx;
@@ -154,15 +154,20 @@ impl Scheduler {
             let term = manners.terms.get(&near.term);
             term.is_some_and(|term| term.matches(&pod.namespace, labels))
         };
-        for near in &manners.with {
-            let counts = self.by_value(on(near), &near.key);
-            if counts.is_empty() && own(near) {
-                // The first of its kind goes anywhere that has the label.
-                let values = self.values(class, &near.key, false);
-                verdict.close(&near.key, Snub::Affinity, values.into_iter(), true);
-                continue;
-            }
-            verdict.close(&near.key, Snub::Affinity, counts.into_keys(), true);
+        let with: Vec<_> = (manners.with.iter())
+            .map(|near| (near, self.by_value(on(near), &near.key)))
+            .collect();
+        let first = with
+            .iter()
+            .all(|(near, counts)| counts.is_empty() && own(near));
+        for (near, counts) in with {
+            let open = if first {
+                // The first of its kind goes anywhere that has the labels.
+                self.values(&near.key)
+            } else {
+                counts.into_keys().collect()
+            };
+            verdict.close(&near.key, Snub::Affinity, open.into_iter(), true);
         }
         for near in &manners.without {
             let counts = self.by_value(on(near), &near.key);
@@ -174,27 +179,26 @@ impl Scheduler {
         }
         for spread in &manners.spread {
             let key = &spread.near.key;
-            let counts = self.by_value(on(&spread.near), key);
             if !spread.hard {
+                let counts = self.by_value(on(&spread.near), key);
                 let points = counts
                     .iter()
                     .map(|(value, n)| (value.clone(), -SPREAD_POINTS * i64::from(*n)));
                 verdict.points.push((key.clone(), points.collect()));
                 continue;
             }
-            let values = self.values(class, key, spread.selected_only);
-            let count = |value: &String| counts.get(value).copied().unwrap_or(0);
-            let few = values.len() < spread.min_domains;
+            let counts = self.spread_counts(class, manners, spread, on(&spread.near));
+            let few = counts.len() < spread.min_domains;
             let least = if few {
                 0
             } else {
-                values.iter().map(count).min().unwrap_or(0)
+                counts.values().copied().min().unwrap_or(0)
             };
             let itself = u32::from(own(&spread.near));
-            let open = values
-                .iter()
-                .filter(|value| count(value) + itself <= least + spread.max_skew);
-            let open: Vec<String> = open.cloned().collect();
+            let open = counts
+                .into_iter()
+                .filter(|(_, count)| count + itself <= least + spread.max_skew);
+            let open: Vec<String> = open.map(|(value, _)| value).collect();
             verdict.close(key, Snub::Spread, open.into_iter(), true);
         }
         for (near, weight) in &manners.liked {
@@ -217,21 +221,56 @@ impl Scheduler {
         counts
     }
 
+    /// How many pods each domain of a spread holds, by the nodes that count for it: those that have
+    /// the labels of all that the class is to be spread by, and that it may be on as far as the
+    /// spread's policies ask.
+    fn spread_counts(
+        &self,
+        class: ClassIx,
+        manners: &Manners,
+        spread: &Spread,
+        on: &On,
+    ) -> BTreeMap<String, u32> {
+        let facts = self.classes.get(class);
+        let hard: Vec<&Spread> = manners.spread.iter().filter(|s| s.hard).collect();
+        let mut counts: BTreeMap<String, u32> = BTreeMap::new();
+        for at in self.node_index.values() {
+            let node = &self.nodes[*at];
+            let Some(offer) = &node.offer else { continue };
+            let value = |spread: &Spread| neighbours::value(node, offer, &spread.near.key);
+            let Some(own) = value(spread) else { continue };
+            if hard.iter().any(|other| value(other).is_none())
+                || (spread.selected_only && !filter::selected(facts, node, offer))
+                || (spread.tolerated_only && !filter::tolerated(facts, offer))
+            {
+                continue;
+            }
+            let here = if spread.counts_nobody {
+                0
+            } else {
+                on.get(at).copied().unwrap_or(0)
+            };
+            match counts.get_mut(own) {
+                Some(count) => *count += here,
+                None => {
+                    counts.insert(own.to_owned(), here);
+                }
+            }
+        }
+        counts
+    }
+
     fn value_of(&self, at: NodeIx, key: &str) -> Option<&str> {
         let node = self.nodes.get(at)?;
         neighbours::value(node, node.offer.as_ref()?, key)
     }
 
-    /// The values of a label among all nodes, or those that the class may be on.
-    fn values(&self, class: ClassIx, key: &str, selected: bool) -> BTreeSet<String> {
-        let facts = self.classes.get(class);
+    /// The values of a label among all nodes.
+    fn values(&self, key: &str) -> BTreeSet<String> {
         let mut values = BTreeSet::new();
         for at in self.node_index.values() {
             let node = &self.nodes[*at];
             let Some(offer) = &node.offer else { continue };
-            if selected && !filter::selected(facts, node, offer) {
-                continue;
-            }
             if let Some(value) = neighbours::value(node, offer, key)
                 && !values.contains(value)
             {

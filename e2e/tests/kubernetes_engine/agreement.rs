@@ -1,0 +1,210 @@
+//! Muster and a real kube-scheduler on the same random nodes and pods: where Muster binds a pod,
+//! kube-scheduler's own filters must agree, and where kube-scheduler finds a node for a lone pod, so must
+//! Muster; and neither where the other finds none.
+
+use std::time::{Duration, Instant};
+
+use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client};
+use proptest::strategy::{Strategy, ValueTree};
+use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::ground::Ground;
+use crate::worlds::{World, worlds};
+use e2e::{Cluster, Setup};
+
+/// Worlds that are tried; MUSTER_AGREEMENT_WORLDS asks for more, MUSTER_AGREEMENT_SEED for others.
+const WORLDS: u32 = 12;
+/// How long a verdict may take on a busy machine.
+const VERDICT: Duration = Duration::from_secs(60);
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// What became of a pod.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    On(String),
+    Nowhere(String),
+}
+
+struct Arena {
+    client: Client,
+    /// Nodes so far: a verdict on fewer is one on what was known before.
+    nodes: usize,
+}
+
+fn read<T: DeserializeOwned>(value: Value) -> T {
+    serde_json::from_value(value).unwrap()
+}
+
+impl Arena {
+    async fn new(cluster: &Cluster) -> Arena {
+        let kubeconfig = Kubeconfig::read_from(cluster.kubeconfig()).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options).await;
+        Arena {
+            client: Client::try_from(config.unwrap()).unwrap(),
+            nodes: 0,
+        }
+    }
+
+    async fn make(&mut self, namespace: &str, world: &World) {
+        let params = PostParams::default();
+        let all: Api<Namespace> = Api::all(self.client.clone());
+        let object = json!({"metadata": {"name": namespace}});
+        all.create(&params, &read(object)).await.unwrap();
+        // Pods need it, and there is no controller that would make it.
+        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
+        let account = json!({"metadata": {"name": "default"}});
+        accounts.create(&params, &read(account)).await.unwrap();
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        for node in world.nodes(namespace) {
+            nodes.create(&params, &read(node)).await.unwrap();
+            self.nodes += 1;
+        }
+    }
+
+    /// What the scheduler of this name makes of the pod, which is left.
+    async fn verdict(
+        &self,
+        namespace: &str,
+        mut pod: Value,
+        name: &str,
+        scheduler: &str,
+    ) -> Verdict {
+        pod["metadata"]["name"] = json!(name);
+        pod["spec"]["schedulerName"] = json!(scheduler);
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        api.create(&PostParams::default(), &read(pod.clone()))
+            .await
+            .unwrap_or_else(|error| panic!("{error}: {pod:#}"));
+        let begun = Instant::now();
+        loop {
+            let found = api.get(name).await.unwrap();
+            if let Some(node) = found.spec.and_then(|spec| spec.node_name) {
+                return Verdict::On(node);
+            }
+            let conditions = found.status.and_then(|status| status.conditions);
+            let said = conditions.into_iter().flatten();
+            let said = said.filter(|c| c.type_ == "PodScheduled" && c.status == "False");
+            let words: String = said.filter_map(|c| c.message).collect();
+            if words.starts_with(&format!("0/{} nodes", self.nodes)) {
+                return Verdict::Nowhere(words);
+            }
+            assert!(
+                begun.elapsed() < VERDICT,
+                "no verdict of {scheduler} on {} nodes: {words:?}; {pod:#}",
+                self.nodes
+            );
+            tokio::time::sleep(LOOK_AGAIN).await;
+        }
+    }
+
+    /// The pods of a world that are bound, and where.
+    async fn there(&self, namespace: &str) -> Value {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let all = api.list(&ListParams::default()).await.unwrap();
+        json!(
+            all.items
+                .iter()
+                .map(|pod| json!({"labels": pod.metadata.labels, "spec": pod.spec}))
+                .collect::<Vec<_>>()
+        )
+    }
+
+    async fn remove(&self, namespace: &str, name: &str) {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let now = DeleteParams::default().grace_period(0);
+        api.delete(name, &now).await.unwrap();
+    }
+}
+
+/// The same pod where it may go to this node only.
+fn pinned(pod: &Value, node: &str) -> Value {
+    let mut pod = pod.clone();
+    let only = json!([{"key": "metadata.name", "operator": "In", "values": [node]}]);
+    let required = &mut pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        ["nodeSelectorTerms"];
+    match required.as_array_mut() {
+        // Terms are alternatives: each must hold with it.
+        Some(terms) => terms
+            .iter_mut()
+            .for_each(|term| term["matchFields"] = only.clone()),
+        None => *required = json!([{ "matchFields": only }]),
+    }
+    pod
+}
+
+fn asked(variable: &str, usual: u32) -> u32 {
+    let said = std::env::var(variable).ok();
+    said.map_or(usual, |text| text.parse().unwrap())
+}
+
+#[test]
+fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
+    let cluster = Setup::default().unmarked().start().with_scheduler(None);
+    let ground = Ground::on(cluster);
+    let server = ground.server("server", &["--kinds", "none"]);
+    server.until_leading();
+    let seed = asked("MUSTER_AGREEMENT_SEED", 1);
+    let mut bytes = [0; 32];
+    bytes[..4].copy_from_slice(&seed.to_le_bytes());
+    let rng = TestRng::from_seed(RngAlgorithm::ChaCha, &bytes);
+    let mut runner = TestRunner::new_with_rng(Config::default(), rng);
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let mut arena = runtime.block_on(Arena::new(&ground.cluster));
+    let (mut placed, mut refused) = (0, 0);
+    for number in 0..asked("MUSTER_AGREEMENT_WORLDS", WORLDS) {
+        let world = worlds().new_tree(&mut runner).unwrap().current();
+        let namespace = format!("w{number}");
+        runtime.block_on(async {
+            arena.make(&namespace, &world).await;
+            for (at, pod) in world.pods(&namespace).into_iter().enumerate() {
+                let name = |of: &str| format!("{of}{at}");
+                let theirs = arena
+                    .verdict(
+                        &namespace,
+                        pod.clone(),
+                        &name("theirs"),
+                        "default-scheduler",
+                    )
+                    .await;
+                arena.remove(&namespace, &name("theirs")).await;
+                let ours = arena
+                    .verdict(&namespace, pod.clone(), &name("ours"), "muster")
+                    .await;
+                arena.remove(&namespace, &name("ours")).await;
+                let there = arena.there(&namespace).await;
+                let nodes = json!(world.nodes(&namespace));
+                let context =
+                    || format!("seed {seed}, world {number}: {pod} beside {there} on {nodes}");
+                match (&theirs, &ours) {
+                    (Verdict::On(_), Verdict::On(node)) => {
+                        // It stays: the next pod finds it there.
+                        let pinned = pinned(&pod, node);
+                        let agreed = arena
+                            .verdict(&namespace, pinned, &name("pinned"), "default-scheduler")
+                            .await;
+                        assert_eq!(agreed, ours, "kube-scheduler does not agree; {}", context());
+                        placed += 1;
+                    }
+                    (Verdict::Nowhere(_), Verdict::Nowhere(_)) => refused += 1,
+                    _ => panic!("kube-scheduler {theirs:?}, Muster {ours:?}; {}", context()),
+                }
+            }
+        });
+    }
+    println!("{placed} pods placed and {refused} refused by both");
+    assert!(
+        placed > refused / 4 && refused > placed / 20,
+        "{placed} placed, {refused} refused: what is tried is lopsided"
+    );
+    assert!(
+        !server.logged().contains("invariant"),
+        "{}",
+        server.logged()
+    );
+}

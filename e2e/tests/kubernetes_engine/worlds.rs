@@ -1,0 +1,277 @@
+//! Random nodes, and pods that ask for what kube-scheduler's filters judge: room, selectors, affinity,
+//! taints, other pods, spread, ports.
+
+use proptest::collection::vec;
+use proptest::option::weighted;
+use proptest::prelude::*;
+use proptest::sample::{select, subsequence};
+use serde_json::{Value, json};
+
+/// Nodes and the pods that come one after the other.
+#[derive(Clone, Debug)]
+pub struct World {
+    nodes: Vec<Value>,
+    pods: Vec<Value>,
+}
+
+impl World {
+    /// The nodes; labels tell them from those of other worlds.
+    pub fn nodes(&self, world: &str) -> Vec<Value> {
+        let named = |(at, node): (usize, &Value)| {
+            let mut node = node.clone();
+            let name = format!("{world}-n{at}");
+            node["metadata"]["labels"]["world"] = json!(world);
+            node["metadata"]["labels"]["kubernetes.io/hostname"] = json!(name);
+            node["metadata"]["name"] = json!(name);
+            node
+        };
+        self.nodes.iter().enumerate().map(named).collect()
+    }
+
+    /// The pods, which go to nodes of their world only.
+    pub fn pods(&self, world: &str) -> Vec<Value> {
+        let kept = |pod: &Value| {
+            let mut pod = pod.clone();
+            pod["spec"]["nodeSelector"]["world"] = json!(world);
+            pod
+        };
+        self.pods.iter().map(kept).collect()
+    }
+}
+
+pub fn worlds() -> impl Strategy<Value = World> {
+    (vec(nodes(), 2..6), vec(pods(), 5..9)).prop_map(|(nodes, pods)| World { nodes, pods })
+}
+
+fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
+    let mut all = serde_json::Map::new();
+    for part in parts {
+        if let Value::Object(part) = part {
+            all.extend(part);
+        }
+    }
+    Value::Object(all)
+}
+
+fn some_of(list: Vec<Value>) -> impl Strategy<Value = Vec<Value>> {
+    let len = list.len();
+    subsequence(list, 0..=len)
+}
+
+fn nodes() -> impl Strategy<Value = Value> {
+    let labels = (
+        weighted(0.8, select(vec!["a", "b", "c"])),
+        weighted(0.7, select(vec!["ssd", "hdd"])),
+        weighted(0.5, 1u32..9),
+    );
+    let taints = vec![
+        json!({"key": "dedicated", "value": "team", "effect": "NoSchedule"}),
+        json!({"key": "going", "effect": "NoExecute"}),
+        json!({"key": "better-not", "value": "x", "effect": "PreferNoSchedule"}),
+    ];
+    let taints = weighted(0.3, some_of(taints));
+    let room = (2u32..10, 2u32..17, 2u32..8, 0u32..5);
+    let cordoned = prop::bool::weighted(0.1);
+    (labels, taints, room, cordoned).prop_map(|((zone, disk, rank), taints, room, cordoned)| {
+        let labels = merged([
+            zone.map_or(Value::Null, |zone| json!({"topology.kubernetes.io/zone": zone})),
+            disk.map_or(Value::Null, |disk| json!({"disk": disk})),
+            rank.map_or(Value::Null, |rank| json!({"rank": rank.to_string()})),
+        ]);
+        let (cpus, gib, pods, gpus) = room;
+        let room = json!({"cpu": cpus.to_string(), "memory": format!("{gib}Gi"),
+            "pods": pods.to_string(), "nvidia.com/gpu": gpus.to_string()});
+        json!({
+            "metadata": {"labels": labels},
+            "spec": {"taints": taints.unwrap_or_default(), "unschedulable": cordoned},
+            "status": {"capacity": room, "allocatable": room, "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Described", "message": "no kubelet"}]},
+        })
+    })
+}
+
+fn requests() -> impl Strategy<Value = Value> {
+    let cpu = select(vec![
+        None,
+        Some("250m"),
+        Some("1"),
+        Some("1500m"),
+        Some("3"),
+    ]);
+    let memory = select(vec![None, None, Some("512Mi"), Some("1Gi"), Some("3Gi")]);
+    let gpus = select(vec![None, None, None, Some("1"), Some("2")]);
+    (cpu, memory, gpus).prop_map(|(cpu, memory, gpus)| {
+        let amount =
+            |name: &str, amount: Option<&str>| amount.map_or(Value::Null, |n| json!({ name: n }));
+        let gpu = amount("nvidia.com/gpu", gpus);
+        let all = merged([amount("cpu", cpu), amount("memory", memory), gpu.clone()]);
+        json!({"requests": all, "limits": merged([gpu])})
+    })
+}
+
+fn ports() -> impl Strategy<Value = Value> {
+    let protocol = select(vec!["TCP", "UDP"]);
+    let address = select(vec!["", "0.0.0.0", "127.0.0.1", "10.1.2.3"]);
+    (select(vec![8080u32, 9090]), protocol, address).prop_map(|(port, protocol, address)| {
+        let place = if address.is_empty() {
+            Value::Null
+        } else {
+            json!({"hostIP": address})
+        };
+        merged([
+            json!({"containerPort": port, "hostPort": port, "protocol": protocol}),
+            place,
+        ])
+    })
+}
+
+fn containers() -> impl Strategy<Value = Value> {
+    let ports = weighted(0.25, vec(ports(), 1..3));
+    let inits = weighted(0.4, vec((requests(), prop::bool::ANY), 1..3));
+    (vec(requests(), 1..3), inits, ports).prop_map(|(mains, inits, ports)| {
+        let container = |at: usize, kind: &str, resources: Value| {
+            json!({
+                "name": format!("{kind}{at}"), "image": "example.com/c:1", "resources": resources,
+            })
+        };
+        let mut mains: Vec<Value> = (mains.into_iter().enumerate())
+            .map(|(at, resources)| container(at, "main", resources))
+            .collect();
+        let mut ports = ports.unwrap_or_default();
+        ports.dedup();
+        mains[0]["ports"] = json!(ports);
+        let inits = inits.unwrap_or_default();
+        let inits = inits
+            .into_iter()
+            .enumerate()
+            .map(|(at, (resources, stays))| {
+                let stays = if stays {
+                    json!({"restartPolicy": "Always"})
+                } else {
+                    Value::Null
+                };
+                merged([container(at, "init", resources), stays])
+            });
+        json!({"containers": mains, "initContainers": inits.collect::<Vec<_>>()})
+    })
+}
+
+fn node_terms() -> impl Strategy<Value = Value> {
+    let expression = prop_oneof![
+        Just(json!({"key": "disk", "operator": "In", "values": ["ssd"]})),
+        Just(json!({"key": "disk", "operator": "NotIn", "values": ["hdd"]})),
+        Just(json!({"key": "disk", "operator": "Exists"})),
+        Just(json!({"key": "disk", "operator": "DoesNotExist"})),
+        Just(json!({"key": "rank", "operator": "Gt", "values": ["3"]})),
+        Just(json!({"key": "rank", "operator": "Lt", "values": ["6"]})),
+        Just(json!({"key": "topology.kubernetes.io/zone", "operator": "In", "values": ["a", "b"]})),
+    ];
+    let term = vec(expression, 1..3).prop_map(|all| json!({"matchExpressions": all}));
+    vec(term, 1..3).prop_map(|terms| {
+        json!({"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}})
+    })
+}
+
+fn keys() -> impl Strategy<Value = &'static str> {
+    select(vec![
+        "topology.kubernetes.io/zone",
+        "kubernetes.io/hostname",
+    ])
+}
+
+fn selectors() -> impl Strategy<Value = Value> {
+    prop_oneof![
+        Just(json!({"matchLabels": {"app": "web"}})),
+        Just(json!({"matchLabels": {"app": "db"}})),
+        Just(
+            json!({"matchExpressions": [{"key": "app", "operator": "In", "values": ["web", "db"]}]})
+        ),
+        Just(json!({"matchExpressions": [{"key": "app", "operator": "DoesNotExist"}]})),
+        Just(json!({})),
+    ]
+}
+
+fn pod_terms() -> impl Strategy<Value = Value> {
+    let term = (keys(), selectors())
+        .prop_map(|(key, selector)| json!({"topologyKey": key, "labelSelector": selector}));
+    vec(term, 1..3)
+        .prop_map(|terms| json!({"requiredDuringSchedulingIgnoredDuringExecution": terms}))
+}
+
+fn spreads() -> impl Strategy<Value = Value> {
+    let policy = || weighted(0.3, select(vec!["Honor", "Ignore"]));
+    let constraint = (
+        keys(),
+        selectors(),
+        1u32..3,
+        weighted(0.3, 1u32..4),
+        policy(),
+        policy(),
+    );
+    let constraint = constraint.prop_map(|(key, selector, skew, domains, affinity, taints)| {
+        let maybe = |name: &str, value: Value| {
+            if value.is_null() {
+                value
+            } else {
+                json!({ name: value })
+            }
+        };
+        merged([
+            json!({"topologyKey": key, "labelSelector": selector, "maxSkew": skew,
+                "whenUnsatisfiable": "DoNotSchedule"}),
+            maybe("minDomains", json!(domains)),
+            maybe("nodeAffinityPolicy", json!(affinity)),
+            maybe("nodeTaintsPolicy", json!(taints)),
+        ])
+    });
+    constraint.prop_map(|one| json!([one]))
+}
+
+fn tolerations() -> impl Strategy<Value = Vec<Value>> {
+    let all = vec![
+        json!({"key": "dedicated", "operator": "Equal", "value": "team", "effect": "NoSchedule"}),
+        json!({"key": "dedicated", "operator": "Equal", "value": "other"}),
+        json!({"key": "going", "operator": "Exists", "effect": "NoExecute"}),
+        json!({"key": "going", "operator": "Exists", "effect": "NoSchedule"}),
+        json!({"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}),
+    ];
+    prop_oneof![
+        6 => some_of(all),
+        1 => Just(vec![json!({"operator": "Exists"})]),
+    ]
+}
+
+fn pods() -> impl Strategy<Value = Value> {
+    let app = weighted(0.8, select(vec!["web", "db"]));
+    let affinity = (
+        weighted(0.2, node_terms()),
+        weighted(0.12, pod_terms()),
+        weighted(0.15, pod_terms()),
+    );
+    let selector = weighted(0.1, select(vec!["ssd", "hdd"]));
+    let rest = (
+        selector,
+        weighted(0.4, tolerations()),
+        weighted(0.2, spreads()),
+    );
+    (app, containers(), affinity, rest).prop_map(|(app, containers, affinity, rest)| {
+        let (near, with, apart) = affinity;
+        let (disk, tolerations, spread) = rest;
+        let maybe =
+            |name: &str, value: Option<Value>| value.map_or(Value::Null, |v| json!({ name: v }));
+        let affinity = merged([
+            maybe("nodeAffinity", near),
+            maybe("podAffinity", with),
+            maybe("podAntiAffinity", apart),
+        ]);
+        let spec = merged([
+            containers,
+            json!({"affinity": affinity, "tolerations": tolerations.unwrap_or_default(),
+                "terminationGracePeriodSeconds": 0}),
+            maybe("nodeSelector", disk.map(|disk| json!({"disk": disk}))),
+            maybe("topologySpreadConstraints", spread),
+        ]);
+        let labels = app.map_or(json!({}), |app| json!({"app": app}));
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec})
+    })
+}
