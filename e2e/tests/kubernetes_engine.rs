@@ -34,14 +34,7 @@ impl Ground {
     }
 
     fn on(cluster: Cluster) -> Ground {
-        let admin = cluster.kubeconfig();
-        let installed = run(Command::new(muster())
-            .arg("--kubeconfig")
-            .arg(&admin)
-            .arg("crds"))
-        .ok();
-        let rbac = repository().join("packaging/kubernetes/rbac.yaml");
-        cluster.apply(&std::fs::read_to_string(rbac).unwrap());
+        let installed = cluster.install_muster();
         let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
         Ground {
             cluster,
