@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench bench-scheduler bench-openb bench-frontier parts mutants
+.PHONY: up down build test lint fast slow bench bench-kube bench-scheduler bench-openb bench-frontier parts mutants
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -48,6 +48,9 @@ bench-frontier: ## utilisation against the wait of large gangs, under every poli
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
+
+bench-kube: parts ## how fast gangs are bound in a Kubernetes cluster: a table (SHAPES, NODES, PODS, BESIDE, KWOK: see e2e/bench-kube)
+	@e2e/bench-kube
 
 mutants: ## plant a bug against each property of the scheduler's plans: each must turn a test red
 	cargo run --locked -p scheduler --example mutants

@@ -5,20 +5,12 @@
 //! `make bench` runs it with the release binary.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use e2e::{Platform, Setup, resident_mib};
+use e2e::{Platform, Setup, Target, Write, cpu_seconds, resident_mib};
 use futures::AsyncReadExt;
-use http_body_util::{BodyExt, Full};
-use hyper::client::conn::http1::SendRequest;
-use hyper_util::rt::TokioIo;
 use kube::Client;
 use kube::config::{KubeConfigOptions, Kubeconfig};
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use tokio_rustls::TlsConnector;
 
 /// Writers at once.
 const WRITERS: usize = 32;
@@ -86,98 +78,16 @@ fn pod(name: &str) -> Vec<u8> {
     .into_bytes()
 }
 
-/// Where pods are created, and what is needed to get there.
-struct Target {
-    address: String,
-    token: String,
-    tls: TlsConnector,
-}
-
-impl Target {
-    fn of(kubeconfig: &Kubeconfig) -> Target {
-        let text = serde_json::to_value(kubeconfig).expect("a kubeconfig");
-        let said = |pointer: &str| {
-            let found = text.pointer(pointer).and_then(|value| value.as_str());
-            found.unwrap_or_else(|| panic!("the kubeconfig has no {pointer}"))
-        };
-        let authority = said("/clusters/0/cluster/certificate-authority-data");
-        let authority: k8s_openapi::ByteString =
-            serde_json::from_value(authority.into()).expect("base64");
-        let mut roots = rustls::RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(&authority.0) {
-            roots
-                .add(certificate.expect("a certificate"))
-                .expect("an authority");
-        }
-        let tls = rustls::ClientConfig::builder()
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-        Target {
-            address: said("/clusters/0/cluster/server")
-                .trim_start_matches("https://")
-                .to_string(),
-            token: said("/users/0/user/token").to_string(),
-            tls: TlsConnector::from(Arc::new(tls)),
-        }
-    }
-
-    /// A connection of a writer's own. It knows HTTP and TLS and nothing else: with the server on the same two
-    /// cores, whatever the client does beyond that would be measured as the server's.
-    async fn connect(&self) -> SendRequest<Full<Bytes>> {
-        let stream = tokio::net::TcpStream::connect(&self.address)
-            .await
-            .expect("a connection");
-        stream.set_nodelay(true).expect("no delay");
-        let host = self.address.split(':').next().unwrap_or_default();
-        let name = ServerName::try_from(host.to_string()).expect("a name");
-        let stream = self.tls.connect(name, stream).await.expect("TLS");
-        let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
-            .await
-            .expect("HTTP");
-        tokio::spawn(connection);
-        sender
-    }
-}
-
 /// Creates pods from all writers and answers pods a second.
 async fn create(target: &Arc<Target>, prefix: &str, count: usize) -> f64 {
-    let bodies: Vec<Bytes> = (0..count)
-        .map(|n| Bytes::from(pod(&format!("{prefix}-{n}"))))
-        .collect();
-    let bodies = Arc::new(bodies);
-    let next = Arc::new(AtomicUsize::new(0));
-    let mut connections = Vec::new();
-    for _ in 0..WRITERS {
-        connections.push(target.connect().await);
-    }
-    let begin = Instant::now();
-    let writers: Vec<_> = connections
-        .into_iter()
-        .map(|mut connection| {
-            let (target, next, bodies) = (target.clone(), next.clone(), bodies.clone());
-            tokio::spawn(async move {
-                while let Some(body) = bodies.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let request = http::Request::post("/api/v1/namespaces/default/pods")
-                        .header("host", &target.address)
-                        .header("authorization", format!("Bearer {}", target.token))
-                        .header("content-type", "application/json")
-                        .header("user-agent", "bench")
-                        .body(Full::new(body.clone()))
-                        .expect("a request");
-                    connection.ready().await.expect("a connection");
-                    let mut answer = connection.send_request(request).await.expect("an answer");
-                    assert_eq!(answer.status(), http::StatusCode::CREATED);
-                    while let Some(frame) = answer.frame().await {
-                        frame.expect("the answer goes on");
-                    }
-                }
-            })
+    let writes = (0..count)
+        .map(|n| Write {
+            method: http::Method::POST,
+            path: "/api/v1/namespaces/default/pods".to_owned(),
+            body: pod(&format!("{prefix}-{n}")).into(),
         })
         .collect();
-    for writer in writers {
-        writer.await.expect("a writer");
-    }
-    count as f64 / begin.elapsed().as_secs_f64()
+    count as f64 / target.send_all(WRITERS, writes).await.as_secs_f64()
 }
 
 /// The seconds that one list of all pods takes, the best of three.
@@ -250,18 +160,6 @@ async fn fan_out(client: &Client) -> f64 {
     begin.elapsed().as_secs_f64()
 }
 
-/// The CPU time that this process has taken, in seconds.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which may have spaces: user and system time are the 14th and 15th fields, in hundredths.
-    let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    let fields = behind.split(' ').skip(11).take(2);
-    fields
-        .filter_map(|ticks| ticks.parse::<f64>().ok())
-        .sum::<f64>()
-        / 100.0
-}
-
 /// The table that is printed: one measure a row, ours, theirs, and how many times better
 /// ours is.
 struct Table(Vec<[String; 4]>);
@@ -322,11 +220,11 @@ fn main() {
 async fn compare() {
     let platform = Platform::server(&[]);
     let kubeconfig = Kubeconfig::read_from(platform.kubeconfig()).expect("a kubeconfig");
-    let our_target = Arc::new(Target::of(&kubeconfig));
+    let our_target = Arc::new(Target::of(&platform.kubeconfig()));
     let ours = client_of(kubeconfig).await;
     let kubernetes = Setup::default().durable().start();
     let kubeconfig = Kubeconfig::read_from(kubernetes.kubeconfig()).expect("a kubeconfig");
-    let their_target = Arc::new(Target::of(&kubeconfig));
+    let their_target = Arc::new(Target::of(&kubernetes.kubeconfig()));
     let theirs = client_of(kubeconfig).await;
     let mut table = Table::new();
     let resident = |table: &mut Table, what: &str| {
@@ -342,13 +240,13 @@ async fn compare() {
     let mut turns = Vec::new();
     let mut client_costs = Vec::new();
     for turn in 0..TURNS {
-        let before = cpu_seconds();
+        let before = cpu_seconds(std::process::id());
         let our = create(&our_target, &format!("t{turn}"), OUR_PODS).await;
-        let between = cpu_seconds();
+        let between = cpu_seconds(std::process::id());
         let their = create(&their_target, &format!("t{turn}"), THEIR_PODS).await;
         client_costs.push((
             (between - before) / OUR_PODS as f64 * 1e6,
-            (cpu_seconds() - between) / THEIR_PODS as f64 * 1e6,
+            (cpu_seconds(std::process::id()) - between) / THEIR_PODS as f64 * 1e6,
         ));
         turns.push((our, their, our / their));
         let what = format!(

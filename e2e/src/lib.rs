@@ -7,12 +7,15 @@ mod cluster;
 mod containerd;
 mod network;
 mod parts;
+mod plain;
 mod platform;
+pub mod rush;
 mod waiting;
 
-pub use cluster::{Cluster, Kubelet, Setup};
+pub use cluster::{Cluster, Cost, Kubelet, Setup};
 pub use containerd::{Containerd, IMAGE};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
-pub use platform::{Agent, Platform, Ran, resident_mib, run};
+pub use plain::{Target, Write};
+pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
 pub use waiting::{eventually, eventually_async};

@@ -58,10 +58,32 @@ pub fn run(command: &mut Command) -> Ran {
 
 /// A process's resident memory, in MiB; 0 once it has ended.
 pub fn resident_mib(pid: u32) -> f64 {
+    memory_mib(pid, "VmRSS:")
+}
+
+/// The most resident memory that a process has had, in MiB; 0 once it has ended.
+pub fn peak_resident_mib(pid: u32) -> f64 {
+    memory_mib(pid, "VmHWM:")
+}
+
+fn memory_mib(pid: u32, line: &str) -> f64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let line = status.lines().find_map(|all| all.strip_prefix(line));
     let kib = line.and_then(|line| line.split_whitespace().next());
     kib.and_then(|kib| kib.parse::<f64>().ok()).unwrap_or(0.0) / 1024.0
+}
+
+/// The CPU time that a process has taken, its own and the kernel's for it, in seconds; 0 once it
+/// has ended.
+pub fn cpu_seconds(pid: u32) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // Behind the name, which may have spaces: user and system time are the 14th and 15th fields, in hundredths.
+    let behind = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    let fields = behind.split(' ').skip(11).take(2);
+    fields
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
 }
 
 /// A server (`muster up` or `muster server`) under test.

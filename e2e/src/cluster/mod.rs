@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
@@ -50,6 +51,7 @@ pub struct Setup {
     nodes: Vec<String>,
     durable: bool,
     unmarked: bool,
+    audited: bool,
 }
 
 impl Default for Setup {
@@ -59,8 +61,18 @@ impl Default for Setup {
             nodes: Vec::new(),
             durable: false,
             unmarked: false,
+            audited: false,
         }
     }
+}
+
+/// What a program of a cluster has taken so far.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Cost {
+    /// CPU time, in seconds.
+    pub cpu: f64,
+    /// The most resident memory, in MiB.
+    pub peak_mib: f64,
 }
 
 impl Setup {
@@ -76,6 +88,13 @@ impl Setup {
     #[must_use]
     pub fn unmarked(mut self) -> Setup {
         self.unmarked = true;
+        self
+    }
+
+    /// kube-apiserver writes down every write that it was asked for ([`Cluster::audit_log`]).
+    #[must_use]
+    pub fn audited(mut self) -> Setup {
+        self.audited = true;
         self
     }
 
@@ -103,6 +122,18 @@ fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
     let address = listener.local_addr();
     address.expect("a bound socket has an address").port()
+}
+
+/// Who wrote what and when; not what it said.
+fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy",
+        "omitStages": ["RequestReceived", "ResponseStarted"],
+        "rules": [
+            {"level": "Metadata", "verbs": ["create", "update", "patch", "delete"]},
+            {"level": "None"},
+        ],
+    })
 }
 
 fn token(user: &str) -> String {
@@ -164,8 +195,19 @@ impl Cluster {
             .flag("service-account-signing-key-file", &at("sa.key"))
             .flag("service-cluster-ip-range", "10.0.0.0/24")
             .flag("endpoint-reconciler-type", "none")
-            .flag("kubelet-preferred-address-types", "InternalIP")
-            .start();
+            .flag("kubelet-preferred-address-types", "InternalIP");
+        let apiserver = match setup.audited {
+            true => {
+                std::fs::write(at("audit.json"), audit_policy().to_string())
+                    .expect("a policy is written");
+                apiserver
+                    .flag("audit-policy-file", &at("audit.json"))
+                    .flag("audit-log-path", &at("audit.log"))
+                    .flag("audit-log-maxsize", "4096")
+            }
+            false => apiserver,
+        };
+        let apiserver = apiserver.start();
         let cluster = Cluster {
             others: Vec::new(),
             apiserver,
@@ -274,6 +316,55 @@ impl Cluster {
             .start();
         self.others.push(process);
         self
+    }
+
+    /// Muster's kinds, and its server's account with the rights that the package gives it. Answers
+    /// what `muster crds` said.
+    pub fn install_muster(&self) -> String {
+        let mut crds = Command::new(crate::muster());
+        let said = run(crds.arg("--kubeconfig").arg(self.kubeconfig()).arg("crds")).ok();
+        let rights = crate::repository().join("packaging/kubernetes/rbac.yaml");
+        self.apply(&std::fs::read_to_string(rights).expect("the package has rights"));
+        said
+    }
+
+    /// `muster server --engine kubernetes` as its own account ([`Cluster::install_muster`]).
+    #[must_use]
+    pub fn with_muster(mut self) -> Cluster {
+        let account = self.kubeconfig_of_account("muster-system", "muster-server");
+        let listen = format!("127.0.0.1:{}", free_port());
+        let mut command = Command::new(crate::muster());
+        command.arg("--kubeconfig").arg(account);
+        command.args(["server", "--engine", "kubernetes", "--listen", &listen]);
+        let process = Process::of("muster", command, self.directory.path()).start();
+        self.others.push(process);
+        self
+    }
+
+    /// Where the writes are written down of a cluster that is [`Setup::audited`]: JSON, a line each.
+    pub fn audit_log(&self) -> PathBuf {
+        self.directory.path().join("audit.log")
+    }
+
+    /// What one of the cluster's programs has taken so far, by its name.
+    #[track_caller]
+    pub fn cost(&self, program: &str) -> Cost {
+        let process = self.program(program);
+        process.must_run();
+        process.cost()
+    }
+
+    /// When one of the cluster's programs was started.
+    #[track_caller]
+    pub fn started(&self, program: &str) -> Timestamp {
+        self.program(program).started
+    }
+
+    #[track_caller]
+    fn program(&self, name: &str) -> &Process {
+        let all = [&self.apiserver, &self.etcd].into_iter();
+        let found = all.chain(&self.others).find(|process| process.is(name));
+        found.unwrap_or_else(|| panic!("{name} was not started"))
     }
 
     /// Where the API is.

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard};
 
+use jiff::Timestamp;
+
 /// How much of a log a failure shows.
 const SHOWN: usize = 40;
 
@@ -26,11 +28,13 @@ impl Starting {
         let log = File::options().create(true).append(true).open(&self.log);
         let log = log.expect("the log can be written");
         let err = log.try_clone().expect("a file can be shared");
+        let started = Timestamp::now();
         let child = (self.command.stdin(Stdio::null()).stdout(log).stderr(err)).spawn();
         let child = child.unwrap_or_else(|error| panic!("{} did not start: {error}", self.name));
         Process {
             name: self.name,
             child: Mutex::new(child),
+            started,
             log: self.log,
         }
     }
@@ -40,6 +44,8 @@ impl Starting {
 pub(super) struct Process {
     name: String,
     child: Mutex<Child>,
+    /// When it was started.
+    pub(super) started: Timestamp,
     log: PathBuf,
 }
 
@@ -84,6 +90,20 @@ impl Process {
     /// Resident memory, in MiB.
     pub(super) fn resident_mib(&self) -> f64 {
         crate::resident_mib(self.child().id())
+    }
+
+    /// Is this its name?
+    pub(super) fn is(&self, name: &str) -> bool {
+        self.name == name
+    }
+
+    /// What it has taken so far.
+    pub(super) fn cost(&self) -> super::Cost {
+        let pid = self.child().id();
+        super::Cost {
+            cpu: crate::cpu_seconds(pid),
+            peak_mib: crate::peak_resident_mib(pid),
+        }
     }
 
     /// Ends it at once.

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, eventually, muster, repository, run};
+use e2e::{Cluster, eventually, muster, run};
 use serde_json::{Value, json};
 
 pub const SOON: Duration = Duration::from_secs(90);
@@ -29,14 +29,7 @@ impl Ground {
     }
 
     pub fn on(cluster: Cluster) -> Ground {
-        let admin = cluster.kubeconfig();
-        let installed = run(Command::new(muster())
-            .arg("--kubeconfig")
-            .arg(&admin)
-            .arg("crds"))
-        .ok();
-        let rbac = repository().join("packaging/kubernetes/rbac.yaml");
-        cluster.apply(&std::fs::read_to_string(rbac).unwrap());
+        let installed = cluster.install_muster();
         let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
         Ground {
             cluster,

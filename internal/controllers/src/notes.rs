@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::stream::{FuturesUnordered, StreamExt as _};
@@ -16,12 +16,14 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use tokio::sync::mpsc;
 
-/// How many notes may wait to be taken up before new ones are dropped.
-const WAITING_MAX: usize = 4096;
+/// How many notes may wait to be taken up before new ones are dropped: some hundred bytes each.
+const WAITING_MAX: usize = 16_384;
 /// How many distinct remarks are remembered for counting repeats.
 const REMEMBERED_MAX: usize = 4096;
 /// How many event writes may be under way at once.
 const IN_FLIGHT_MAX: usize = 8;
+/// The same while what the notes are about is under way itself.
+const IN_FLIGHT_BESIDE: usize = 1;
 /// How often the grown counts of repeated remarks are written.
 const REPEATS_EVERY: Duration = Duration::from_secs(1);
 /// The longest message kept, in bytes: what kube-apiserver accepts in an event.
@@ -52,6 +54,7 @@ impl Kind {
 pub struct Notes {
     waiting: mpsc::Sender<Note>,
     dropped: Arc<AtomicU64>,
+    gives_way: Arc<AtomicBool>,
 }
 
 impl Notes {
@@ -60,11 +63,19 @@ impl Notes {
     #[must_use]
     pub fn new(client: Client, component: &str) -> Notes {
         let (waiting, taken) = mpsc::channel(WAITING_MAX);
-        tokio::spawn(Writer::new(client, component).run(taken));
+        let gives_way = Arc::new(AtomicBool::new(false));
+        tokio::spawn(Writer::new(client, component, gives_way.clone()).run(taken));
         Notes {
             waiting,
             dropped: Arc::new(AtomicU64::new(0)),
+            gives_way,
         }
+    }
+
+    /// Whether there is something more urgent to write than remarks: for so long they wait, but for
+    /// one at a time.
+    pub fn give_way(&self, gives_way: bool) {
+        self.gives_way.store(gives_way, Ordering::Relaxed);
     }
 
     /// Records one remark about an object. Returns at once; when too many wait, the
@@ -155,6 +166,7 @@ struct Writer {
     /// Keys from the longest known to the newest, for forgetting.
     order: VecDeque<Key>,
     named: u64,
+    gives_way: Arc<AtomicBool>,
 }
 
 /// The outcome of one write.
@@ -165,13 +177,23 @@ struct Done {
 }
 
 impl Writer {
-    fn new(client: Client, component: &str) -> Writer {
+    fn new(client: Client, component: &str, gives_way: Arc<AtomicBool>) -> Writer {
         Writer {
             client,
             component: component.to_owned(),
             remarks: BTreeMap::new(),
             order: VecDeque::new(),
             named: 0,
+            gives_way,
+        }
+    }
+
+    /// How many writes may be under way now.
+    fn in_flight_max(&self) -> usize {
+        if self.gives_way.load(Ordering::Relaxed) {
+            IN_FLIGHT_BESIDE
+        } else {
+            IN_FLIGHT_MAX
         }
     }
 
@@ -182,7 +204,7 @@ impl Writer {
         let mut open = true;
         while open || !writes.is_empty() {
             tokio::select! {
-                note = taken.recv(), if open && writes.len() < IN_FLIGHT_MAX => match note {
+                note = taken.recv(), if open && writes.len() < self.in_flight_max() => match note {
                     Some(note) => {
                         if let Some(key) = self.take(note) {
                             writes.extend(self.write(&key));
@@ -252,7 +274,7 @@ impl Writer {
             .iter()
             .filter(|(_, remark)| remark.count > remark.written && !remark.in_flight)
             .map(|(key, _)| key.clone())
-            .take(IN_FLIGHT_MAX.saturating_sub(writes.len()))
+            .take(self.in_flight_max().saturating_sub(writes.len()))
             .collect();
         for key in grown {
             writes.extend(self.write(&key));

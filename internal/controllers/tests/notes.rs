@@ -117,7 +117,7 @@ async fn more_remarks_than_can_wait_are_dropped_and_counted() {
     let (_data, client) = server().await;
     let notes = Notes::new(client.clone(), "scheduler");
     // Nothing is written while this does not give way.
-    for n in 0..10_000 {
+    for n in 0..20_000 {
         notes.note(&pod(&format!("p{n}")), Kind::Normal, "Looked", "at it");
     }
     assert!(notes.dropped() > 0);

@@ -13,12 +13,14 @@ use super::asking::{Answer, until_answered};
 /// How a binding ended.
 pub(super) struct Outcome {
     pub(super) bind: Bind,
+    /// The pod is told by an event of its own.
+    pub(super) told: bool,
     /// What the API said against it.
     pub(super) refused: Option<String>,
 }
 
 /// Binds one pod.
-pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
+pub(super) async fn bind(client: Client, bind: Bind, told: bool) -> Outcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
     let binding = binding(&bind);
     let (params, meant) = (PostParams::default(), &bind);
@@ -46,7 +48,11 @@ pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
         }
     })
     .await;
-    Outcome { bind, refused }
+    Outcome {
+        bind,
+        told,
+        refused,
+    }
 }
 
 /// The pod as the API will tell it once it is bound so.

@@ -13,6 +13,7 @@ use futures::stream::{BoxStream, FuturesUnordered};
 use jiff::Timestamp;
 use parking_lot::Mutex;
 use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Unscheduled};
+use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
 use super::binder::{self, Outcome};
@@ -40,6 +41,12 @@ const EVICTIONS_IN_FLIGHT: usize = 32;
 const BINDS_WAITING_MAX: usize = 65_536;
 /// How many statuses and conditions may be under way at once.
 const WRITES_IN_FLIGHT: usize = 16;
+/// The same while bindings wait: what the API can take goes to them first. Words that wait
+/// meanwhile become one.
+const WRITES_BESIDE_BINDS: usize = 1;
+/// Up to so many members of gangs that one plan binds, each has an event of its own: who starts
+/// more at once reads their PodGroup's, and their pods'.
+const MEMBERS_TOLD: usize = 64;
 /// How long a PodGroup's new wording waits when nothing else is new.
 const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
 /// How long a pod's new reason waits.
@@ -72,6 +79,12 @@ enum Written {
     Queue(String, Result<(), kube::Error>),
 }
 
+/// A plan that is being made: when it was begun, and what comes of it.
+struct Planning {
+    started: Instant,
+    made: JoinHandle<(Plan, usize)>,
+}
+
 struct Loop {
     client: kube::Client,
     board: Arc<ReportBoard>,
@@ -80,7 +93,9 @@ struct Loop {
     listed: BTreeSet<&'static str>,
     gather: Duration,
     plan_due: Option<Instant>,
-    binds: VecDeque<Bind>,
+    planning: Option<Planning>,
+    /// Bindings to write; and whether the pod is told by an event of its own.
+    binds: VecDeque<(Bind, bool)>,
     binding: FuturesUnordered<BoxFuture<'static, Outcome>>,
     evictions: VecDeque<Eviction>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
@@ -108,6 +123,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         listed: BTreeSet::new(),
         gather: GATHER,
         plan_due: None,
+        planning: None,
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
         evictions: VecDeque::new(),
@@ -127,7 +143,9 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         let next = this.next_due();
         tokio::select! {
             () = stopped(&mut ctx.stop) => return this.finish().await,
-            told = changes.next() => match told {
+            // The plan has what it is made from to itself.
+            made = made(&mut this.planning), if this.planning.is_some() => this.planned(made),
+            told = changes.next(), if this.planning.is_none() => match told {
                 Some(told) => this.take_changes(told, &mut changes),
                 None => return,
             },
@@ -136,7 +154,15 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
             Some(written) = this.writes.next(), if !this.writes.is_empty() => this.written(written),
             () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
         }
-        this.plan_if_due().await;
+        this.plan_if_due();
+    }
+}
+
+/// What comes of the plan that is being made, once that is known.
+async fn made(planning: &mut Option<Planning>) -> Result<(Plan, usize), JoinError> {
+    match planning {
+        Some(planning) => (&mut planning.made).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -144,7 +170,9 @@ impl Loop {
     /// May plans be made? Not before everything was listed: a plan over part of the cluster
     /// would give away what others hold.
     fn ready(&self) -> bool {
-        self.listed.len() == KINDS && self.binds.len() < BINDS_WAITING_MAX
+        self.listed.len() == KINDS
+            && self.binds.len() < BINDS_WAITING_MAX
+            && self.planning.is_none()
     }
 
     fn plan_by(&mut self, due: Instant) {
@@ -153,16 +181,14 @@ impl Loop {
 
     fn next_due(&self) -> Option<Instant> {
         let plan = self.plan_due.filter(|_| self.ready());
-        let writes = (self.writes.len() < WRITES_IN_FLIGHT).then(|| {
+        let writes = (self.writes.len() < self.writes_max()).then(|| {
             [self.groups.next_due(), self.pods.next_due()]
                 .into_iter()
                 .flatten()
                 .min()
         });
-        [plan, writes.flatten(), self.queues_due]
-            .into_iter()
-            .flatten()
-            .min()
+        let queues = self.queues_due.filter(|_| self.reckons_queues());
+        [plan, writes.flatten(), queues].into_iter().flatten().min()
     }
 
     fn take_changes(&mut self, first: Told, changes: &mut BoxStream<'static, Told>) {
@@ -246,13 +272,19 @@ impl Loop {
         }
     }
 
-    async fn plan_if_due(&mut self) {
+    fn plan_if_due(&mut self) {
         let now = Instant::now();
         if self.ready() && self.plan_due.is_some_and(|due| due <= now) {
             self.plan_due = None;
-            self.plan().await;
+            let brain = self.brain.clone();
+            // Off the runtime's threads: a large plan takes a while, and bindings go on meanwhile.
+            let plan = move || brain.lock().plan(Timestamp::now());
+            self.planning = Some(Planning {
+                started: now,
+                made: tokio::task::spawn_blocking(plan),
+            });
         }
-        if self.listed.len() == KINDS && self.queues_due.is_some_and(|due| due <= now) {
+        if self.reckons_queues() && self.queues_due.is_some_and(|due| due <= now) {
             self.queues_due = None;
             let views = self.brain.lock().queues();
             for (name, patch) in self.queues.news(&views) {
@@ -266,19 +298,21 @@ impl Loop {
         }
     }
 
-    async fn plan(&mut self) {
-        let brain = self.brain.clone();
-        let started = Instant::now();
-        // Off the runtime's threads: a large plan takes a while.
-        let planning = tokio::task::spawn_blocking(move || brain.lock().plan(Timestamp::now()));
-        let (plan, violations) = match planning.await {
+    /// May queues' statuses be made now?
+    fn reckons_queues(&self) -> bool {
+        self.listed.len() == KINDS && self.planning.is_none()
+    }
+
+    fn planned(&mut self, made: Result<(Plan, usize), JoinError>) {
+        let started = self.planning.take().map(|planning| planning.started);
+        let (plan, violations) = match made {
             Ok(planned) => planned,
             Err(error) => match error.try_into_panic() {
                 Ok(panic) => std::panic::resume_unwind(panic),
                 Err(_) => return,
             },
         };
-        let took = started.elapsed();
+        let took = started.map_or(Duration::ZERO, |started| started.elapsed());
         self.gather = GATHER.max(took);
         self.board.tally().planned(took, violations);
         if let Some(wake) = plan.wake {
@@ -301,7 +335,12 @@ impl Loop {
                 .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
         }
         self.evictions.extend(plan.evictions);
-        self.binds.extend(plan.binds);
+        let members = plan.binds.iter().filter(|bind| !bind.group.lone).count();
+        let told = |bind: Bind| {
+            let told = bind.group.lone || members <= MEMBERS_TOLD;
+            (bind, told)
+        };
+        self.binds.extend(plan.binds.into_iter().map(told));
         for update in plan.groups {
             self.groups
                 .put(update.group.clone(), update, now, statuses::is_news);
@@ -335,7 +374,8 @@ impl Loop {
                 .push(evictor::evict(self.client.clone(), eviction).boxed());
         }
         self.start_binds();
-        while self.writes.len() < WRITES_IN_FLIGHT {
+        let writes_max = self.writes_max();
+        while self.writes.len() < writes_max {
             if let Some((group, update)) = self.groups.take(now) {
                 self.write_group(group, &update);
             } else if let Some((key, word)) = self.pods.take(now) {
@@ -346,25 +386,35 @@ impl Loop {
         }
     }
 
+    /// How many statuses and conditions may be under way now.
+    fn writes_max(&self) -> usize {
+        if self.binds.is_empty() {
+            WRITES_IN_FLIGHT
+        } else {
+            WRITES_BESIDE_BINDS
+        }
+    }
+
     fn start_binds(&mut self) {
         // A pod's condition under way would undo what its binding says: that one waits its turn.
         for _ in 0..self.binds.len() {
             if self.binding.len() >= BINDS_IN_FLIGHT {
                 break;
             }
-            let Some(bind) = self.binds.pop_front() else {
+            let Some((bind, told)) = self.binds.pop_front() else {
                 break;
             };
             if self
                 .pods
                 .busy(&(bind.pod.namespace.clone(), bind.pod.name.clone()))
             {
-                self.binds.push_back(bind);
+                self.binds.push_back((bind, told));
                 continue;
             }
             self.binding
-                .push(binder::bind(self.client.clone(), bind).boxed());
+                .push(binder::bind(self.client.clone(), bind, told).boxed());
         }
+        self.notes.give_way(!self.binds.is_empty());
     }
 
     fn write_group(&mut self, group: GroupRef, update: &GroupUpdate) {
@@ -380,7 +430,13 @@ impl Loop {
                 None => (Kind::Normal, "", String::new()),
             },
         };
-        if !message.is_empty() && self.said.get(&group) != Some(&message) {
+        let last = self.said.get(&group);
+        // That a gang is whole is news to whoever was told that it waits; else its condition says it.
+        let news = match kind {
+            Kind::Warning => last != Some(&message),
+            Kind::Normal => !message.is_empty() && last.is_some_and(|last| *last != message),
+        };
+        if news {
             self.notes
                 .note(&about_group(&group, &update.uid), kind, reason, &message);
             self.said.insert(group.clone(), message);
@@ -411,11 +467,18 @@ impl Loop {
     }
 
     fn bound(&mut self, outcome: Outcome) {
-        let Outcome { bind, refused } = outcome;
+        let Outcome {
+            bind,
+            told,
+            refused,
+        } = outcome;
         self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
         let Some(said) = refused else {
             self.failures.remove(&bind.group);
+            if !told {
+                return;
+            }
             let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
             let message = format!("Successfully assigned {namespace}/{name} to {}", bind.node);
             self.notes.note(&about, Kind::Normal, "Scheduled", &message);
