@@ -169,3 +169,72 @@ impl Scheduler {
         (class, self.last_asks.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::event::Event;
+    use crate::pod::PodKey;
+
+    /// GPUs, tenths of a core, a node selector, a part of a GPU, a label, a port of the host.
+    type Says = (u8, u8, bool, bool, bool, bool);
+
+    fn pod(name: &str, says: Says) -> k8s::Pod {
+        let (gpus, cpu, selects, shares, labelled, port) = says;
+        let mut pod = json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": {}},
+            "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                {"limits": {"nvidia.com/gpu": gpus.to_string()},
+                 "requests": {"cpu": format!("{}m", u32::from(cpu) * 100)}}}]},
+        });
+        if selects {
+            pod["spec"]["nodeSelector"] = json!({"zone": "a"});
+        }
+        if shares {
+            pod["metadata"]["annotations"] = json!({"muster.io/gpu-fraction": "0.5"});
+        }
+        if labelled {
+            pod["metadata"]["labels"] = json!({"muster.io/replaces-lost": "true"});
+        }
+        if port {
+            pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 1, "hostPort": 1}]);
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// What is known of a pod's class, in words, and what its containers ask for.
+    fn read(s: &Scheduler, name: &str) -> (String, Arc<[Ask]>) {
+        let pod = &s.pods[&PodKey::new("ns", name)];
+        (s.classes.get(pod.class).words(), pod.asks.clone())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whoever_was_told_of_before_a_pod_is_read_as_it_would_be_alone(
+            steps in proptest::collection::vec(
+                (0..6usize, proptest::option::weighted(0.9,
+                    (0..3u8, 0..3u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()))),
+                1..80),
+        ) {
+            let mut s = Scheduler::new(Config::default());
+            for (name, says) in steps {
+                let name = format!("p{name}");
+                let Some(says) = says else {
+                    s.apply(Event::PodGone("ns".to_owned(), name));
+                    continue;
+                };
+                let pod = pod(&name, says);
+                s.pod_changed(&pod);
+                let mut alone = Scheduler::new(Config::default());
+                alone.pod_changed(&pod);
+                prop_assert_eq!(read(&s, &name), read(&alone, &name));
+            }
+        }
+    }
+}

@@ -87,6 +87,12 @@ impl Class {
         self.key.share
     }
 
+    /// All that tells it from other classes, in words.
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> String {
+        format!("{:?}", self.key)
+    }
+
     /// What the GPUs must be.
     pub(crate) fn gpus(&self) -> &Needs {
         &self.key.gpus

@@ -242,9 +242,9 @@ const NEAR: usize = 4;
 pub(crate) struct Room {
     near: [i64; NEAR],
     /// Those of higher numbers.
-    far: Vec<i64>,
+    far: Box<[i64]>,
     /// How many numbers it has amounts for.
-    len: usize,
+    len: u8,
 }
 
 impl PartialEq for Room {
@@ -266,14 +266,16 @@ impl Room {
 
     pub(crate) fn set(&mut self, ix: Ix, amount: i64) {
         let at = usize::from(ix);
-        self.len = self.len.max(at + 1);
+        self.len = self.len.max(ix.saturating_add(1));
         if let Some(near) = self.near.get_mut(at) {
             *near = amount;
             return;
         }
         let at = at - NEAR;
         if self.far.len() <= at {
-            self.far.resize(at + 1, 0);
+            let mut far = std::mem::take(&mut self.far).into_vec();
+            far.resize(at + 1, 0);
+            self.far = far.into_boxed_slice();
         }
         self.far[at] = amount;
     }
@@ -301,19 +303,19 @@ impl Room {
 
     /// How many numbers it has amounts for.
     pub(crate) fn len(&self) -> usize {
-        self.len
+        usize::from(self.len)
     }
 
     /// Is every amount zero?
     pub(crate) fn is_zero(&self) -> bool {
         self.near
             .iter()
-            .chain(&self.far)
+            .chain(&*self.far)
             .all(|amount| *amount == 0)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, i64)> + '_ {
-        let all = self.near.iter().chain(&self.far).take(self.len);
+        let all = self.near.iter().chain(&*self.far).take(self.len());
         all.enumerate().map(|(ix, amount)| (ix as Ix, *amount))
     }
 }
