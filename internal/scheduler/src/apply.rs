@@ -5,29 +5,33 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
 use resources::kinds::PodGroup;
 use resources::names::DEVICES;
 
-use crate::devices::Ask;
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
 use crate::labels::Labels;
 use crate::node::{NodeIx, Offer};
 use crate::pod::{Pod, PodKey, Stage, Told};
 use crate::queue::Rules;
-use crate::share::{Share, Wish};
+use crate::share::Share;
 use crate::state::{Priority, Scheduler};
 use crate::topology::Hints;
-use crate::{GroupRef, PodRef, devices, slices};
+use crate::{GroupRef, PodRef, slices};
 
 impl Scheduler {
+    /// Takes in a pod that appeared or changed: the event `PodChanged`, for those who keep the pod.
+    pub fn pod_changed(&mut self, pod: &k8s::Pod) {
+        self.take_in_pod(pod);
+        self.meet_models();
+    }
+
     /// Takes in one event.
     pub fn apply(&mut self, event: Event) {
         match event {
             Event::NodeChanged(node) => self.node_changed(&node),
             Event::NodeGone(name) => self.node_gone(&name),
-            Event::PodChanged(pod) => self.pod_changed(&pod),
+            Event::PodChanged(pod) => self.take_in_pod(&pod),
             Event::PodGone(namespace, name) => self.pod_gone(&PodKey::new(namespace, &name)),
             Event::PodGroupChanged(group) => self.group_changed(&group),
             Event::PodGroupGone(namespace, name) => self.group_gone(&namespace, &name),
@@ -149,25 +153,14 @@ impl Scheduler {
         self.tidy_node(at);
     }
 
-    fn pod_changed(&mut self, pod: &k8s::Pod) {
+    fn take_in_pod(&mut self, pod: &k8s::Pod) {
         let namespace = self.namespace(pod.metadata.namespace.as_deref());
         let Some(mut told) = Told::read(pod, namespace, &self.config.scheduler_names) else {
             return;
         };
         self.share_words(&mut told);
         let key = told.key.clone();
-        let asks = devices::asks(told.spec);
-        let slice_asks = devices::slice_asks(told.spec);
-        let requests = pod_requests(told.spec);
-        let wish = Wish::read(&pod.metadata, told.spec, &requests);
-        let class = self.classes.join(
-            told.spec,
-            requests,
-            &wish,
-            &key.namespace,
-            pod.metadata.labels.as_ref(),
-            &mut self.names,
-        );
+        let (class, asks) = self.read_asks(pod, told.spec, &key.namespace);
         let class = self.volumed(&key, told.spec, class);
         let mut new = Pod {
             uid: told.uid,
@@ -182,16 +175,7 @@ impl Scheduler {
             created: told.created,
             queue: told.queue,
             terms: told.terms,
-            asks: self.kept_asks(
-                slice_asks,
-                match wish.share {
-                    // Containers that ask for GPUs each get their number of them.
-                    Some(share) if asks.is_empty() || wish.container.is_some() => {
-                        devices::asks_of_share(told.spec, wish.container.as_deref(), share.gpus)
-                    }
-                    _ => asks,
-                },
-            ),
+            asks,
             started: told.started,
             polite: told.polite,
             evicting: None,
@@ -247,15 +231,6 @@ impl Scheduler {
             None => self.slices.release(&key),
         }
         self.replace_pod_joined(&key, new);
-    }
-
-    /// The same asks as another pod's are kept once: pods come in rows of the same kind.
-    fn kept_asks(&mut self, slices: Vec<Ask>, mut asks: Vec<Ask>) -> Arc<[Ask]> {
-        asks.extend(slices);
-        if *self.last_asks != asks[..] {
-            self.last_asks = Arc::from(asks);
-        }
-        self.last_asks.clone()
     }
 
     /// Has a pod's names that its gang has too kept once.

@@ -71,6 +71,8 @@ pub(crate) struct Class {
     base: Option<ClassIx>,
     kinds: Vec<ClassIx>,
     members: usize,
+    /// Which one it is of those that were in its place.
+    born: u64,
 }
 
 impl Class {
@@ -83,6 +85,12 @@ impl Class {
     /// The parts of GPUs that it asks for; none where it wants whole ones, or none.
     pub(crate) fn share(&self) -> Option<Share> {
         self.key.share
+    }
+
+    /// All that tells it from other classes, in words.
+    #[cfg(test)]
+    pub(crate) fn words(&self) -> String {
+        format!("{:?}", self.key)
     }
 
     /// What the GPUs must be.
@@ -176,6 +184,8 @@ pub(crate) struct Classes {
     least_memory: Option<i64>,
     models: Vec<(Product, Ix)>,
     packs: bool,
+    /// How many classes there were.
+    born: u64,
 }
 
 impl Classes {
@@ -248,6 +258,7 @@ impl Classes {
             base: None,
             kinds: Vec::new(),
             members: 1,
+            born: self.bear(),
         };
         class.weigh(self.least_memory, &self.models);
         let ix = self.free.pop().unwrap_or_else(|| {
@@ -273,6 +284,7 @@ impl Classes {
         }
         class.kinds.clear();
         class.members = 1;
+        class.born = self.bear();
         let key = class.key.clone();
         let ix = self.free.pop().unwrap_or_else(|| {
             self.table.push(None);
@@ -281,6 +293,27 @@ impl Classes {
         self.table[ix] = Some(class);
         self.index.insert(key, ix);
         ix
+    }
+
+    fn bear(&mut self) -> u64 {
+        self.born += 1;
+        self.born
+    }
+
+    /// Which class it is of those that were in its place.
+    pub(crate) fn born(&self, ix: ClassIx) -> u64 {
+        self.get(ix).born
+    }
+
+    /// One member more of a class that has some, if it is that class still.
+    pub(crate) fn rejoin_if(&mut self, (ix, born): (ClassIx, u64)) -> bool {
+        match self.table.get_mut(ix).and_then(Option::as_mut) {
+            Some(class) if class.born == born => {
+                class.members += 1;
+                true
+            }
+            _ => false,
+        }
     }
 
     pub(crate) fn least_memory(&self) -> Option<i64> {

@@ -283,7 +283,10 @@ impl Scheduler {
             return None;
         }
         let models = &self.expected.models;
-        let model = models.binary_search_by(|m| m.as_str().cmp(model(offer)));
+        let model = match models.len() {
+            0 | 1 => Ok(0),
+            _ => models.binary_search_by(|m| m.as_str().cmp(model(offer))),
+        };
         let shape = Shape {
             cpu: capped(offer.allocatable.get(CPU)),
             mem: capped(offer.allocatable.get(MEMORY) / MIB),

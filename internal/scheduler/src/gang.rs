@@ -19,6 +19,7 @@ use crate::named::Named;
 use crate::node::NodeIx;
 use crate::phase::{LastConditions, Shown};
 use crate::place::Parked;
+use crate::plan::PodRef;
 use crate::pod::{PodKey, Stage};
 use crate::queue::Payer;
 use crate::resource::{Demand, Names, Room};
@@ -214,6 +215,8 @@ pub(crate) struct Gang {
     pub(crate) shown: Option<Shown>,
     /// What its waiting members were last told.
     pub(crate) told: String,
+    /// Those members, while they are the same.
+    pub(crate) addressed: Option<Arc<[PodRef]>>,
     /// The last report on it, while it waits.
     pub(crate) report: Option<Arc<PlacementReport>>,
     /// Members by sub-group.

@@ -86,6 +86,7 @@ impl Scheduler {
         self.stirred.insert(key);
         if let Some(gang) = self.gangs.get_mut(key) {
             gang.parked = None;
+            gang.addressed = None;
         }
         let Some(gang) = self.gangs.get(key) else {
             return;

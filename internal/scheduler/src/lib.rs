@@ -6,6 +6,7 @@
 //! may use is kept per node and brought up to date from the nodes that changed since
 //! (module `fit`), so no plan walks the whole cluster.
 
+mod alike;
 mod apply;
 mod beside;
 mod class;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use resources::kinds::{PodGroupPhase, PodGroupStatus};
-use resources::report::PlacementReport;
+use resources::report::Verdict;
 
 use crate::gang::{Gang, GangKey};
 use crate::plan::{GroupCondition, GroupRef, GroupUpdate};
@@ -115,11 +115,11 @@ pub(crate) fn phase(key: &GangKey, gang: &Gang) -> PodGroupPhase {
 
 impl Scheduler {
     /// What a PodGroup's status should say now, if that is new. `report` is why the gang waits,
-    /// if it does.
+    /// if it does, in a word and in a sentence.
     pub(crate) fn status_update(
         &mut self,
         key: &GangKey,
-        report: Option<&PlacementReport>,
+        report: Option<(Verdict, &str)>,
     ) -> Option<GroupUpdate> {
         let gang = self.gangs.get(key)?;
         let uid = gang.spec.as_ref()?.uid.clone();
@@ -174,15 +174,10 @@ impl Scheduler {
                     now.put(UNSCHEDULABLE, false, "GangPlaced", String::new());
                 }
             }
-            Some(report) => {
-                now.put(
-                    UNSCHEDULABLE,
-                    true,
-                    report.verdict.reason(),
-                    report.sentence(),
-                );
+            Some((verdict, sentence)) => {
+                now.put(UNSCHEDULABLE, true, verdict.reason(), sentence.to_owned());
                 if now.has(SCHEDULED, true) {
-                    now.put(SCHEDULED, false, report.verdict.reason(), String::new());
+                    now.put(SCHEDULED, false, verdict.reason(), String::new());
                 }
             }
             None => {}

@@ -3,6 +3,7 @@
 //! holds up nobody; how many started past it is in its report.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 use resources::devices::ChosenDevices;
@@ -105,8 +106,8 @@ pub struct GroupCondition {
 pub struct Unscheduled {
     /// The gang.
     pub group: GroupRef,
-    /// Its members that wait.
-    pub pods: Vec<PodRef>,
+    /// Its members that wait. Kept by the scheduler, too, until they are others.
+    pub pods: Arc<[PodRef]>,
     /// Why they wait.
     pub message: String,
 }

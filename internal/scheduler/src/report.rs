@@ -51,6 +51,8 @@ pub(crate) struct Obstacle {
     evictions: String,
     /// Only more room could help.
     room: bool,
+    /// The resource of which its words say how much is free.
+    counts_free: Option<Ix>,
 }
 
 impl Obstacle {
@@ -66,6 +68,11 @@ impl Obstacle {
     /// Could only more room help?
     pub(crate) fn is_room(&self) -> bool {
         self.room
+    }
+
+    /// Of which resource its words say how much is free, where they do.
+    pub(crate) fn counts_free(&self) -> Option<Ix> {
+        self.counts_free
     }
 
     pub(crate) fn malformed(problem: &str, have: usize) -> Obstacle {
@@ -369,6 +376,7 @@ impl Scheduler {
         } else {
             ""
         };
+        obstacle.counts_free = Some(ix);
         obstacle.binding = format!(
             "{free} of {all} {name} are free{scattered}, and {} more are needed",
             self.names.quantity(ix, needed)
@@ -421,6 +429,7 @@ impl Scheduler {
         };
         obstacle.verdict = Verdict::NoNodeFits;
         obstacle.room = false;
+        obstacle.counts_free = None;
         obstacle.binding =
             format!("{closed} {nodes} room, and other pods keep a member off all of them");
         let remedies: Vec<&str> = snubs.keys().map(|snub| snub.remedy()).collect();
@@ -446,6 +455,7 @@ impl Scheduler {
             format!(" in whole slices of {size} a {level}")
         });
         obstacle.verdict = Verdict::TopologyUnsatisfied;
+        obstacle.counts_free = None;
         let Some((best, room)) = &bound.best else {
             obstacle.binding = format!("{what} must be in one {key}, and no node has that label");
             obstacle.would_fit = format!("nodes with the label {key}, or another level");

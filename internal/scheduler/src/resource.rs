@@ -233,28 +233,51 @@ impl Demand {
     }
 }
 
-/// What there is: one amount for each number; what is not there is zero.
+/// How many amounts a `Room` has in itself: of what nearly every node has.
+const NEAR: usize = 4;
+
+/// What there is: one amount for each number; what is not there is zero. Mostly those of a few numbers:
+/// to make one costs nothing then.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Room(Vec<i64>);
+pub(crate) struct Room {
+    near: [i64; NEAR],
+    /// Those of higher numbers.
+    far: Box<[i64]>,
+    /// How many numbers it has amounts for.
+    len: u8,
+}
 
 impl PartialEq for Room {
     fn eq(&self, other: &Room) -> bool {
-        let longest = self.0.len().max(other.0.len());
-        (0..longest).all(|i| self.0.get(i).unwrap_or(&0) == other.0.get(i).unwrap_or(&0))
+        let longest = self.far.len().max(other.far.len());
+        let far = |room: &Room, i: usize| room.far.get(i).copied().unwrap_or(0);
+        self.near == other.near && (0..longest).all(|i| far(self, i) == far(other, i))
     }
 }
 
 impl Room {
     pub(crate) fn get(&self, ix: Ix) -> i64 {
-        self.0.get(usize::from(ix)).copied().unwrap_or(0)
+        let at = usize::from(ix);
+        match self.near.get(at) {
+            Some(amount) => *amount,
+            None => self.far.get(at - NEAR).copied().unwrap_or(0),
+        }
     }
 
     pub(crate) fn set(&mut self, ix: Ix, amount: i64) {
         let at = usize::from(ix);
-        if self.0.len() <= at {
-            self.0.resize(at + 1, 0);
+        self.len = self.len.max(ix.saturating_add(1));
+        if let Some(near) = self.near.get_mut(at) {
+            *near = amount;
+            return;
         }
-        self.0[at] = amount;
+        let at = at - NEAR;
+        if self.far.len() <= at {
+            let mut far = std::mem::take(&mut self.far).into_vec();
+            far.resize(at + 1, 0);
+            self.far = far.into_boxed_slice();
+        }
+        self.far[at] = amount;
     }
 
     /// Adds `times` demands; a negative number takes them away.
@@ -280,18 +303,19 @@ impl Room {
 
     /// How many numbers it has amounts for.
     pub(crate) fn len(&self) -> usize {
-        self.0.len()
+        usize::from(self.len)
     }
 
     /// Is every amount zero?
     pub(crate) fn is_zero(&self) -> bool {
-        self.0.iter().all(|amount| *amount == 0)
+        self.near
+            .iter()
+            .chain(&*self.far)
+            .all(|amount| *amount == 0)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Ix, i64)> + '_ {
-        self.0
-            .iter()
-            .enumerate()
-            .map(|(ix, amount)| (ix as Ix, *amount))
+        let all = self.near.iter().chain(&*self.far).take(self.len());
+        all.enumerate().map(|(ix, amount)| (ix as Ix, *amount))
     }
 }

@@ -157,7 +157,8 @@ impl Scheduler {
             }
             let obstacle = self.waits_for_leavers(&key);
             let (report, _) = self.report(&key, &obstacle, 0);
-            plan.groups.extend(self.status_update(&key, Some(&report)));
+            let told = (report.verdict, &*report.sentence());
+            plan.groups.extend(self.status_update(&key, Some(told)));
             self.stirred.remove(&key);
             held.push(report);
         }
@@ -277,16 +278,18 @@ impl Scheduler {
         };
         let (report, new) = self.report(key, obstacle, ahead);
         if new || self.stirred.contains(key) {
-            plan.groups.extend(self.status_update(key, Some(&report)));
-            plan.unscheduled.extend(self.tell(key, &report));
+            let sentence = report.sentence();
+            let verdict = report.verdict;
+            plan.groups
+                .extend(self.status_update(key, Some((verdict, &sentence))));
+            plan.unscheduled.extend(self.tell(key, sentence));
             self.stirred.remove(key);
         }
         report
     }
 
     /// What waiting members should be told, if it is new to any of them.
-    fn tell(&mut self, key: &GangKey, report: &PlacementReport) -> Option<Unscheduled> {
-        let sentence = report.sentence();
+    fn tell(&mut self, key: &GangKey, sentence: String) -> Option<Unscheduled> {
         let stirred = self.stirred.contains(key);
         let gang = self.gangs.get_mut(key)?;
         if (gang.told == sentence && !stirred) || gang.pending.is_empty() {
@@ -301,9 +304,10 @@ impl Scheduler {
                 uid: pod.uid.clone(),
             })
         });
+        let pods = gang.addressed.get_or_insert_with(|| pods.collect());
         Some(Unscheduled {
             group: GroupRef::of(key),
-            pods: pods.collect(),
+            pods: pods.clone(),
             message: sentence,
         })
     }

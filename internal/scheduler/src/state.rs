@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use crate::alike::Alike;
 use crate::class::{ClassIx, Classes};
 use crate::config::{Config, Strategy};
 use crate::devices::Ask;
@@ -95,7 +96,9 @@ pub struct Scheduler {
     pub(crate) victims: BTreeMap<String, Victims>,
     /// How often the world changed by itself, not by a plan: see `evict`.
     pub(crate) age: u64,
-    /// What the containers of the pod told of last ask for.
+    /// What was read of the kinds of pods told of last.
+    pub(crate) alike: Alike,
+    /// What the containers of one of them ask for.
     pub(crate) last_asks: Arc<[Ask]>,
     /// The namespace of the pod or gang told of last.
     pub(crate) last_namespace: Arc<str>,
@@ -184,6 +187,7 @@ impl Scheduler {
             nominated: BTreeSet::new(),
             victims: BTreeMap::new(),
             age: 0,
+            alike: Alike::default(),
             last_asks: Arc::from([]),
             last_namespace: Arc::from(""),
             last_conditions: Arc::default(),

@@ -135,6 +135,11 @@ impl<K: Clone + Ord + Hash, V> Table<K, V> {
         self.places.contains_key(key)
     }
 
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
     /// Puts a value in, in place of the one of that name; the old one.
     pub(crate) fn insert(&mut self, key: K, value: V) -> Option<V> {
         if let Some(old) = self.get_mut(&key) {

@@ -171,3 +171,51 @@ fn a_report_that_stays_the_same_is_shared_by_the_plans_that_tell_it() {
     let pairs = first.reports.shared().zip(second.reports.shared());
     assert!(pairs.into_iter().all(|(a, b)| std::sync::Arc::ptr_eq(a, b)));
 }
+
+#[test]
+fn a_report_says_what_is_free_now_even_if_what_was_taken_was_of_no_use_to_its_gang() {
+    let mut s = cluster(&[4], false);
+    s.apply(lone("l0", 3));
+    s.apply(lone("l1", 2));
+    let words = |plan: &Plan| {
+        let reports = plan.reports.iter();
+        let words = reports.map(|report| format!("{}: {}", report.group, report.binding));
+        words.collect::<Vec<_>>()
+    };
+    let first = s.plan(now());
+    assert_eq!(
+        words(&first),
+        ["l1: 1 of 4 nvidia.com/gpu are free, and 2 more are needed"]
+    );
+    s.apply(lone("l2", 1));
+    let second = s.plan(now());
+    assert_eq!(second.binds.len(), 1);
+    let said = words(&second);
+    assert!(
+        said[0].starts_with("l1: 0 of 4 nvidia.com/gpu are free, and 2 more are needed"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn who_comes_with_members_beyond_its_minimum_is_counted_whole_in_what_others_are_told() {
+    let (mut quick, mut thorough) = (cluster(&[4, 2, 4], false), cluster(&[4, 2, 4], false));
+    for (nth, step) in [Step::Comes(2, 0, 3, 1, 3, 3), Step::Comes(2, 0, 1, 1, 2, 0)]
+        .iter()
+        .enumerate()
+    {
+        for event in events(step, nth) {
+            quick.apply(event.clone());
+            thorough.apply(event);
+        }
+        nudge(&mut thorough);
+        let (a, b) = (quick.plan(now()), thorough.plan(now()));
+        assert_eq!(reports(&a), reports(&b));
+        let free = ["10 of 10", "6 of 10"][nth];
+        assert!(
+            a.reports[0].binding.starts_with(free),
+            "{}",
+            a.reports[0].binding
+        );
+    }
+}

@@ -351,10 +351,10 @@ impl Loop {
             message,
         } in plan.unscheduled
         {
-            for pod in pods {
+            for pod in pods.iter() {
                 let key = (pod.namespace.clone(), pod.name.clone());
                 let word = PodWord {
-                    pod,
+                    pod: pod.clone(),
                     lone: group.lone,
                     message: message.clone(),
                 };

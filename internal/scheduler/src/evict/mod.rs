@@ -135,7 +135,8 @@ impl Scheduler {
                 self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 continue;
             }
-            let likeness = self.likeness(key);
+            let ask = self.ask(key);
+            let likeness = self.likeness(key, &ask);
             let refused = self.refused.get(&likeness);
             if let Some((_, why)) = refused.filter(|(version, _)| *version == self.version) {
                 let why = why.clone();
@@ -149,7 +150,7 @@ impl Scheduler {
                 self.wake = Some(self.wake.map_or(now, |wake| wake.min(now)));
                 break;
             }
-            let (sought, cost) = self.seek(key, now, plan, &mut growth);
+            let (sought, cost) = self.seek(key, ask, now, plan, &mut growth);
             searches += usize::from(cost);
             match sought {
                 Sought::Made => {
@@ -180,6 +181,7 @@ impl Scheduler {
     fn seek(
         &mut self,
         key: &GangKey,
+        mut ask: search::Ask,
         now: Timestamp,
         plan: &mut Plan,
         growth: &mut Growth,
@@ -194,7 +196,6 @@ impl Scheduler {
         if self.keeping.contains(key) {
             return nobody("places are kept for it");
         }
-        let mut ask = self.ask(key);
         if !self.fits_when_empty(&ask) {
             return nobody("it would not fit even if every node were empty");
         }
@@ -355,7 +356,7 @@ impl Scheduler {
         class.is_some_and(|class| class.waits) || first.is_some_and(|pod| pod.polite)
     }
 
-    fn likeness(&self, key: &GangKey) -> Likeness {
+    fn likeness(&self, key: &GangKey, ask: &search::Ask) -> Likeness {
         let Some(gang) = self.gangs.get(key) else {
             return Likeness::default();
         };
@@ -367,7 +368,7 @@ impl Scheduler {
             gang.queue.clone(),
             self.priority_of(gang),
             (self.waits_politely(gang), fixed, user),
-            self.ask(key).classes(),
+            ask.classes(),
             // Nobody else asks just that of the network.
             (!plain || gang.hinted > 0).then(|| key.clone()),
         )

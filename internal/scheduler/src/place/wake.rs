@@ -10,6 +10,7 @@ use resources::report::{PlacementReport, Verdict};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::report::Obstacle;
+use crate::resource::Ix;
 use crate::state::Scheduler;
 
 use super::Attempt;
@@ -27,6 +28,8 @@ pub(crate) struct Parked {
     clock: u64,
     /// How often something had been given back or allowed by then.
     eased: u64,
+    /// How much was free then of the resource whose free amount the answer names.
+    free: Option<(Ix, i64)>,
     /// The report on it is made of this answer: how many had gone past it by then.
     reported: Option<usize>,
 }
@@ -84,6 +87,9 @@ impl Scheduler {
             }
             reworded |= view.changed > clock;
         }
+        // Of what is free, others may have taken some that was of no use to the class, or left it.
+        let free = self.gangs.get(key)?.parked.as_ref()?.free;
+        reworded |= free.is_some_and(|(ix, free)| self.idle(ix) != free);
         if reworded && let Some(obstacle) = self.same_in_new_words(key) {
             return Some(obstacle);
         }
@@ -110,12 +116,19 @@ impl Scheduler {
             return None;
         }
         let obstacle = self.no_room(class, need - room, have + room);
-        let clock = self.clock;
+        let (clock, free) = (self.clock, self.free_for(&obstacle));
         let parked = self.gangs.get_mut(key)?.parked.as_mut()?;
         parked.obstacle = obstacle.clone();
         parked.clock = clock;
+        parked.free = free;
         parked.reported = None;
         Some(obstacle)
+    }
+
+    /// The resource whose free amount an answer names, and how much of it is free now.
+    fn free_for(&self, obstacle: &Obstacle) -> Option<(Ix, i64)> {
+        let ix = obstacle.counts_free()?;
+        Some((ix, self.idle(ix)))
     }
 
     /// The last report on a gang, if it gave the same answer since.
@@ -164,6 +177,7 @@ impl Scheduler {
             let kinds = gang.kinds.keys().copied();
             let classes = kinds.filter(|_| obstacle.is_room()).collect();
             Box::new(Parked {
+                free: self.free_for(&obstacle),
                 obstacle,
                 classes,
                 clock: self.clock,

@@ -87,7 +87,8 @@ impl Queues {
                 .map(|child| self.claim(*child, ix, wants[*child], reserved[*child]))
                 .collect();
             claims.push(own);
-            let asked = claims.clone();
+            let quotas = promised > pool && !self.table[at].children.is_empty();
+            let asked = if quotas { claims.clone() } else { Vec::new() };
             share_out(pool, unit(self.gpus, ix), &mut claims, memory);
             let own = claims.pop().map_or(0, |claim| claim.got);
             self.table[at].own_entitled.set(ix, own);
@@ -95,7 +96,7 @@ impl Queues {
             for (child, claim) in children.iter().zip(&claims) {
                 self.table[*child].entitled.set(ix, claim.got);
             }
-            if promised > pool && !children.is_empty() {
+            if quotas {
                 let mut claims = asked;
                 share_out(promised, unit(self.gpus, ix), &mut claims, memory);
                 for (child, claim) in children.into_iter().zip(claims) {

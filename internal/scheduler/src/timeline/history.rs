@@ -5,6 +5,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::table::Table;
+
 /// Bins for each doubling: neighbours differ by at most an eighth.
 const BINS_A_DOUBLING: i64 = 8;
 /// Enough for every length of time that fits in 40 bits.
@@ -27,7 +29,7 @@ pub(super) struct Facts {
 }
 
 /// What is counted apart, from the narrowest to the widest.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Key {
     User(Arc<str>, Arc<str>, u32),
     Queue(Arc<str>, u32),
@@ -76,7 +78,7 @@ impl Spread {
 /// All that was learnt.
 #[derive(Clone, Debug, Default)]
 pub(super) struct History {
-    bins: BTreeMap<Key, Bins>,
+    bins: Table<Key, Bins>,
     /// The same by when they were heard of last.
     by_heard: BTreeMap<u64, Key>,
     heard: u64,
@@ -110,10 +112,10 @@ impl History {
             None => {}
         }
         let heard = self.heard;
-        self.by_heard.insert(heard, key.clone());
-        let bins = self.bins.entry(key).or_default();
+        let bins = self.bins.or_default(&key);
         bins.heard = heard;
         bins.add(value);
+        self.by_heard.insert(heard, key);
     }
 
     /// How long gangs like this one took that took longer than `beyond`: so many in a thousand of

@@ -58,6 +58,7 @@ use crate::noted::Noted;
 use crate::queue::Payer;
 use crate::resource::{CPU, GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
+use crate::table::Table;
 
 use claims::Claim;
 use estimate::Estimates;
@@ -99,7 +100,7 @@ struct Run {
 /// Expected ends and what follows from them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Timeline {
-    runs: BTreeMap<GangKey, Arc<Run>>,
+    runs: Table<GangKey, Arc<Run>>,
     /// The same by when they are expected to end.
     ends: BTreeMap<(i64, GangKey), Arc<Run>>,
     /// How many of the ends are more than a guess.
@@ -119,7 +120,7 @@ pub(crate) struct Timeline {
     /// Of limits that are in somebody's way: who of these is first in line.
     claims: BTreeMap<Scope, Claim>,
     /// Gangs for which no evictions are sought before a time, because they would not be worth it.
-    spared: BTreeMap<GangKey, i64>,
+    spared: Table<GangKey, i64>,
 }
 
 impl Timeline {

@@ -1,0 +1,240 @@
+//! What pods ask for, read once for those that ask alike: pods come in rows, and each is told of
+//! several times. What was read of the last few kinds is kept and told from a pod's spec by those
+//! fields only that it was read from.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::{Amounts, pod_requests};
+
+use crate::class::ClassIx;
+use crate::devices::{self, Ask};
+use crate::share::Wish;
+use crate::state::Scheduler;
+
+/// How many kinds are kept.
+const KINDS_MAX: usize = 16;
+
+/// The kinds told of last, the last one first or nearly so.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Alike {
+    kinds: Vec<Kind>,
+}
+
+/// Pods whose specs ask for the same, and what became of the last of them.
+#[derive(Clone, Debug)]
+struct Kind {
+    /// What of their specs says what they ask for; all that anything here was read from.
+    gist: k8s::PodSpec,
+    requests: Amounts,
+    asks: Vec<Ask>,
+    slices: Vec<Ask>,
+    last: Option<Last>,
+}
+
+/// What else the last pod of a kind said, and what came of it.
+#[derive(Clone, Debug)]
+struct Last {
+    wish: Wish,
+    namespace: Arc<str>,
+    labels: Option<BTreeMap<String, String>>,
+    /// Its class, and which one of that place.
+    class: (ClassIx, u64),
+    asks: Arc<[Ask]>,
+}
+
+/// What of a spec says what a pod asks for.
+fn gist(spec: &k8s::PodSpec) -> k8s::PodSpec {
+    let inits = spec.init_containers.as_ref();
+    k8s::PodSpec {
+        containers: spec.containers.iter().map(gist_of).collect(),
+        init_containers: inits.map(|inits| inits.iter().map(gist_of).collect()),
+        resources: spec.resources.clone(),
+        overhead: spec.overhead.clone(),
+        node_selector: spec.node_selector.clone(),
+        affinity: spec.affinity.clone(),
+        tolerations: spec.tolerations.clone(),
+        topology_spread_constraints: spec.topology_spread_constraints.clone(),
+        ..k8s::PodSpec::default()
+    }
+}
+
+fn gist_of(container: &k8s::Container) -> k8s::Container {
+    k8s::Container {
+        name: container.name.clone(),
+        image: container.image.clone(),
+        ports: container.ports.clone(),
+        resources: container.resources.clone(),
+        restart_policy: container.restart_policy.clone(),
+        ..k8s::Container::default()
+    }
+}
+
+/// Is it what `gist` would make of the spec?
+fn is_gist(gist: &k8s::PodSpec, spec: &k8s::PodSpec) -> bool {
+    let same = |a: &[k8s::Container], b: &[k8s::Container]| {
+        a.len() == b.len() && a.iter().zip(b).all(|(a, b)| is_gist_of(a, b))
+    };
+    let inits = match (&gist.init_containers, &spec.init_containers) {
+        (Some(a), Some(b)) => same(a, b),
+        (None, None) => true,
+        _ => false,
+    };
+    inits
+        && same(&gist.containers, &spec.containers)
+        && gist.resources == spec.resources
+        && gist.overhead == spec.overhead
+        && gist.node_selector == spec.node_selector
+        && gist.affinity == spec.affinity
+        && gist.tolerations == spec.tolerations
+        && gist.topology_spread_constraints == spec.topology_spread_constraints
+}
+
+fn is_gist_of(gist: &k8s::Container, container: &k8s::Container) -> bool {
+    gist.name == container.name
+        && gist.resources == container.resources
+        && gist.image == container.image
+        && gist.ports == container.ports
+        && gist.restart_policy == container.restart_policy
+}
+
+impl Alike {
+    /// Puts the kind of such pods first.
+    fn bring_forward(&mut self, spec: &k8s::PodSpec) -> &mut Kind {
+        let known = self.kinds.iter().position(|kind| is_gist(&kind.gist, spec));
+        let at = known.unwrap_or_else(|| {
+            self.kinds.truncate(KINDS_MAX - 1);
+            let gist = gist(spec);
+            self.kinds.push(Kind {
+                requests: pod_requests(&gist),
+                asks: devices::asks(&gist),
+                slices: devices::slice_asks(&gist),
+                gist,
+                last: None,
+            });
+            self.kinds.len() - 1
+        });
+        self.kinds.swap(0, at);
+        &mut self.kinds[0]
+    }
+}
+
+impl Scheduler {
+    /// The class of a pod, with one member more, and what its containers ask for.
+    pub(crate) fn read_asks(
+        &mut self,
+        pod: &k8s::Pod,
+        spec: &k8s::PodSpec,
+        namespace: &Arc<str>,
+    ) -> (ClassIx, Arc<[Ask]>) {
+        let labels = pod.metadata.labels.as_ref();
+        let kind = self.alike.bring_forward(spec);
+        let wish = Wish::read(&pod.metadata, &kind.gist, &kind.requests);
+        if let Some(last) = &kind.last
+            && last.wish == wish
+            && last.namespace == *namespace
+            && last.labels.as_ref() == labels
+            && self.classes.rejoin_if(last.class)
+        {
+            return (last.class.0, last.asks.clone());
+        }
+        let class = self.classes.join(
+            &kind.gist,
+            kind.requests.clone(),
+            &wish,
+            namespace,
+            labels,
+            &mut self.names,
+        );
+        let mut asks = match wish.share {
+            // Containers that ask for GPUs each get their number of them.
+            Some(share) if kind.asks.is_empty() || wish.container.is_some() => {
+                devices::asks_of_share(&kind.gist, wish.container.as_deref(), share.gpus)
+            }
+            _ => kind.asks.clone(),
+        };
+        asks.extend_from_slice(&kind.slices);
+        // The same asks as another kind's are kept once.
+        if *self.last_asks != asks[..] {
+            self.last_asks = Arc::from(asks);
+        }
+        kind.last = Some(Last {
+            wish,
+            namespace: namespace.clone(),
+            labels: labels.cloned(),
+            class: (class, self.classes.born(class)),
+            asks: self.last_asks.clone(),
+        });
+        (class, self.last_asks.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::event::Event;
+    use crate::pod::PodKey;
+
+    /// GPUs, tenths of a core, a node selector, a part of a GPU, a label, a port of the host.
+    type Says = (u8, u8, bool, bool, bool, bool);
+
+    fn pod(name: &str, says: Says) -> k8s::Pod {
+        let (gpus, cpu, selects, shares, labelled, port) = says;
+        let mut pod = json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name, "annotations": {}},
+            "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                {"limits": {"nvidia.com/gpu": gpus.to_string()},
+                 "requests": {"cpu": format!("{}m", u32::from(cpu) * 100)}}}]},
+        });
+        if selects {
+            pod["spec"]["nodeSelector"] = json!({"zone": "a"});
+        }
+        if shares {
+            pod["metadata"]["annotations"] = json!({"muster.io/gpu-fraction": "0.5"});
+        }
+        if labelled {
+            pod["metadata"]["labels"] = json!({"muster.io/replaces-lost": "true"});
+        }
+        if port {
+            pod["spec"]["containers"][0]["ports"] = json!([{"containerPort": 1, "hostPort": 1}]);
+        }
+        serde_json::from_value(pod).unwrap()
+    }
+
+    /// What is known of a pod's class, in words, and what its containers ask for.
+    fn read(s: &Scheduler, name: &str) -> (String, Arc<[Ask]>) {
+        let pod = &s.pods[&PodKey::new("ns", name)];
+        (s.classes.get(pod.class).words(), pod.asks.clone())
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn whoever_was_told_of_before_a_pod_is_read_as_it_would_be_alone(
+            steps in proptest::collection::vec(
+                (0..6usize, proptest::option::weighted(0.9,
+                    (0..3u8, 0..3u8, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>()))),
+                1..80),
+        ) {
+            let mut s = Scheduler::new(Config::default());
+            for (name, says) in steps {
+                let name = format!("p{name}");
+                let Some(says) = says else {
+                    s.apply(Event::PodGone("ns".to_owned(), name));
+                    continue;
+                };
+                let pod = pod(&name, says);
+                s.pod_changed(&pod);
+                let mut alone = Scheduler::new(Config::default());
+                alone.pod_changed(&pod);
+                prop_assert_eq!(read(&s, &name), read(&alone, &name));
+            }
+        }
+    }
+}
