@@ -47,7 +47,7 @@ pub struct Simulate {
     /// weight=QUEUE:4. Several change together
     #[arg(long = "what-if", value_name = "CHANGE")]
     what_if: Vec<String>,
-    /// Who decides, for comparing: muster, fifo, sjf, priority, easy, conservative, or all
+    /// Who decides, for comparing: muster, fifo, sjf, priority, easy, easy-shares, conservative, or all
     #[arg(
         long,
         value_name = "NAMES",

@@ -50,7 +50,8 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
 
 #[test]
 fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_gpus() {
-    // A senior counts four times: with 10 hours of walltime, work is worth evicting for 8 of them.
+    // A senior counts four times, and whoever goes waits too: with 10 hours of walltime, work is
+    // worth evicting for less than 8 of them.
     for cpus in [0, 4] {
         for (ran, goes) in [(1, true), (7, true), (9, false)] {
             let mut c = Cluster::new();
@@ -74,9 +75,30 @@ fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_g
 }
 
 #[test]
+fn a_queue_takes_its_share_back_from_who_did_little_yet_for_whoever_goes_waits_instead() {
+    // Ten hours of walltime: after three, seven are saved for three lost and half of seven waited.
+    for (ran, gone) in [(1, 2), (3, 2), (4, 0)] {
+        let mut c = Cluster::new();
+        for queue in ["a", "b"] {
+            c.tell(queue_with(queue, |_| {}));
+        }
+        c.nodes(&[("n1", 4), ("n2", 4)]);
+        for old in ["old", "older"] {
+            c.gang_with(old, "a", "low", 2, 2, 2, |g| {
+                g["metadata"]["annotations"]["muster.io/walltime"] = json!("10h");
+            });
+        }
+        c.run();
+        c.at += SignedDuration::from_hours(ran);
+        c.gang("new", "b", "low", 2, 2, 2);
+        assert_eq!(evicted(&c.plan()).len(), gone, "after {ran} h");
+    }
+}
+
+#[test]
 fn work_that_is_done_twice_counts_for_all_who_wait_for_longer_then() {
     // Three times as much as there is waits beside the senior: what is lost weighs four times.
-    for (others, ran, goes) in [(0, 7, true), (3, 4, true), (3, 6, false), (3, 7, false)] {
+    for (others, ran, goes) in [(0, 7, true), (3, 3, true), (3, 4, false), (3, 7, false)] {
         let mut c = Cluster::new();
         c.nodes(&[("n1", 4)]);
         c.gang_with("old", "default", "low", 2, 2, 2, |g| {

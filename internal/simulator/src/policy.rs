@@ -19,18 +19,22 @@ pub enum Policy {
     Priority,
     /// As `Priority`, and others go ahead where they don't delay the first that waits.
     Easy,
+    /// As `Easy`, but of one priority those whose queue holds the least for its weight go before
+    /// the oldest: backfill that honours shares.
+    EasyShares,
     /// As `Priority`, and others go ahead where they delay none of those before them.
     Conservative,
 }
 
 impl Policy {
     /// All, in the order of reports.
-    pub const ALL: [Policy; 6] = [
+    pub const ALL: [Policy; 7] = [
         Policy::Muster,
         Policy::Fifo,
         Policy::Sjf,
         Policy::Priority,
         Policy::Easy,
+        Policy::EasyShares,
         Policy::Conservative,
     ];
 
@@ -43,6 +47,7 @@ impl Policy {
             Policy::Sjf => "sjf",
             Policy::Priority => "priority",
             Policy::Easy => "easy",
+            Policy::EasyShares => "easy-shares",
             Policy::Conservative => "conservative",
         }
     }

@@ -117,6 +117,14 @@ impl Job {
 }
 
 impl Scenario {
+    /// The weights of the queues, in their order.
+    pub(crate) fn weights(&self) -> Vec<i64> {
+        let weights = self.queues.iter().map(|queue| queue.spec.weight);
+        weights
+            .map(|weight| i64::from(weight.unwrap_or(1)))
+            .collect()
+    }
+
     /// The nodes that written pods are on at the start, once for each pod.
     pub(crate) fn pods_on_nodes(&self) -> impl Iterator<Item = &str> {
         let pods = self.jobs.iter().filter_map(|job| match &job.work {

@@ -268,6 +268,31 @@ fn strict_order_waits_and_backfill_goes_round() {
 }
 
 #[test]
+fn backfill_that_honours_shares_goes_by_what_queues_hold_before_age() {
+    // One node, full for 100 s with work of one queue, in which more waits than in the other.
+    let of = |queue: &str, job: Job| Job {
+        queue: queue.to_owned(),
+        ..job
+    };
+    let scenario = scenario(
+        1,
+        vec![
+            of("a", job("first".into(), 4, 1, 0, 100)),
+            of("a", job("beside".into(), 4, 1, 0, 200)),
+            of("a", job("older".into(), 4, 1, 1, 50)),
+            of("b", job("younger".into(), 4, 1, 2, 50)),
+        ],
+    );
+    let started = |policy| {
+        let (outcome, _) = simulate(&scenario, &options(policy));
+        let gangs = outcome.gangs.iter();
+        gangs.map(|gang| gang.started.unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(started(Policy::Easy), [0, 0, 100, 150]);
+    assert_eq!(started(Policy::EasyShares), [0, 0, 150, 100]);
+}
+
+#[test]
 fn a_cluster_without_nodes_and_a_file_without_work_are_refused_with_what_to_do() {
     let none = Scenario {
         nodes: Vec::new(),

@@ -89,11 +89,12 @@ impl Scheduler {
             return None;
         }
         let needed = each.saturating_mul(i64::try_from(members).unwrap_or(i64::MAX));
-        let pieces = self.pieces(&reach.gangs, ix, needed, now)?;
+        let price = |ran| weight.price(ran, wait);
+        let pieces = self.pieces(&reach.gangs, ix, needed, price, now)?;
         match self.least_lost(class, each, members, ix, &pieces) {
             None => Some(Vain::NoRoom),
             Some(lost) => {
-                let most = weight.most_worth(wait, reach.own);
+                let most = weight.saved(wait, reach.own);
                 (lost > most).then_some(Vain::NotWorth)
             }
         }
@@ -106,9 +107,16 @@ impl Scheduler {
         Some((class, members))
     }
 
-    /// What each gang's members hold by node, where so much is needed in all. None where that is not
-    /// known of somebody.
-    fn pieces(&self, gangs: &[GangKey], ix: Ix, needed: i64, now: Timestamp) -> Option<Pieces> {
+    /// What each gang's members hold by node, where so much is needed in all, and what they lose by
+    /// how long they ran. None where that is not known of somebody.
+    fn pieces(
+        &self,
+        gangs: &[GangKey],
+        ix: Ix,
+        needed: i64,
+        price: impl Fn(i64) -> i128,
+        now: Timestamp,
+    ) -> Option<Pieces> {
         let mut pieces = Pieces {
             first: vec![usize::MAX; self.nodes.len()],
             list: Vec::with_capacity(self.nodes.len()),
@@ -128,7 +136,7 @@ impl Scheduler {
                     let count = i64::from(count);
                     let piece = Piece {
                         amount: amount.saturating_mul(count),
-                        lost: i128::from(ran) * i128::from(demand) * i128::from(count),
+                        lost: price(ran) * i128::from(demand) * i128::from(count),
                     };
                     own.push((node, piece));
                 }
@@ -363,7 +371,8 @@ mod tests {
             let mut ask = s.ask(&key);
             ask.wait = Some(wait);
             let own = ask.payer.unwrap().queue;
-            let most = s.weight(&key).unwrap().most_worth(wait, false);
+            let weight = s.weight(&key).unwrap();
+            let most = weight.saved(wait, false);
             let mut lenders = Lenders::new(&s, own, &ask, 0, now);
             let vain = s.in_vain(&key, &ask, &lenders, now);
             let found = s.search_in_earnest(&key, &ask, &mut lenders, now);
@@ -373,7 +382,7 @@ mod tests {
                     let lost = found.bites.iter().flat_map(|bite| {
                         let ran = s.held_since(&bite.gang, now).unwrap().0;
                         let gpus = |pod| s.classes.get(s.pods.get(pod).unwrap().class).demand().get(GPU);
-                        bite.pods.iter().map(move |pod| i128::from(ran) * i128::from(gpus(pod)))
+                        bite.pods.iter().map(move |pod| weight.price(ran, wait) * i128::from(gpus(pod)))
                     });
                     prop_assert!(lost.sum::<i128>() > most);
                 }

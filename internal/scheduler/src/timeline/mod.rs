@@ -32,7 +32,8 @@
 //! far off they were says how wide their range is.
 //!
 //! **Evictions** (`worth`, `growth`). Where it is known when there will be room anyway, nobody is evicted
-//! whose lost work would be more than the waiting that it saves; what a queue deserves is exempt.
+//! whose lost work and own waiting would be more than the waiting that it saves; what a queue deserves
+//! is exempt.
 
 mod backfill;
 mod calibration;

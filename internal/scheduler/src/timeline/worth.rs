@@ -1,7 +1,8 @@
 //! Is it worth evicting others, where it is known when there will be room anyway? What is saved is
-//! the wait, for as much as the gang asks for; what is lost is the work of those who must start
-//! again, and the time for which all others wait longer because that is done twice. Whoever takes no more than its queue was said to deserve need not ask, and where nobody
-//! said how long work takes and nothing was learnt, there is no opinion.
+//! the wait, for as much as the gang asks for. Whoever is evicted waits instead; what it worked is
+//! lost, and all others wait for longer because that is done twice. Whoever takes no more than its
+//! queue was said to deserve need not ask, and where nobody said how long work takes and nothing was
+//! learnt, there is no opinion.
 
 use jiff::Timestamp;
 
@@ -17,6 +18,8 @@ use super::{Growth, Held};
 const SOON: i64 = 300;
 /// A second's wait of a gang of higher priority counts as so many of work that is lost.
 const URGENT: i128 = 4;
+/// Whoever is evicted is taken to wait for this part of the wait that is saved.
+const WAITS_AGAIN: i64 = 2;
 /// After evictions were found not to be worth it, they are sought again after this part of the
 /// wait, and not sooner than after so many seconds.
 const AGAIN_PART: i64 = 8;
@@ -39,16 +42,24 @@ pub(crate) struct Weight {
 }
 
 impl Weight {
-    /// The most that others may lose for a wait of so many seconds: seconds times what is held.
-    ///
-    /// Work that is done twice takes the whole cluster a while, in which all others that wait do so
-    /// for longer: a second of it costs `1 + others / total` such seconds. Without that, a cluster
-    /// that hardly keeps up loses to evictions what it needs to catch up (`make bench-frontier`).
-    pub(crate) fn most_worth(self, wait: i64, urgent: bool) -> i128 {
+    /// What a wait of so many seconds weighs, for all that waits. [`Weight::price`] is what to
+    /// compare it with.
+    pub(crate) fn saved(self, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
-        let total = i128::from(self.total.max(1));
-        let worth = i128::from(self.need) * i128::from(wait) * factor;
-        worth * total / (total + i128::from(self.others))
+        i128::from(self.need) * i128::from(wait) * factor * i128::from(self.total.max(1))
+    }
+
+    /// What it weighs that somebody who has run for so long must go, for each unit of what it holds,
+    /// where that saves so long a wait.
+    ///
+    /// It is in line again, and waits instead of the one that it makes room for, half as long at the
+    /// guess: most that wait came after it. And work that is done twice takes the whole cluster a
+    /// while, in which all others that wait do so for longer, it among them: a second counts as
+    /// `1 + others / total` of them. Without either, a cluster that hardly keeps up loses to evictions
+    /// what it needs to catch up (`make bench-frontier`).
+    pub(crate) fn price(self, ran: i64, wait: i64) -> i128 {
+        let all = i128::from(self.total.max(1)) + i128::from(self.others);
+        (i128::from(ran) + i128::from(wait / WAITS_AGAIN)) * all
     }
 }
 
@@ -85,7 +96,7 @@ impl Scheduler {
         Ok((wait > 0).then_some(wait))
     }
 
-    /// Would evicting these lose more work than it saves waiting? Then why, and when to ask again.
+    /// Would evicting these cost more than the waiting that it saves? Then why, and when to ask again.
     pub(crate) fn loses_more(
         &mut self,
         key: &GangKey,
@@ -105,9 +116,9 @@ impl Scheduler {
                 let pod = self.pods.get(pod)?;
                 Some(self.classes.get(pod.class).demand().get(weight.main))
             });
-            lost += i128::from(ran) * held.map(i128::from).sum::<i128>();
+            lost += weight.price(ran, wait) * held.map(i128::from).sum::<i128>();
         }
-        (lost > weight.most_worth(wait, urgent)).then(|| self.put_off(key, Some(wait), now))
+        (lost > weight.saved(wait, urgent)).then(|| self.put_off(key, Some(wait), now))
     }
 
     /// What a waiting gang's wait weighs.

@@ -131,7 +131,7 @@ pub fn run(
             options.check,
             options.reports,
         )),
-        Some(kind) => Box::new(Reference::new(kind, &hosts)),
+        Some(kind) => Box::new(Reference::new(kind, &hosts, &scenario.weights())),
     };
     let mut arrivals: Vec<usize> = (0..scenario.jobs.len()).collect();
     arrivals.sort_by_key(|job| (scenario.jobs[*job].arrival, *job));

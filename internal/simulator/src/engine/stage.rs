@@ -64,11 +64,7 @@ impl<'a> Stage<'a> {
             .iter()
             .map(|queue| queue.metadata.name.clone().unwrap_or_default());
         let names: Vec<String> = names.collect();
-        let weights = scenario
-            .queues
-            .iter()
-            .map(|queue| i64::from(queue.spec.weight.unwrap_or(1)));
-        let weights: Vec<i64> = weights.collect();
+        let weights = scenario.weights();
         let label = options
             .label
             .clone()

@@ -16,13 +16,9 @@ impl Reference {
             None => (Seconds::MAX, self.free.clone()),
         };
         let mut both = self.free.lesser(&beside);
-        let behind: Vec<GangIx> = self
-            .line
-            .iter()
-            .skip(1)
-            .take(BACKFILL_DEPTH)
-            .map(|place| place.2)
-            .collect();
+        let mut behind = self.in_turn();
+        behind.retain(|at| *at != head);
+        behind.truncate(BACKFILL_DEPTH);
         for at in behind {
             let Some((_, waiting)) = self.waiting.get(&at) else {
                 continue;

@@ -19,6 +19,8 @@ use crate::scenario::Seconds;
 
 /// How many that wait are looked at behind the first: Slurm's `bf_max_job_test`.
 const BACKFILL_DEPTH: usize = 500;
+/// How finely shares are compared.
+const SHARE_PARTS: i64 = 1_000_000;
 /// What those who plan ahead expect of work that never ends: a year.
 const FOR_EVER: Seconds = 365 * 24 * 3600;
 
@@ -30,11 +32,13 @@ struct Waiting {
     /// What each member asks for, in the order of the members.
     needs: Vec<Need>,
     estimate: Seconds,
+    queue: usize,
 }
 
 /// A gang that runs.
 struct Running {
     until: Seconds,
+    queue: usize,
     held: Vec<(NodeIx, Need)>,
 }
 
@@ -48,11 +52,14 @@ pub(crate) struct Reference {
     running: BTreeMap<GangIx, Running>,
     /// Running gangs by their expected end.
     ends: BTreeSet<(Seconds, GangIx)>,
+    /// By queue: its weight, and the GPUs that its gangs hold.
+    queues: Vec<(i64, i64)>,
     devices: Devices,
 }
 
 impl Reference {
-    pub(crate) fn new(kind: Policy, hosts: &[Host]) -> Reference {
+    /// For nodes, and queues of these weights.
+    pub(crate) fn new(kind: Policy, hosts: &[Host], weights: &[i64]) -> Reference {
         Reference {
             kind,
             free: Free::new(hosts),
@@ -60,6 +67,7 @@ impl Reference {
             waiting: BTreeMap::new(),
             running: BTreeMap::new(),
             ends: BTreeSet::new(),
+            queues: weights.iter().map(|weight| (*weight, 0)).collect(),
             devices: Devices::new(hosts),
         }
     }
@@ -67,7 +75,9 @@ impl Reference {
     fn place(&self, at: GangIx, gang: &Gang, estimate: Seconds) -> Place {
         let key = match self.kind {
             Policy::Sjf => estimate,
-            Policy::Priority | Policy::Easy | Policy::Conservative => -i64::from(gang.priority),
+            Policy::Priority | Policy::Easy | Policy::EasyShares | Policy::Conservative => {
+                -i64::from(gang.priority)
+            }
             Policy::Muster | Policy::Fifo => 0,
         };
         (key, gang.arrived, at)
@@ -100,13 +110,52 @@ impl Reference {
             });
         }
         let until = now.saturating_add(waiting.estimate.max(1));
-        self.ends.insert((until, at));
         let held = nodes.into_iter().zip(waiting.needs).collect();
-        self.running.insert(at, Running { until, held });
+        self.run(at, until, waiting.queue, held);
+    }
+
+    fn run(&mut self, at: GangIx, until: Seconds, queue: usize, held: Vec<(NodeIx, Need)>) {
+        self.ends.insert((until, at));
+        let running = Running { until, queue, held };
+        self.charge(&running, 1);
+        self.running.insert(at, running);
+    }
+
+    /// Counts what a gang holds in (`sign` 1) or out (-1).
+    fn charge(&mut self, running: &Running, sign: i64) {
+        let gpus: i64 = running.held.iter().map(|(_, need)| need.gpus()).sum();
+        if self.queues.len() <= running.queue {
+            // A queue that nobody defined.
+            self.queues.resize(running.queue + 1, (1, 0));
+        }
+        if let Some((_, held)) = self.queues.get_mut(running.queue) {
+            *held += sign * gpus;
+        }
+    }
+
+    /// What a gang's queue holds for its weight, where that matters.
+    fn share(&self, at: GangIx) -> i64 {
+        let waiting = self.waiting.get(&at).map(|(_, waiting)| waiting.queue);
+        let queue = waiting.filter(|_| self.kind == Policy::EasyShares);
+        let queue = queue.and_then(|queue| self.queues.get(queue));
+        queue.map_or(0, |(weight, held)| held * SHARE_PARTS / weight.max(&1))
+    }
+
+    /// Those that wait in the order of their turns.
+    fn in_turn(&self) -> Vec<GangIx> {
+        let mut line: Vec<&Place> = self.line.iter().collect();
+        if self.kind == Policy::EasyShares {
+            line.sort_by_cached_key(|(key, arrived, at)| (*key, self.share(*at), *arrived, *at));
+        }
+        line.into_iter().map(|place| place.2).collect()
     }
 
     fn first(&self) -> Option<GangIx> {
-        self.line.first().map(|place| place.2)
+        if self.kind != Policy::EasyShares {
+            return self.line.first().map(|place| place.2);
+        }
+        let turn = |place: &&Place| (place.0, self.share(place.2), place.1, place.2);
+        self.line.iter().min_by_key(turn).map(|place| place.2)
     }
 
     /// Starts from the front of the line until one does not fit.
@@ -141,6 +190,7 @@ impl Reference {
             return;
         };
         self.ends.remove(&(running.until, at));
+        self.charge(&running, -1);
         for (node, need) in &running.held {
             self.free.give_back(*node, need);
         }
@@ -172,20 +222,18 @@ impl Planner for Reference {
                 self.free.take(*node, need);
                 self.devices.take_known(*node, need.gpus(), at, gang);
             }
-            self.ends.insert((until, at));
-            self.running.insert(
-                at,
-                Running {
-                    until,
-                    held: placed,
-                },
-            );
+            self.run(at, until, gang.queue, placed);
             return;
         }
         let place = self.place(at, gang, estimate);
         self.line.insert(place);
-        self.waiting
-            .insert(at, (place, Waiting { needs, estimate }));
+        let queue = gang.queue;
+        let waiting = Waiting {
+            needs,
+            estimate,
+            queue,
+        };
+        self.waiting.insert(at, (place, waiting));
     }
 
     fn running(&mut self, _: GangIx, _: &Gang, _: &[usize], _: Seconds) {}
@@ -202,7 +250,7 @@ impl Planner for Reference {
         let mut decided = Decided::default();
         match self.kind {
             Policy::Sjf => self.start_what_fits(now, &mut decided),
-            Policy::Easy => {
+            Policy::Easy | Policy::EasyShares => {
                 self.start_in_order(now, &mut decided);
                 self.backfill_easily(now, &mut decided);
             }
