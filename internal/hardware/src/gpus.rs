@@ -47,18 +47,11 @@ impl Driver {
         }
     }
 
-    fn open(&self) -> Result<Nvml, NvmlError> {
-        match &self.library {
-            None => Nvml::init(),
-            Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
-        }
-    }
-
     /// Adds the GPUs there are now.
     pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
         let driver_is_there = root.join("proc/driver/nvidia/version").exists();
         if self.nvml.is_none() {
-            match self.open() {
+            match open(self.library.as_deref()) {
                 Ok(nvml) => self.nvml = Some(nvml),
                 Err(error) => {
                     inventory
@@ -125,6 +118,14 @@ impl Driver {
     }
 }
 
+/// Opens the library: this one, or the one that the system finds.
+pub(crate) fn open(library: Option<&Path>) -> Result<Nvml, NvmlError> {
+    match library {
+        None => Nvml::init(),
+        Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
+    }
+}
+
 /// What an opening that failed is worth saying.
 fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
     match error {
@@ -175,7 +176,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
 }
 
 /// The error correction of a GPU's memory; none where the card has none.
-fn ecc(device: &Device<'_>) -> Option<Ecc> {
+pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
     let enabled = device.is_ecc_enabled().ok()?.currently_enabled;
     let errors = |kind| device.total_ecc_errors(kind, EccCounter::Aggregate);
     Some(Ecc {
@@ -233,7 +234,7 @@ fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
     let slices = cut.filter_map(|slice| {
         Some(Slice {
             id: slice.uuid().ok()?,
-            profile: profile(&slice.name().ok()?)?.to_owned(),
+            profile: slice_profile(&slice.name().ok()?)?.to_owned(),
             memory_mib: slice.memory_info().map_or(0, |memory| memory.total >> 20),
         })
     });
@@ -241,13 +242,13 @@ fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
 }
 
 /// The profile in a slice's name: `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.
-fn profile(name: &str) -> Option<&str> {
+pub(crate) fn slice_profile(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once("MIG ")?;
     Some(profile.trim()).filter(|profile| profile_mib(profile).is_some())
 }
 
 /// NVML writes eight digits of domain in capitals; sysfs four in small letters.
-fn address(bus_id: &str) -> String {
+pub(crate) fn address(bus_id: &str) -> String {
     let small = bus_id.to_ascii_lowercase();
     match small.split_once(':') {
         Some((domain, rest)) if domain.len() > 4 => {
@@ -358,12 +359,12 @@ mod tests {
     #[test]
     fn a_slices_name_ends_with_its_profile() {
         let name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb";
-        assert_eq!(profile(name), Some("1g.10gb"));
+        assert_eq!(slice_profile(name), Some("1g.10gb"));
         assert_eq!(
-            profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb+me"),
+            slice_profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb+me"),
             Some("1g.10gb+me")
         );
-        assert_eq!(profile("NVIDIA H100 80GB HBM3"), None);
+        assert_eq!(slice_profile("NVIDIA H100 80GB HBM3"), None);
     }
 
     #[test]
