@@ -19,6 +19,7 @@ mod inventory;
 mod kubelet;
 pub mod lifecycle;
 mod logs;
+mod metrics;
 mod node;
 mod outbox;
 mod pods;
@@ -41,6 +42,7 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
+pub use metrics::{Listen, NoPort, PORT};
 
 use disk::Layout;
 use fields::NodeFacts;
@@ -93,6 +95,7 @@ pub async fn run_with(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
     config.check()?;
+    let port = metrics::open(config.metrics).await?;
     let layout = Layout::open(&config.data)?;
     let source = config.hardware();
     let found = hardware::discover(source)?;
@@ -121,6 +124,9 @@ pub async fn run_with(
     // Before the server is asked: what ran before is taken care of in any case.
     pods.recover().await?;
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
+    let whose = metrics::Whose::Own(node.clone(), pods.clone());
+    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose);
+    let exporting = tokio::spawn(metrics::serve(port, exporter));
     let outcome = match join(&config, &node, &mut stop).await {
         Ok(Some(identity)) => {
             session::keep(&config, &node, &pods, identity, stop).await;
@@ -130,6 +136,7 @@ pub async fn run_with(
         Err(error) => Err(error),
     };
     sweeper.abort();
+    exporting.abort();
     outcome
 }
 

@@ -19,6 +19,7 @@ pub mod matrix;
 pub mod meter;
 pub mod mig;
 pub mod pcie;
+pub mod ports;
 pub mod reading;
 pub mod ring;
 pub mod sysfs;
