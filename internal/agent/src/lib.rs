@@ -17,6 +17,7 @@ mod hosts;
 mod identity;
 mod inventory;
 mod kubelet;
+mod labels;
 pub mod lifecycle;
 mod logs;
 mod metrics;
@@ -102,7 +103,8 @@ pub async fn run_with(
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
-    let machine = inventory::Machine::of(&found);
+    let started = jiff::Timestamp::now().as_second();
+    let machine = inventory::Machine::labelled(&found, &kubelet::Sharing::default(), started);
     let node = Arc::new(Node {
         facts: NodeFacts {
             name: config.node_name.clone(),
@@ -113,6 +115,7 @@ pub async fn run_with(
         logs: logs::LogStore::new(layout.logs()),
         layout,
         machine: Mutex::new(machine),
+        started,
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),
         process: engines.process,

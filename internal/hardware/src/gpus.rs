@@ -141,6 +141,7 @@ fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
 fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Result<Gpu, NvmlError> {
     let pci = address(&device.pci_info()?.bus_id);
     let capability = device.cuda_compute_capability();
+    let (fabric, clique) = fabric(device);
     // Not every card has every fact; the id it must have.
     let memory = device.memory_info();
     let problem = match &memory {
@@ -158,7 +159,6 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
             .map_or_else(|_| String::new(), |c| format!("{}.{}", c.major, c.minor)),
         driver: driver.to_string(),
         numa: numa_of_pci(root, &pci),
-        pci,
         under: String::new(),
         pcie: PcieLink {
             generation: device.current_pcie_link_gen().unwrap_or(0),
@@ -167,11 +167,14 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
             max_width: device.max_pcie_link_width().unwrap_or(0),
         },
         ecc: ecc(device),
-        fabric: fabric(device),
+        fabric,
+        clique,
+        mode: mode(root, &pci),
         healthy: problem.is_empty(),
         problem,
         slices: slices(device),
         links: Vec::new(),
+        pci,
     })
 }
 
@@ -188,9 +191,10 @@ pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
 
 /// How far a GPU has joined its fabric; the wrapper has no call for it. Drivers before 535 have
 /// none either, and then a GPU is taken as needing none.
-fn fabric(device: &Device<'_>) -> Fabric {
+fn fabric(device: &Device<'_>) -> (Fabric, String) {
+    let none = String::new();
     let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref() else {
-        return Fabric::None;
+        return (Fabric::None, none);
     };
     let mut info = nvmlGpuFabricInfo_v2_t {
         version: FABRIC_INFO_V2,
@@ -204,11 +208,40 @@ fn fabric(device: &Device<'_>) -> Fabric {
     // of the version that its first field says, and the driver writes nothing beyond.
     let answer = unsafe { call(device.handle(), (&raw mut info).cast()) };
     match (answer, u32::from(info.state)) {
-        (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => Fabric::Completed,
-        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => Fabric::None,
-        (0, _) => Fabric::Starting,
-        _ => Fabric::None,
+        (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => {
+            // A fabric of one machine has no UUID.
+            let spans = info.clusterUuid.iter().any(|byte| *byte != 0);
+            let clique = || format!("{}.{}", uuid(&info.clusterUuid), info.cliqueId);
+            (Fabric::Completed, if spans { clique() } else { none })
+        }
+        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => (Fabric::None, none),
+        (0, _) => (Fabric::Starting, none),
+        _ => (Fabric::None, none),
     }
+}
+
+/// As everybody writes UUIDs.
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
+}
+
+/// What a card's PCI class is for: 3D controllers only compute, VGA controllers draw too.
+fn mode(root: &Path, pci: &str) -> String {
+    let class = crate::system::line(&root.join("sys/bus/pci/devices").join(pci).join("class"));
+    let mode = match class.as_deref().map(|class| class.get(..6)) {
+        Some(Some("0x0302")) => "compute",
+        Some(Some("0x0300")) => "graphics",
+        _ => "",
+    };
+    mode.to_owned()
 }
 
 /// What a GPU is doing. A card may lack a sensor, and a driver a call.
@@ -365,6 +398,12 @@ mod tests {
             Some("1g.10gb+me")
         );
         assert_eq!(slice_profile("NVIDIA H100 80GB HBM3"), None);
+    }
+
+    #[test]
+    fn a_uuid_is_written_in_five_parts() {
+        let bytes = std::array::from_fn(|at| u8::try_from(at * 17).unwrap());
+        assert_eq!(uuid(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
     }
 
     #[test]

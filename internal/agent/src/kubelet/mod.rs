@@ -20,6 +20,9 @@ use tokio::sync::watch;
 
 pub use cluster::Cluster;
 pub use settings::PluginSettings;
+#[cfg(test)]
+pub use sharing::Replicated;
+pub use sharing::Sharing;
 pub use socket::held;
 
 use crate::inventory::Machine;
@@ -95,12 +98,14 @@ pub async fn run_beside_kubelet(
     let port = metrics::open(config.metrics).await?;
     let mut hardware = hardware::Machine::new(config.source.clone());
     let strategy = config.settings.mig_strategy.clone();
+    let sharing = config.settings.sharing.clone();
+    let started = jiff::Timestamp::now().as_second();
     let look_at = move |hardware: &mut hardware::Machine| {
         let mut found = hardware.look()?;
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
-        Ok::<_, HardwareError>(Machine::of(&found))
+        Ok::<_, HardwareError>(Machine::labelled(&found, &sharing, started))
     };
     let first = look_at(&mut hardware)?;
     first.chooser.prepare();
