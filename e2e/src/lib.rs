@@ -8,6 +8,7 @@ mod containerd;
 mod network;
 mod parts;
 mod platform;
+mod prometheus;
 mod waiting;
 
 pub use cluster::{Cluster, Kubelet, Setup};
@@ -15,4 +16,5 @@ pub use containerd::{Containerd, IMAGE};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use platform::{Agent, Platform, Ran, resident_mib, run};
+pub use prometheus::{Prometheus, free_address, get};
 pub use waiting::{eventually, eventually_async};

@@ -199,6 +199,18 @@ pub fn write(page: &mut Page, gpus: &[Reading], holders: &Holders, hostname: &st
         });
         page.family(field.name, field.kind, field.help, values);
     }
+    let held = about.iter().map(|about| {
+        let slices = about.gpu.slices.iter().map(|slice| &slice.id);
+        let devices = std::iter::once(&about.gpu.id).chain(slices);
+        let count: usize = devices.map(|id| holders.of(id).len()).sum();
+        (about.plain.clone(), count as f64)
+    });
+    page.family(
+        "muster_gpu_holders",
+        Kind::Gauge,
+        "Containers that have the GPU or slices of it.",
+        held,
+    );
     memory(page, &about, holders, hostname);
     processes(page, &about, holders);
 }
