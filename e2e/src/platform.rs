@@ -97,7 +97,7 @@ pub struct Platform {
     keep: Option<tempfile::TempDir>,
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
     listener
         .local_addr()
@@ -297,6 +297,17 @@ impl Platform {
 
     /// Starts `muster agent` with a data directory of its own.
     pub fn agent(&self, name: &str, inside: Option<&NodeNamespace>, arguments: &[&str]) -> Agent {
+        self.agent_with(name, inside, &[], arguments)
+    }
+
+    /// The same with these variables in its environment.
+    pub fn agent_with(
+        &self,
+        name: &str,
+        inside: Option<&NodeNamespace>,
+        environment: &[(&str, &Path)],
+        arguments: &[&str],
+    ) -> Agent {
         let directory = self
             .data
             .parent()
@@ -310,6 +321,9 @@ impl Platform {
             token: self.join_token(),
             namespace: inside.map(|inside| inside.name.clone()),
             arguments: arguments.iter().map(ToString::to_string).collect(),
+            environment: (environment.iter())
+                .map(|(name, value)| ((*name).to_owned(), value.to_path_buf()))
+                .collect(),
         };
         agent.restart();
         agent
@@ -358,6 +372,7 @@ pub struct Agent {
     token: String,
     namespace: Option<String>,
     arguments: Vec<String>,
+    environment: Vec<(String, PathBuf)>,
 }
 
 impl Agent {
@@ -385,6 +400,7 @@ impl Agent {
             .args(["agent", "--server", &self.server, "--token", &self.token])
             .args(["--node-name", &self.name])
             .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(log)
             .stderr(err);
@@ -397,6 +413,11 @@ impl Agent {
             let _ = child.kill();
             let _ = child.wait();
         }
+    }
+
+    /// The agent's process.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
     }
 
     /// What the agent has logged so far.

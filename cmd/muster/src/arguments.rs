@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
-    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, PodsOf, Server,
-    ServerOptions, Topology, Up,
+    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics, PodsOf,
+    Server, ServerOptions, Topology, Up,
 };
 pub use until::{SUCCEEDED, Until};
 

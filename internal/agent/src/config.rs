@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::error::AgentError;
 use crate::identity::Trust;
+use crate::metrics::Listen;
 
 /// Pods that a node takes.
 pub const MAX_PODS: u32 = 250;
@@ -45,6 +46,8 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// How often the hardware is looked at for changes, and for what it is doing.
     pub look: Duration,
+    /// Where metrics are served; nowhere if absent.
+    pub metrics: Option<Listen>,
     /// The command that is a container's shim once a directory is added.
     pub shim_command: Vec<OsString>,
 }
@@ -99,6 +102,7 @@ mod tests {
             cri_socket: None,
             labels: BTreeMap::new(),
             look: LOOK,
+            metrics: None,
             shim_command: Vec::new(),
         }
     }

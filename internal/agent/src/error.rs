@@ -63,6 +63,9 @@ pub enum AgentError {
     /// The runtime can't be started.
     #[error(transparent)]
     Runtime(#[from] runtime::RuntimeError),
+    /// The port for metrics can't be had.
+    #[error(transparent)]
+    Metrics(#[from] crate::metrics::NoPort),
     /// The runtime can't say what runs.
     #[error("finding this node's containers again: {0}")]
     Recover(String),

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::kubelet::Sharing;
+use crate::labels;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NodeInventory, NumaNode};
 
@@ -52,6 +54,7 @@ impl Machine {
                 os: found.os.clone(),
                 source: found.origin.as_str().to_owned(),
                 mig_strategy: found.mig_strategy.clone(),
+                labels: BTreeMap::new(),
             },
             minors: found
                 .gpus
@@ -66,6 +69,13 @@ impl Machine {
                 .collect(),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
+    }
+
+    /// The same with its node's labels.
+    pub fn labelled(found: &hardware::Inventory, sharing: &Sharing, since: i64) -> Machine {
+        let mut machine = Machine::of(found);
+        machine.inventory.labels = labels::of(found, sharing, since);
+        machine
     }
 
     /// As JSON, for the wire.

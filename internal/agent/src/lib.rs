@@ -17,8 +17,10 @@ mod hosts;
 mod identity;
 mod inventory;
 mod kubelet;
+mod labels;
 pub mod lifecycle;
 mod logs;
+mod metrics;
 mod node;
 mod outbox;
 mod pods;
@@ -41,6 +43,7 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
+pub use metrics::{Listen, NoPort, PORT};
 
 use disk::Layout;
 use fields::NodeFacts;
@@ -93,13 +96,15 @@ pub async fn run_with(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), AgentError> {
     config.check()?;
+    let port = metrics::open(config.metrics).await?;
     let layout = Layout::open(&config.data)?;
     let source = config.hardware();
     let found = hardware::discover(source)?;
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
-    let machine = inventory::Machine::of(&found);
+    let started = jiff::Timestamp::now().as_second();
+    let machine = inventory::Machine::labelled(&found, &kubelet::Sharing::default(), started);
     let node = Arc::new(Node {
         facts: NodeFacts {
             name: config.node_name.clone(),
@@ -110,6 +115,7 @@ pub async fn run_with(
         logs: logs::LogStore::new(layout.logs()),
         layout,
         machine: Mutex::new(machine),
+        started,
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),
         process: engines.process,
@@ -121,6 +127,9 @@ pub async fn run_with(
     // Before the server is asked: what ran before is taken care of in any case.
     pods.recover().await?;
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
+    let whose = metrics::Whose::Own(node.clone(), pods.clone());
+    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose);
+    let exporting = tokio::spawn(metrics::serve(port, exporter));
     let outcome = match join(&config, &node, &mut stop).await {
         Ok(Some(identity)) => {
             session::keep(&config, &node, &pods, identity, stop).await;
@@ -130,6 +139,7 @@ pub async fn run_with(
         Err(error) => Err(error),
     };
     sweeper.abort();
+    exporting.abort();
     outcome
 }
 

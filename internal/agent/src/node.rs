@@ -23,6 +23,8 @@ pub struct Node {
     pub facts: NodeFacts,
     /// Its hardware, as last looked at.
     pub machine: Mutex<Machine>,
+    /// When this agent started, seconds since 1970.
+    pub started: i64,
     /// What is to be told to the server.
     pub outbox: Outbox,
     /// Its pods' logs.

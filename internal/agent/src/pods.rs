@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
+use resources::devices::{ChosenDevices, chosen};
 use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
 use runtime::ContainerStatus;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -16,6 +17,7 @@ use crate::disk::valid_uid;
 use crate::engine::Engine;
 use crate::error::AgentError;
 use crate::lifecycle::Machine;
+use crate::metrics::Holder;
 use crate::node::Node;
 use crate::worker::{MAX_WORDS, Start, Word, Worker};
 
@@ -28,6 +30,8 @@ const STRANGER_LIMIT: Duration = Duration::from_secs(30);
 struct Handle {
     namespace: String,
     name: String,
+    /// The devices that were chosen for its containers.
+    devices: ChosenDevices,
     words: mpsc::Sender<Word>,
 }
 
@@ -145,6 +149,26 @@ impl Pods {
             .collect()
     }
 
+    /// The containers that have devices, with these: those of pods that still run.
+    pub fn holders(&self) -> Vec<(Holder, Vec<String>)> {
+        let running = self.node.running.lock();
+        let workers = self.workers.lock();
+        let live = workers.iter().filter(|(uid, handle)| {
+            !handle.devices.is_empty() && running.get(*uid).copied().unwrap_or(true)
+        });
+        live.flat_map(|(_, handle)| {
+            handle.devices.iter().map(|(container, devices)| {
+                let holder = Holder {
+                    namespace: handle.namespace.clone(),
+                    pod: handle.name.clone(),
+                    container: container.clone(),
+                };
+                (holder, devices.values().flatten().cloned().collect())
+            })
+        })
+        .collect()
+    }
+
     /// The uids of the pods that are here.
     pub fn uids(&self) -> BTreeSet<String> {
         self.workers.lock().keys().cloned().collect()
@@ -174,6 +198,7 @@ impl Pods {
         let handle = Handle {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
+            devices: chosen(pod.metadata.annotations.as_ref()),
             words: to_self.clone(),
         };
         {

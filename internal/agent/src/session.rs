@@ -235,7 +235,8 @@ async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMe
         eyes = back;
         match found {
             Ok(found) => {
-                let now = crate::inventory::Machine::of(&found);
+                let sharing = crate::kubelet::Sharing::default();
+                let now = crate::inventory::Machine::labelled(&found, &sharing, node.started);
                 let json = now.json();
                 let changed = {
                     let mut machine = node.machine.lock();

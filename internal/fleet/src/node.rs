@@ -8,7 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::Node;
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
-use resources::devices::NodeInventory;
+use resources::devices::{NodeInventory, inventory};
 use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
@@ -55,11 +55,6 @@ impl Description {
         labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
         labels.insert("kubernetes.io/os".to_owned(), "linux".to_owned());
         labels.insert("kubernetes.io/arch".to_owned(), architecture.to_owned());
-        if let Some(product) = product(inventory) {
-            labels
-                .entry(GPU_PRODUCT_LABEL.to_owned())
-                .or_insert(product);
-        }
         let addresses = hello
             .addresses
             .iter()
@@ -162,7 +157,7 @@ impl Nodes {
         let epoch = found.as_ref().map_or(0, epoch_of).saturating_add(1);
         let metadata = json!({
             "name": name,
-            "labels": description.labels,
+            "labels": labels(description, inventory, found.as_ref()),
             "annotations": {
                 INVENTORY: inventory_json(inventory),
                 SESSION_ANNOTATION: epoch.to_string(),
@@ -216,7 +211,12 @@ impl Nodes {
         description: &Description,
         inventory: &NodeInventory,
     ) -> Result<(), FleetError> {
-        let patch = json!({"metadata": {"annotations": {INVENTORY: inventory_json(inventory)}}});
+        let name = &description.name;
+        let found = self.nodes.get_opt(name).await;
+        let found = found.map_err(api(format!("reading node {name:?}")))?;
+        let labels = labels(description, inventory, found.as_ref());
+        let patch = json!({"metadata": {"labels": labels,
+            "annotations": {INVENTORY: inventory_json(inventory)}}});
         self.nodes
             .patch(
                 &description.name,
@@ -309,6 +309,19 @@ impl Nodes {
             Err(error) => Err(api(format!("making the lease of node {name:?}"))(error)),
         }
     }
+}
+
+/// The node's labels: what was found at its GPUs, and before that what whoever runs it says. One
+/// that was found before and isn't any more is null, for a merge to remove it.
+fn labels(description: &Description, found: &NodeInventory, before: Option<&Node>) -> Value {
+    let mut all: BTreeMap<String, Value> = BTreeMap::new();
+    let earlier = before.and_then(|node| inventory(node.metadata.annotations.as_ref()));
+    let earlier = earlier.unwrap_or_default().labels.into_keys();
+    all.extend(earlier.map(|label| (label, Value::Null)));
+    all.extend(product(found).map(|product| (GPU_PRODUCT_LABEL.to_owned(), json!(product))));
+    let now = found.labels.iter().chain(&description.labels);
+    all.extend(now.map(|(label, value)| (label.clone(), json!(value))));
+    json!(all)
 }
 
 fn inventory_json(inventory: &NodeInventory) -> String {
@@ -437,6 +450,39 @@ mod tests {
         assert_eq!(product(&inventory).unwrap(), "NVIDIA-A100-SXM4-80GB");
         inventory.gpus[1].model = "other".to_owned();
         assert_eq!(product(&inventory), None);
+    }
+
+    #[test]
+    fn labels_that_were_found_go_when_they_are_not_found_any_more_and_given_ones_win() {
+        let said = |found: &[(&str, &str)]| NodeInventory {
+            labels: (found.iter())
+                .map(|(label, value)| ((*label).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..NodeInventory::default()
+        };
+        let hello = Hello {
+            node_name: "n".to_owned(),
+            labels: [("nvidia.com/gpu.family".to_owned(), "mine".to_owned())].into(),
+            ..Hello::default()
+        };
+        let before = said(&[
+            ("nvidia.com/gpu.count", "8"),
+            ("nvidia.com/mig-1g.10gb.count", "2"),
+        ]);
+        let now = said(&[
+            ("nvidia.com/gpu.count", "7"),
+            ("nvidia.com/gpu.family", "hopper"),
+        ]);
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
+            "annotations": {INVENTORY: inventory_json(&before)}}}))
+        .unwrap();
+        let description = Description::of(&hello, &now);
+        let labels = labels(&description, &now, Some(&node));
+        assert_eq!(labels["nvidia.com/gpu.count"], "7");
+        assert_eq!(labels["nvidia.com/gpu.family"], "mine");
+        assert_eq!(labels["kubernetes.io/hostname"], "n");
+        let gone = labels.get("nvidia.com/mig-1g.10gb.count");
+        assert_eq!(gone, Some(&Value::Null));
     }
 
     #[test]

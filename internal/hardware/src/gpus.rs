@@ -47,18 +47,11 @@ impl Driver {
         }
     }
 
-    fn open(&self) -> Result<Nvml, NvmlError> {
-        match &self.library {
-            None => Nvml::init(),
-            Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
-        }
-    }
-
     /// Adds the GPUs there are now.
     pub fn look(&mut self, root: &Path, inventory: &mut Inventory) {
         let driver_is_there = root.join("proc/driver/nvidia/version").exists();
         if self.nvml.is_none() {
-            match self.open() {
+            match open(self.library.as_deref()) {
                 Ok(nvml) => self.nvml = Some(nvml),
                 Err(error) => {
                     inventory
@@ -125,6 +118,14 @@ impl Driver {
     }
 }
 
+/// Opens the library: this one, or the one that the system finds.
+pub(crate) fn open(library: Option<&Path>) -> Result<Nvml, NvmlError> {
+    match library {
+        None => Nvml::init(),
+        Some(path) => Nvml::builder().lib_path(path.as_os_str()).init(),
+    }
+}
+
 /// What an opening that failed is worth saying.
 fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
     match error {
@@ -140,6 +141,7 @@ fn complaint(error: &NvmlError, driver_is_there: bool) -> Option<String> {
 fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Result<Gpu, NvmlError> {
     let pci = address(&device.pci_info()?.bus_id);
     let capability = device.cuda_compute_capability();
+    let (fabric, clique) = fabric(device);
     // Not every card has every fact; the id it must have.
     let memory = device.memory_info();
     let problem = match &memory {
@@ -157,7 +159,6 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
             .map_or_else(|_| String::new(), |c| format!("{}.{}", c.major, c.minor)),
         driver: driver.to_string(),
         numa: numa_of_pci(root, &pci),
-        pci,
         under: String::new(),
         pcie: PcieLink {
             generation: device.current_pcie_link_gen().unwrap_or(0),
@@ -166,16 +167,19 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
             max_width: device.max_pcie_link_width().unwrap_or(0),
         },
         ecc: ecc(device),
-        fabric: fabric(device),
+        fabric,
+        clique,
+        mode: mode(root, &pci),
         healthy: problem.is_empty(),
         problem,
         slices: slices(device),
         links: Vec::new(),
+        pci,
     })
 }
 
 /// The error correction of a GPU's memory; none where the card has none.
-fn ecc(device: &Device<'_>) -> Option<Ecc> {
+pub(crate) fn ecc(device: &Device<'_>) -> Option<Ecc> {
     let enabled = device.is_ecc_enabled().ok()?.currently_enabled;
     let errors = |kind| device.total_ecc_errors(kind, EccCounter::Aggregate);
     Some(Ecc {
@@ -187,9 +191,10 @@ fn ecc(device: &Device<'_>) -> Option<Ecc> {
 
 /// How far a GPU has joined its fabric; the wrapper has no call for it. Drivers before 535 have
 /// none either, and then a GPU is taken as needing none.
-fn fabric(device: &Device<'_>) -> Fabric {
+fn fabric(device: &Device<'_>) -> (Fabric, String) {
+    let none = String::new();
     let Ok(call) = device.nvml().lib().nvmlDeviceGetGpuFabricInfoV.as_ref() else {
-        return Fabric::None;
+        return (Fabric::None, none);
     };
     let mut info = nvmlGpuFabricInfo_v2_t {
         version: FABRIC_INFO_V2,
@@ -203,11 +208,40 @@ fn fabric(device: &Device<'_>) -> Fabric {
     // of the version that its first field says, and the driver writes nothing beyond.
     let answer = unsafe { call(device.handle(), (&raw mut info).cast()) };
     match (answer, u32::from(info.state)) {
-        (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => Fabric::Completed,
-        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => Fabric::None,
-        (0, _) => Fabric::Starting,
-        _ => Fabric::None,
+        (0, NVML_GPU_FABRIC_STATE_COMPLETED) if info.status == 0 => {
+            // A fabric of one machine has no UUID.
+            let spans = info.clusterUuid.iter().any(|byte| *byte != 0);
+            let clique = || format!("{}.{}", uuid(&info.clusterUuid), info.cliqueId);
+            (Fabric::Completed, if spans { clique() } else { none })
+        }
+        (0, NVML_GPU_FABRIC_STATE_NOT_SUPPORTED) => (Fabric::None, none),
+        (0, _) => (Fabric::Starting, none),
+        _ => (Fabric::None, none),
     }
+}
+
+/// As everybody writes UUIDs.
+fn uuid(bytes: &[u8; 16]) -> String {
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let parts = [
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..],
+    ];
+    parts.join("-")
+}
+
+/// What a card's PCI class is for: 3D controllers only compute, VGA controllers draw too.
+fn mode(root: &Path, pci: &str) -> String {
+    let class = crate::system::line(&root.join("sys/bus/pci/devices").join(pci).join("class"));
+    let mode = match class.as_deref().map(|class| class.get(..6)) {
+        Some(Some("0x0302")) => "compute",
+        Some(Some("0x0300")) => "graphics",
+        _ => "",
+    };
+    mode.to_owned()
 }
 
 /// What a GPU is doing. A card may lack a sensor, and a driver a call.
@@ -233,7 +267,7 @@ fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
     let slices = cut.filter_map(|slice| {
         Some(Slice {
             id: slice.uuid().ok()?,
-            profile: profile(&slice.name().ok()?)?.to_owned(),
+            profile: slice_profile(&slice.name().ok()?)?.to_owned(),
             memory_mib: slice.memory_info().map_or(0, |memory| memory.total >> 20),
         })
     });
@@ -241,13 +275,13 @@ fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
 }
 
 /// The profile in a slice's name: `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.
-fn profile(name: &str) -> Option<&str> {
+pub(crate) fn slice_profile(name: &str) -> Option<&str> {
     let (_, profile) = name.rsplit_once("MIG ")?;
     Some(profile.trim()).filter(|profile| profile_mib(profile).is_some())
 }
 
 /// NVML writes eight digits of domain in capitals; sysfs four in small letters.
-fn address(bus_id: &str) -> String {
+pub(crate) fn address(bus_id: &str) -> String {
     let small = bus_id.to_ascii_lowercase();
     match small.split_once(':') {
         Some((domain, rest)) if domain.len() > 4 => {
@@ -358,12 +392,18 @@ mod tests {
     #[test]
     fn a_slices_name_ends_with_its_profile() {
         let name = "NVIDIA H100 80GB HBM3 MIG 1g.10gb";
-        assert_eq!(profile(name), Some("1g.10gb"));
+        assert_eq!(slice_profile(name), Some("1g.10gb"));
         assert_eq!(
-            profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb+me"),
+            slice_profile("NVIDIA A100-SXM4-80GB MIG 1g.10gb+me"),
             Some("1g.10gb+me")
         );
-        assert_eq!(profile("NVIDIA H100 80GB HBM3"), None);
+        assert_eq!(slice_profile("NVIDIA H100 80GB HBM3"), None);
+    }
+
+    #[test]
+    fn a_uuid_is_written_in_five_parts() {
+        let bytes = std::array::from_fn(|at| u8::try_from(at * 17).unwrap());
+        assert_eq!(uuid(&bytes), "00112233-4455-6677-8899-aabbccddeeff");
     }
 
     #[test]

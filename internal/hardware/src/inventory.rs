@@ -13,6 +13,9 @@ pub struct Inventory {
     pub kernel: String,
     /// Its operating system as it names itself, for instance `Debian GNU/Linux 12 (bookworm)`.
     pub os: String,
+    /// The machine's product name, from its firmware; empty if not known.
+    #[serde(default)]
+    pub product: String,
     /// CPUs online (hardware threads).
     pub cpus: u32,
     /// Memory, bytes.
@@ -113,6 +116,13 @@ pub struct Gpu {
     /// How far it is part of a fabric of NVLink switches.
     #[serde(default)]
     pub fabric: Fabric,
+    /// Its NVLink domain's UUID and its clique in that, `UUID.N`, once it has joined one that spans
+    /// machines; empty otherwise.
+    #[serde(default)]
+    pub clique: String,
+    /// What its PCI class is for: `compute` or `graphics`; empty if not known.
+    #[serde(default)]
+    pub mode: String,
     /// Whether it answers and needs no recovery.
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.

@@ -16,8 +16,11 @@ pub mod gpus;
 pub mod graph;
 pub mod inventory;
 pub mod matrix;
+pub mod meter;
 pub mod mig;
 pub mod pcie;
+pub mod ports;
+pub mod reading;
 pub mod ring;
 pub mod sysfs;
 pub mod system;
@@ -29,6 +32,8 @@ pub use choice::Chooser;
 pub use error::HardwareError;
 pub use graph::Graph;
 pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
+pub use meter::Meter;
+pub use reading::Reading;
 pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
 /// Where to look.

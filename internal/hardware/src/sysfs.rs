@@ -124,7 +124,7 @@ fn width(text: &str) -> u32 {
 }
 
 /// The entries of a directory, by name; none where there is no such directory.
-fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
+pub(crate) fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     let read = fs::read_dir(dir).into_iter().flatten().flatten();
     let named = |entry: fs::DirEntry| Some((entry.file_name().into_string().ok()?, entry.path()));
     let mut found: Vec<(String, PathBuf)> = read.filter_map(named).collect();
@@ -166,7 +166,8 @@ fn nics(root: &Path, switches: &mut BTreeMap<String, PcieSwitch>) -> Vec<Nic> {
     nics
 }
 
-fn ports(nic: &Path) -> Vec<Port> {
+/// A card's ports, by number.
+pub(crate) fn ports(nic: &Path) -> Vec<Port> {
     let numbered = |(name, dir): (String, PathBuf)| {
         let number: u32 = name.parse().ok()?;
         (number <= MAX_PORTS).then_some((number, dir))

@@ -32,6 +32,7 @@ pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
     Ok(Inventory {
         cpu_model,
         between_sockets,
+        product: line(&root.join("sys/class/dmi/id/product_name")).unwrap_or_default(),
         hostname: line(&root.join("proc/sys/kernel/hostname")).unwrap_or_default(),
         kernel: line(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
         os: os_name(root).unwrap_or_else(|| "Linux".into()),

@@ -36,6 +36,9 @@ pub struct NodeInventory {
     /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
+    /// The node's labels that say the same (GPU Feature Discovery's); none where somebody else writes them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub labels: BTreeMap<String, String>,
 }
 
 /// The strategy under which a slice is given out as a GPU, where all slices of the machine have one profile.

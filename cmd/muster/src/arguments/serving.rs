@@ -249,9 +249,31 @@ pub struct MachineOptions {
     /// The CRI runtime's socket, such as /run/containerd/containerd.sock
     #[arg(long, value_name = "SOCKET")]
     pub cri: Option<PathBuf>,
+    /// Where metrics of GPUs and RDMA ports are served for Prometheus (/metrics, plain HTTP), as
+    /// IP:PORT, or off [default: port 9400, of `muster agent` on all addresses, of `muster up` on
+    /// 127.0.0.1; an agent starts without metrics where that port is taken]
+    #[arg(long, env = "MUSTER_METRICS", value_name = "ADDR", value_parser = metrics)]
+    pub metrics: Option<Metrics>,
     /// A label for the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,
+}
+
+/// Where metrics are served, as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Metrics {
+    /// Nowhere.
+    Off,
+    /// Here.
+    At(SocketAddr),
+}
+
+fn metrics(text: &str) -> Result<Metrics, String> {
+    if text == "off" {
+        return Ok(Metrics::Off);
+    }
+    let good = text.parse().map(Metrics::At);
+    good.map_err(|_| "use IP:PORT, like 0.0.0.0:9400 or [::]:9400, or off".to_owned())
 }
 
 #[derive(Args, Debug)]
@@ -269,4 +291,19 @@ pub struct Topology {
     /// A machine description to draw in place of this machine
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_are_served_at_an_address_or_not_at_all() {
+        assert_eq!(metrics("off"), Ok(Metrics::Off));
+        let at = ([0, 0, 0, 0], 9400).into();
+        assert_eq!(metrics("0.0.0.0:9400"), Ok(Metrics::At(at)));
+        for bad in ["9400", ":9400", "localhost:9400", "0.0.0.0:94000", "on"] {
+            assert!(metrics(bad).unwrap_err().contains("0.0.0.0:9400"), "{bad}");
+        }
+    }
 }

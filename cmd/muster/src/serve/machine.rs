@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
-use agent::{AgentConfig, KubeletConfig, PluginSettings};
+use agent::{AgentConfig, KubeletConfig, Listen, PluginSettings};
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
@@ -11,7 +11,7 @@ use jiff::SignedDuration;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, MachineOptions};
+use crate::arguments::{Agent, MachineOptions, Metrics};
 
 /// How long the token is good with which `muster up`'s agent joins its own server.
 const OWN_TOKEN: Duration = Duration::from_secs(300);
@@ -30,6 +30,7 @@ pub async fn beside(
     };
     let server_url = format!("https://{}", server.local_address());
     let mut config = common(layout, options, server_url, address)?;
+    config.metrics = listen(options, Ipv4Addr::LOCALHOST);
     config.token = Some(token.token);
     config.ca = Some(layout.authority());
     Ok(config)
@@ -91,8 +92,24 @@ fn common(
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
         look: agent::LOOK,
+        metrics: listen(options, Ipv4Addr::UNSPECIFIED),
         shim_command: vec![shim.into(), "shim".into()],
     })
+}
+
+/// Where metrics are served: as asked for, or at the usual port of `usual` if that can be had.
+fn listen(options: &MachineOptions, usual: Ipv4Addr) -> Option<Listen> {
+    match options.metrics {
+        Some(Metrics::Off) => None,
+        Some(Metrics::At(address)) => Some(Listen {
+            address,
+            required: true,
+        }),
+        None => Some(Listen {
+            address: (usual, agent::PORT).into(),
+            required: false,
+        }),
+    }
 }
 
 fn node_name(options: &MachineOptions) -> Result<String> {
@@ -130,6 +147,7 @@ pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
         },
         dev: "/dev".into(),
         settings: plugin_settings(arguments)?,
+        metrics: listen(machine, Ipv4Addr::UNSPECIFIED),
     })
 }
 

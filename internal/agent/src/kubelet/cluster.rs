@@ -11,6 +11,9 @@ use tokio::sync::watch;
 use super::TRY_EVERY;
 use crate::inventory::Machine;
 
+/// Whose the node's labels are.
+const FIELD_MANAGER: &str = "muster-agent";
+
 /// The API, as one node's agent uses it.
 #[derive(Clone)]
 pub struct Cluster {
@@ -56,13 +59,24 @@ impl Cluster {
             .map(|_| ())
     }
 
+    /// Writes the inventory, and the labels. Those are applied: one that was ours and isn't said
+    /// any more goes, whichever agent wrote it, and nobody else's is touched.
     async fn tell(&self, machine: &Machine) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
+        let mut machine = machine.clone();
+        let labels = std::mem::take(&mut machine.inventory.labels);
         let note =
             json!({"metadata": {"annotations": {resources::names::INVENTORY: machine.json()}}});
         let as_us = PatchParams::default();
         (nodes
             .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
+            .await)?;
+        let note = json!({"apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": self.node, "labels": labels}});
+        // Labels that another discovery wrote before are taken over.
+        let as_us = PatchParams::apply(FIELD_MANAGER).force();
+        (nodes
+            .patch_metadata(&self.node, &as_us, &Patch::Apply(&note))
             .await)
             .map(|_| ())
     }

@@ -18,9 +18,15 @@ use std::time::Duration;
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
 
+pub use cluster::Cluster;
 pub use settings::PluginSettings;
+#[cfg(test)]
+pub use sharing::Replicated;
+pub use sharing::Sharing;
+pub use socket::held;
 
 use crate::inventory::Machine;
+use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
 
 /// Where the kubelet keeps its sockets.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -45,6 +51,15 @@ pub struct KubeletConfig {
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
     /// else slices are given out by their profile.
     pub settings: PluginSettings,
+    /// Where metrics are served; nowhere if absent.
+    pub metrics: Option<Listen>,
+}
+
+impl KubeletConfig {
+    /// Where the kubelet lists the devices that pods have.
+    fn pod_resources(&self) -> PathBuf {
+        self.directory.join("pod-resources/kubelet.sock")
+    }
 }
 
 /// What can end an agent beside a kubelet.
@@ -53,6 +68,9 @@ pub enum KubeletError {
     /// The machine can't be read.
     #[error(transparent)]
     Hardware(#[from] HardwareError),
+    /// The port for metrics can't be had.
+    #[error(transparent)]
+    Metrics(#[from] NoPort),
     /// The plugin's socket can't be made.
     #[error(
         "the device plugin's socket {}: {source}; the agent must run as root, with the kubelet's \
@@ -70,27 +88,33 @@ pub enum KubeletError {
 ///
 /// # Errors
 ///
-/// When the machine can't be read at the start, or the plugin's socket can't be made. A kubelet
+/// When the machine can't be read at the start, or a socket or port can't be had. A kubelet
 /// or an API that is away is waited for.
 pub async fn run_beside_kubelet(
     config: KubeletConfig,
     client: kube::Client,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
+    let port = metrics::open(config.metrics).await?;
     let mut hardware = hardware::Machine::new(config.source.clone());
     let strategy = config.settings.mig_strategy.clone();
+    let sharing = config.settings.sharing.clone();
+    let started = jiff::Timestamp::now().as_second();
     let look_at = move |hardware: &mut hardware::Machine| {
         let mut found = hardware.look()?;
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
-        Ok::<_, HardwareError>(Machine::of(&found))
+        Ok::<_, HardwareError>(Machine::labelled(&found, &sharing, started))
     };
     let first = look_at(&mut hardware)?;
     first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
     let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
+    let whose = Whose::Kubelet(config.pod_resources(), api.clone());
+    let exporter = Exporter::new(config.source.clone(), &config.node, whose);
+    let exporting = metrics::serve(port, exporter);
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
@@ -115,6 +139,7 @@ pub async fn run_beside_kubelet(
     tokio::select! {
         ended = serve => ended,
         () = publish => Ok(()),
+        () = exporting => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use rpc::kubelet::v1::ListPodResourcesRequest;
 use rpc::kubelet::v1::pod_resources_lister_client::PodResourcesListerClient;
+use rpc::kubelet::v1::{ListPodResourcesRequest, ListPodResourcesResponse};
 use rpc::kubelet::v1beta1 as wire;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -24,6 +24,7 @@ use super::offer;
 use super::plugin::{Plugin, as_listed, options};
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
 use crate::inventory::Machine;
+use crate::metrics::Holder;
 
 /// How long the kubelet may take to answer; it gives a plugin 5 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -87,7 +88,7 @@ async fn keep_registered(
             settings: config.settings.clone(),
             cluster: cluster.clone(),
             machine: machine.clone(),
-            resources_socket: config.directory.join("pod-resources/kubelet.sock"),
+            resources_socket: config.pod_resources(),
             dev: config.dev.clone(),
             answered: Mutex::default(),
         };
@@ -174,8 +175,30 @@ async fn register(kubelet: &Path, resource: &str) -> Result<(), Status> {
 
 /// The pods that the kubelet knows, with their devices of one resource.
 pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<Listed>, Status> {
+    Ok(as_listed(resource, list(socket).await?))
+}
+
+/// Every container that has devices, with each of them, whatever the resource.
+pub async fn held(socket: &Path) -> Result<Vec<(Holder, String)>, Status> {
+    let mut held = Vec::new();
+    for pod in list(socket).await?.pod_resources {
+        for container in pod.containers {
+            let holder = Holder {
+                namespace: pod.namespace.clone(),
+                pod: pod.name.clone(),
+                container: container.name,
+            };
+            let devices = container.devices.into_iter();
+            let ids = devices.flat_map(|devices| devices.device_ids);
+            held.extend(ids.map(|id| (holder.clone(), id)));
+        }
+    }
+    Ok(held)
+}
+
+async fn list(socket: &Path) -> Result<ListPodResourcesResponse, Status> {
     let channel = connect(socket).await?;
     let mut client = PodResourcesListerClient::new(channel).max_decoding_message_size(LIST_MAX);
     let answer = client.list(ListPodResourcesRequest {}).await?;
-    Ok(as_listed(resource, answer.into_inner()))
+    Ok(answer.into_inner())
 }

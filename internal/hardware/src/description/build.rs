@@ -209,6 +209,8 @@ fn card(
             uncorrected: state.uncorrected,
         }),
         fabric: state.fabric.unwrap_or(kind.fabric),
+        clique: String::new(),
+        mode: String::new(),
         healthy: problem.is_empty(),
         problem: problem.into(),
         load: if state.lost {

@@ -214,6 +214,8 @@ pub struct State {
     /// Whether a remap has failed.
     #[serde(default)]
     pub remap_failed: bool,
+    /// What went over its NVLinks both ways since the driver was loaded, KiB.
+    pub nvlink_kib: Option<u64>,
     /// PCIe packets sent again.
     #[serde(default)]
     pub pcie_replays: u32,

@@ -7,6 +7,7 @@ mod events;
 mod exports;
 mod faults;
 mod inventory;
+mod meter;
 mod mig;
 mod standin;
 mod tree;

@@ -59,7 +59,7 @@ impl StandIn {
         std::fs::rename(partial, self.description()).unwrap();
     }
 
-    fn description(&self) -> PathBuf {
+    pub fn description(&self) -> PathBuf {
         self.dir.path().join("machine.toml")
     }
 

@@ -30,6 +30,11 @@ fn value(gpu: &Gpu, state: &State, field: u32) -> Result<(u64, u32), No> {
         82 => number(state.memory_celsius.ok_or(No::NotSupported)?),
         83 => Ok((state.energy_mj.ok_or(No::NotSupported)?, LONG)),
         94 => number(state.pcie_replays),
+        // Over NVLinks, KiB: sent and received.
+        138 | 139 => {
+            let both = state.nvlink_kib.ok_or(No::NotSupported)?;
+            Ok(((both + u64::from(field == 138)) / 2, LONG))
+        }
         142 => number(ecc().map(|_| state.remapped[0])?),
         143 => number(ecc().map(|_| state.remapped[1])?),
         144 => number(ecc().map(|_| u32::from(state.remap_pending))?),

@@ -1,6 +1,7 @@
 //! Who computes on the GPUs.
 
 use std::ffi::{c_uint, c_ulonglong};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use hardware::description::Process;
 use nvml_wrapper_sys::bindings::{nvmlDevice_t, nvmlProcessInfo_t, nvmlProcessUtilizationSample_t};
@@ -10,8 +11,12 @@ use crate::world::World;
 
 /// What NVML writes where a process is on no slice.
 const NO_INSTANCE: c_uint = u32::MAX;
-/// The time of every sample, microseconds: nothing is sampled anew.
-const SAMPLED_AT: c_ulonglong = 1;
+
+/// The time of a sample that is taken now, microseconds since 1970.
+fn now() -> c_ulonglong {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(1, |since| since.as_micros() as c_ulonglong)
+}
 
 fn listed(
     world: &World,
@@ -48,11 +53,12 @@ calls! {
 
     nvmlDeviceGetProcessUtilization(world | device: nvmlDevice_t, out: *mut nvmlProcessUtilizationSample_t, count: *mut c_uint, seen: c_ulonglong) {
         let (_, card) = world.card(device)?;
-        let processes = card.state.processes.iter().filter(|_| seen < SAMPLED_AT);
+        let now = now();
+        let processes = card.state.processes.iter().filter(|_| seen < now);
         let samples: Vec<_> = processes
             .map(|process| nvmlProcessUtilizationSample_t {
                 pid: process.pid,
-                timeStamp: SAMPLED_AT,
+                timeStamp: now,
                 smUtil: process.utilisation,
                 memUtil: 0,
                 encUtil: 0,

@@ -1,0 +1,370 @@
+//! The families about GPUs: dcgm-exporter's default list, and its counters of memory errors,
+//! under its names, with its types, words of help and labels, so that dashboards and alerts made
+//! for it go on. Pure. What a GPU does not measure has no value.
+
+use hardware::reading::{Counters, Reading, SliceReading};
+
+use super::holders::{Holder, Holders};
+use super::page::{Kind, Labels, Page};
+
+/// A value of whole GPUs.
+struct Field {
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&Reading) -> Option<f64>,
+}
+
+const fn field(
+    name: &'static str,
+    kind: Kind,
+    help: &'static str,
+    value: fn(&Reading) -> Option<f64>,
+) -> Field {
+    Field {
+        name,
+        kind,
+        help,
+        value,
+    }
+}
+
+const fn gauge(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Reading) -> Option<f64>,
+) -> Field {
+    field(name, Kind::Gauge, help, value)
+}
+
+const fn counter(
+    name: &'static str,
+    help: &'static str,
+    value: fn(&Reading) -> Option<f64>,
+) -> Field {
+    field(name, Kind::Counter, help, value)
+}
+
+/// Not on that list, but what the alert on power compares with.
+const POWER_LIMIT: &str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT";
+
+/// All but those of the memory, which slices have too.
+static FIELDS: [Field; 25] = [
+    gauge(
+        "DCGM_FI_DEV_SM_CLOCK",
+        "SM clock frequency (in MHz).",
+        |gpu| gpu.sm_mhz.map(f64::from),
+    ),
+    gauge(
+        "DCGM_FI_DEV_MEM_CLOCK",
+        "Memory clock frequency (in MHz).",
+        |gpu| gpu.memory_mhz.map(f64::from),
+    ),
+    gauge(
+        "DCGM_FI_DEV_MEMORY_TEMP",
+        "Memory temperature (in C).",
+        |gpu| gpu.memory_celsius.map(f64::from),
+    ),
+    gauge("DCGM_FI_DEV_GPU_TEMP", "GPU temperature (in C).", |gpu| {
+        gpu.celsius.map(f64::from)
+    }),
+    gauge("DCGM_FI_DEV_POWER_USAGE", "Power draw (in W).", |gpu| {
+        gpu.milliwatts.map(watts)
+    }),
+    gauge(POWER_LIMIT, "Enforced power limit (in W).", |gpu| {
+        gpu.milliwatts_limit.map(watts)
+    }),
+    counter(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "Total energy consumption since boot (in mJ).",
+        |gpu| gpu.energy_mj.map(count),
+    ),
+    counter(
+        "DCGM_FI_DEV_PCIE_REPLAY_COUNTER",
+        "Total number of PCIe retries.",
+        |gpu| gpu.pcie_replays.map(f64::from),
+    ),
+    gauge("DCGM_FI_DEV_GPU_UTIL", "GPU utilization (in %).", |gpu| {
+        gpu.percent.map(f64::from)
+    }),
+    gauge(
+        "DCGM_FI_DEV_MEM_COPY_UTIL",
+        "Memory utilization (in %).",
+        |gpu| gpu.memory_percent.map(f64::from),
+    ),
+    gauge(
+        "DCGM_FI_DEV_ENC_UTIL",
+        "Encoder utilization (in %).",
+        |gpu| gpu.encoder.map(f64::from),
+    ),
+    gauge(
+        "DCGM_FI_DEV_DEC_UTIL",
+        "Decoder utilization (in %).",
+        |gpu| gpu.decoder.map(f64::from),
+    ),
+    counter(
+        "DCGM_FI_DEV_ECC_SBE_AGG_TOTAL",
+        "Total number of single-bit persistent ECC errors.",
+        |gpu| gpu.ecc.map(|ecc| count(ecc.corrected)),
+    ),
+    counter(
+        "DCGM_FI_DEV_ECC_DBE_AGG_TOTAL",
+        "Total number of double-bit persistent ECC errors.",
+        |gpu| gpu.ecc.map(|ecc| count(ecc.uncorrected)),
+    ),
+    counter(
+        "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
+        "Total number of NVLink bandwidth counters for all lanes.",
+        |gpu| gpu.nvlink_kib.map(count),
+    ),
+    counter(
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        "Number of remapped rows for uncorrectable errors",
+        |gpu| gpu.rows.map(|rows| count(rows.uncorrected)),
+    ),
+    counter(
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+        "Number of remapped rows for correctable errors",
+        |gpu| gpu.rows.map(|rows| count(rows.corrected)),
+    ),
+    gauge(
+        "DCGM_FI_DEV_ROW_REMAP_FAILURE",
+        "Whether remapping of rows has failed",
+        |gpu| gpu.rows.map(|rows| f64::from(u8::from(rows.failed))),
+    ),
+    gauge(
+        "DCGM_FI_DEV_ROW_REMAP_PENDING",
+        "Whether remapping of rows is pending",
+        |gpu| gpu.rows.map(|rows| f64::from(u8::from(rows.pending))),
+    ),
+    gauge(
+        "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
+        "Ratio of time the graphics engine is active.",
+        |gpu| share(gpu.counters, |counters| counters.graphics),
+    ),
+    gauge(
+        "DCGM_FI_PROF_PIPE_TENSOR_ACTIVE",
+        "Ratio of cycles the tensor (HMMA) pipe is active.",
+        |gpu| share(gpu.counters, |counters| counters.tensor),
+    ),
+    gauge(
+        "DCGM_FI_PROF_DRAM_ACTIVE",
+        "Ratio of cycles the device memory interface is active sending or receiving data.",
+        |gpu| share(gpu.counters, |counters| counters.dram),
+    ),
+    gauge(
+        "DCGM_FI_PROF_PCIE_TX_BYTES",
+        "The rate of data transmitted over the PCIe bus - including both protocol headers and data payloads - in bytes per second.",
+        |gpu| rate(gpu.counters.pcie_sent),
+    ),
+    gauge(
+        "DCGM_FI_PROF_PCIE_RX_BYTES",
+        "The rate of data received over the PCIe bus - including both protocol headers and data payloads - in bytes per second.",
+        |gpu| rate(gpu.counters.pcie_received),
+    ),
+    gauge(
+        "muster_gpu_processes",
+        "Processes that compute on the GPU.",
+        |gpu| Some(gpu.processes.len() as f64),
+    ),
+];
+
+fn watts(milli: u32) -> f64 {
+    f64::from(milli) / 1000.0
+}
+
+/// Counts stay exact up to 2^53, as everywhere in Prometheus.
+fn count(count: u64) -> f64 {
+    count as f64
+}
+
+fn share(counters: Counters, percent: impl Fn(&Counters) -> Option<f64>) -> Option<f64> {
+    percent(&counters).map(|percent| percent / 100.0)
+}
+
+/// The driver counts MiB a second, whatever its reference says.
+fn rate(mib: Option<f64>) -> Option<f64> {
+    mib.map(|mib| mib * f64::from(1 << 20))
+}
+
+/// Writes all families about these GPUs.
+pub fn write(page: &mut Page, gpus: &[Reading], holders: &Holders, hostname: &str) {
+    let about: Vec<About<'_>> = (gpus.iter())
+        .map(|gpu| About::of(gpu, holders, hostname))
+        .collect();
+    for field in &FIELDS {
+        let values = about.iter().filter_map(|about| {
+            let value = (field.value)(about.gpu)?;
+            Some((about.labels.clone(), value))
+        });
+        page.family(field.name, field.kind, field.help, values);
+    }
+    let held = about.iter().map(|about| {
+        let slices = about.gpu.slices.iter().map(|slice| &slice.id);
+        let devices = std::iter::once(&about.gpu.id).chain(slices);
+        let count: usize = devices.map(|id| holders.of(id).len()).sum();
+        (about.plain.clone(), count as f64)
+    });
+    page.family(
+        "muster_gpu_holders",
+        Kind::Gauge,
+        "Containers that have the GPU or slices of it.",
+        held,
+    );
+    memory(page, &about, holders, hostname);
+    processes(page, &about, holders);
+}
+
+/// A GPU with the labels of its values.
+struct About<'a> {
+    gpu: &'a Reading,
+    /// Who has it; of several nobody is named, for its values are no single one's.
+    labels: Labels,
+    /// The same without anybody.
+    plain: Labels,
+    /// Whether several have it.
+    shared: bool,
+}
+
+impl<'a> About<'a> {
+    fn of(gpu: &'a Reading, holders: &Holders, hostname: &str) -> About<'a> {
+        let plain = named(gpu, None, hostname);
+        let held = holders.of(&gpu.id);
+        let labels = match held {
+            [only] => held_by(plain.clone(), only),
+            _ => plain.clone(),
+        };
+        About {
+            gpu,
+            labels,
+            plain,
+            shared: shared(gpu, holders),
+        }
+    }
+}
+
+/// Whether several use a GPU.
+pub fn shared(gpu: &Reading, holders: &Holders) -> bool {
+    holders.of(&gpu.id).len() > 1 || gpu.processes.len() > 1
+}
+
+/// The labels that say which GPU or slice it is.
+fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels {
+    let device = gpu.minor.unwrap_or(gpu.index);
+    let labels = Labels::default()
+        .with("gpu", &gpu.index.to_string())
+        .with("UUID", &gpu.id)
+        .with("pci_bus_id", &bus_id(&gpu.pci))
+        .with("device", &format!("nvidia{device}"))
+        .with("modelName", &gpu.model);
+    let labels = match slice {
+        None => labels,
+        Some(slice) => {
+            let instance = slice.instance.map(|number| number.to_string());
+            labels
+                .with("GPU_I_PROFILE", &slice.profile)
+                .with("GPU_I_ID", &instance.unwrap_or_default())
+        }
+    };
+    labels
+        .with("Hostname", hostname)
+        .with("DCGM_FI_DRIVER_VERSION", &gpu.driver)
+}
+
+fn held_by(labels: Labels, holder: &Holder) -> Labels {
+    labels
+        .with("container", &holder.container)
+        .with("namespace", &holder.namespace)
+        .with("pod", &holder.pod)
+}
+
+/// sysfs writes four small digits of domain, NVML eight capital ones.
+fn bus_id(pci: &str) -> String {
+    let capital = pci.to_ascii_uppercase();
+    match capital.split_once(':') {
+        Some((domain, rest)) => format!("{domain:0>8}:{rest}"),
+        None => capital,
+    }
+}
+
+/// The memory of GPUs, or in the place of one that is cut, of its slices.
+fn memory(page: &mut Page, about: &[About<'_>], holders: &Holders, hostname: &str) {
+    let mut all = Vec::new();
+    for about in about {
+        if about.gpu.slices.is_empty() {
+            all.extend(
+                about
+                    .gpu
+                    .memory
+                    .map(|memory| (about.labels.clone(), memory)),
+            );
+        }
+        for slice in &about.gpu.slices {
+            let plain = named(about.gpu, Some(slice), hostname);
+            let labels = match holders.of(&slice.id) {
+                [only] => held_by(plain, only),
+                _ => plain,
+            };
+            all.extend(slice.memory.map(|memory| (labels, memory)));
+        }
+    }
+    let mut one = |name: &str, help: &str, value: fn(&hardware::reading::Memory) -> u64| {
+        let values = all
+            .iter()
+            .map(|(labels, memory)| (labels.clone(), count(value(memory))));
+        page.family(name, Kind::Gauge, help, values);
+    };
+    one(
+        "DCGM_FI_DEV_FB_FREE",
+        "Framebuffer memory free (in MiB).",
+        |memory| memory.free,
+    );
+    one(
+        "DCGM_FI_DEV_FB_USED",
+        "Framebuffer memory used (in MiB).",
+        |memory| memory.used,
+    );
+    one(
+        "DCGM_FI_DEV_FB_RESERVED",
+        "Framebuffer memory reserved (in MiB).",
+        |memory| memory.reserved,
+    );
+}
+
+/// What each process has of a GPU that several use. Where one has it, the GPU's own values are
+/// that one's.
+fn processes(page: &mut Page, about: &[About<'_>], holders: &Holders) {
+    let shared = about.iter().filter(|about| about.shared);
+    let all: Vec<_> = shared
+        .flat_map(|about| {
+            about.gpu.processes.iter().map(|process| {
+                let labels = about.plain.clone().with("pid", &process.pid.to_string());
+                let labels = match holders.of_process(process.pid) {
+                    Some(holder) => held_by(labels, holder),
+                    None => labels,
+                };
+                (labels, process)
+            })
+        })
+        .collect();
+    let memory = all.iter().filter_map(|(labels, process)| {
+        let bytes = count(process.memory_mib?) * f64::from(1 << 20);
+        Some((labels.clone(), bytes))
+    });
+    page.family(
+        "muster_gpu_process_memory_bytes",
+        Kind::Gauge,
+        "Memory that a process has on a GPU which several use.",
+        memory,
+    );
+    let busy = all.iter().filter_map(|(labels, process)| {
+        let share = f64::from(process.percent?) / 100.0;
+        Some((labels.clone(), share))
+    });
+    page.family(
+        "muster_gpu_process_utilization_ratio",
+        Kind::Gauge,
+        "Share of the time in which a process computed on a GPU which several use.",
+        busy,
+    );
+}

@@ -1,0 +1,165 @@
+//! The agent's metrics: what GPUs and RDMA ports do, and who has them, as one page for Prometheus.
+//! Owns when that is read: at a request, and not more often than [`FRESH`]. Nothing is kept
+//! between, so metrics that nobody asks for cost nothing.
+
+mod gpus;
+mod holders;
+mod own;
+mod page;
+mod ports;
+mod processes;
+mod serve;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hardware::ports::PortReading;
+use hardware::{Meter, Reading, Source};
+use hyper::body::Bytes;
+use parking_lot::Mutex;
+use tokio::time::{Instant, timeout};
+
+pub use holders::{Holder, Holders};
+pub use serve::{Listen, NoPort, open, serve};
+
+use page::Page;
+use processes::Containers;
+
+use crate::kubelet::{self, Cluster};
+use crate::node::Node;
+use crate::pods::Pods;
+
+/// The port that is usual for metrics of GPUs.
+pub const PORT: u16 = 9400;
+/// A page so young is given to whoever asks: several servers that scrape at once cost one reading.
+const FRESH: Duration = Duration::from_secs(1);
+/// How long a driver may take; one that holds a dead GPU may never answer.
+const PATIENCE: Duration = Duration::from_secs(8);
+
+/// Whose pods have this node's devices.
+pub enum Whose {
+    /// The agent's own.
+    Own(Arc<Node>, Arc<Pods>),
+    /// The kubelet's, which lists them at this socket; their processes are found by what the
+    /// cluster says of them.
+    Kubelet(PathBuf, Cluster),
+}
+
+/// Makes the page.
+pub struct Exporter {
+    meter: Arc<Mutex<Meter>>,
+    root: PathBuf,
+    whose: Whose,
+    hostname: String,
+    last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
+}
+
+impl Exporter {
+    /// For a node of this name, whose GPUs are found at `source`.
+    pub fn new(source: Source, hostname: &str, whose: Whose) -> Exporter {
+        Exporter {
+            root: source.sysfs_root.clone(),
+            whose,
+            meter: Arc::new(Mutex::new(Meter::new(source))),
+            hostname: hostname.to_owned(),
+            last: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// The page as of now or a moment ago; or why there is none.
+    async fn page(&self) -> Result<Bytes, String> {
+        // Held while reading: who comes meanwhile gets the same.
+        let mut last = self.last.lock().await;
+        if let Some((at, page)) = &*last
+            && at.elapsed() < FRESH
+        {
+            return Ok(page.clone());
+        }
+        let (gpus, ports) = self.read().await?;
+        let holders = self.whose.holders(&gpus).await;
+        let mut page = Page::default();
+        gpus::write(&mut page, &gpus, &holders, &self.hostname);
+        ports::write(&mut page, &ports, &self.hostname);
+        own::write(&mut page);
+        let page = Bytes::from(page.text());
+        *last = Some((Instant::now(), page.clone()));
+        Ok(page)
+    }
+
+    async fn read(&self) -> Result<(Vec<Reading>, Vec<PortReading>), String> {
+        let (meter, root) = (self.meter.clone(), self.root.clone());
+        let reading = tokio::task::spawn_blocking(move || {
+            // Only a reading that was given up can still have it: no second one waits behind.
+            let mut meter = meter.try_lock().ok_or(SILENT)?;
+            let gpus = meter.read().map_err(|error| error.to_string())?;
+            Ok((gpus, hardware::ports::read(&root)))
+        });
+        match timeout(PATIENCE, reading).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => Err(format!("the GPUs can't be read: {error}")),
+            Err(_) => Err(SILENT.to_owned()),
+        }
+    }
+}
+
+impl Whose {
+    /// Who has what. A list that can't be had costs the names in the labels, not the values.
+    async fn holders(&self, gpus: &[Reading]) -> Holders {
+        let mut holders = Holders::default();
+        match self {
+            Whose::Own(_, pods) => {
+                for (holder, devices) in pods.holders() {
+                    for device in devices {
+                        holders.note(&device, &holder);
+                    }
+                }
+            }
+            Whose::Kubelet(socket, _) => match kubelet::held(socket).await {
+                Ok(held) => {
+                    for (holder, device) in held {
+                        holders.note(&device, &holder);
+                    }
+                }
+                Err(error) => {
+                    tracing::debug!(%error, "the kubelet does not say who has which device");
+                }
+            },
+        }
+        // Where one uses a GPU, all of it is that one's: no process need be looked for.
+        let shared = gpus.iter().filter(|gpu| gpus::shared(gpu, &holders));
+        let pids: Vec<u32> = shared
+            .flat_map(|gpu| gpu.processes.iter().map(|process| process.pid))
+            .collect();
+        if !pids.is_empty() {
+            let containers = self.containers().await;
+            for pid in pids {
+                if let Some(holder) = containers.of(pid) {
+                    holders.note_process(pid, holder);
+                }
+            }
+        }
+        holders
+    }
+
+    async fn containers(&self) -> Containers {
+        match self {
+            Whose::Own(node, _) => {
+                let engines = node.engines();
+                let all: Vec<_> = engines.iter().flat_map(|engine| engine.list()).collect();
+                Containers::own(&all)
+            }
+            Whose::Kubelet(_, cluster) => match cluster.pods().await {
+                Ok(pods) => Containers::of_pods(&pods),
+                Err(error) => {
+                    tracing::debug!(%error, "the cluster does not say which pods are here");
+                    Containers::default()
+                }
+            },
+        }
+    }
+}
+
+const SILENT: &str = "the GPU driver does not answer; a GPU may have to be reset";

@@ -1,0 +1,63 @@
+//! What the agent itself uses, under the names that every Prometheus client has for it.
+
+use super::page::{Kind, Labels, Page};
+use crate::config::VERSION;
+
+/// Ticks of the kernel's clock of processes in a second; the same on every Linux that runs this.
+const TICKS: f64 = 100.0;
+
+/// Writes what this process uses.
+pub fn write(page: &mut Page) {
+    let version = Labels::default().with("version", VERSION);
+    page.family(
+        "muster_agent_build_info",
+        Kind::Gauge,
+        "The agent that answers.",
+        [(version, 1.0)],
+    );
+    let one = |value: Option<f64>| value.map(|value| (Labels::default(), value));
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    page.family(
+        "process_resident_memory_bytes",
+        Kind::Gauge,
+        "Resident memory size in bytes.",
+        one(resident(&status)),
+    );
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    page.family(
+        "process_cpu_seconds_total",
+        Kind::Counter,
+        "Total user and system CPU time spent in seconds.",
+        one(seconds(&stat)),
+    );
+}
+
+fn resident(status: &str) -> Option<f64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: f64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024.0)
+}
+
+/// Fields 14 and 15 of `/proc/PID/stat`, counted behind the name, which may hold spaces.
+fn seconds(stat: &str) -> Option<f64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_ascii_whitespace().skip(11);
+    let mut ticks = || fields.next()?.parse::<f64>().ok();
+    Some((ticks()? + ticks()?) / TICKS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_and_time_are_read_as_the_kernel_writes_them() {
+        let status = "Name:\tmuster\nVmHWM:\t   99 kB\nVmRSS:\t   12 kB\nThreads:\t4\n";
+        assert_eq!(resident(status), Some(12_288.0));
+        let stat = "1 (a (b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 1 0 77 0 0";
+        assert_eq!(seconds(stat), Some(3.0));
+        assert_eq!((resident(""), seconds("")), (None, None));
+    }
+}

@@ -1,0 +1,336 @@
+//! Reads what GPUs measure, again and again, from NVML or from a described machine. Owns an
+//! opened library of its own, and what it must remember between two readings: samples of
+//! performance counters, and until when processes were looked at.
+
+use std::collections::BTreeMap;
+
+use nvml_wrapper::Nvml;
+use nvml_wrapper::device::Device;
+use nvml_wrapper::enum_wrappers::device::{Clock, TemperatureSensor};
+use nvml_wrapper::enums::device::{SampleValue, UsedGpuMemory};
+use nvml_wrapper::enums::gpm::GpmMetricId;
+use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
+use nvml_wrapper::struct_wrappers::device::ProcessInfo;
+use nvml_wrapper::structs::device::FieldId;
+use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlGpmSample_t, nvmlValue_t};
+
+use crate::Source;
+use crate::description::Description;
+use crate::error::HardwareError;
+use crate::gpus::{address, ecc, open, slice_profile};
+use crate::inventory::Inventory;
+use crate::reading::{Counters, Memory, ProcessReading, Reading, Rows, SliceReading};
+
+/// NVML's numbers of fields: the memory's temperature, rows replaced for corrected and for
+/// uncorrected errors, a replacement that waits, and one that failed.
+const FIELDS: [u32; 5] = [82, 142, 143, 144, 145];
+/// What was sent over NVLinks, and received; KiB.
+const NVLINK_FIELDS: [u32; 2] = [138, 139];
+/// In place of a link's number: all of them.
+const ALL_LINKS: u32 = u32::MAX;
+/// NVML's type of 64-bit values.
+const LONG: u32 = 3;
+
+/// Reads GPUs' values.
+pub struct Meter {
+    source: Source,
+    library: Option<Library>,
+}
+
+/// The opened library. Samples are its own and go before it does.
+struct Library {
+    nvml: Nvml,
+    /// Each GPU's last sample of its performance counters.
+    samples: BTreeMap<String, Sample>,
+    /// Until when each GPU's processes were looked at, by the driver's clock.
+    seen: BTreeMap<String, u64>,
+}
+
+/// A sample that outlives the call which took it.
+struct Sample(nvmlGpmSample_t);
+
+// SAFETY: NVML lets any thread use a sample as long as it is one at a time; it is reached through
+// its library's owner only, of which there is one.
+unsafe impl Send for Sample {}
+
+impl Drop for Library {
+    fn drop(&mut self) {
+        for Sample(handle) in std::mem::take(&mut self.samples).into_values() {
+            // SAFETY: taken from this library, and freed here only.
+            drop(unsafe { GpmSample::from_handle(&self.nvml, handle) });
+        }
+    }
+}
+
+impl Meter {
+    /// Opens nothing yet.
+    pub fn new(source: Source) -> Meter {
+        Meter {
+            source,
+            library: None,
+        }
+    }
+
+    /// The values of the GPUs that answer, by index. A machine without the library has none.
+    pub fn read(&mut self) -> Result<Vec<Reading>, HardwareError> {
+        if let Some(path) = &self.source.description {
+            let machine = Description::load(path)?.machine(Inventory::default());
+            let gpus = machine.inventory.gpus.iter().zip(&machine.cards);
+            return Ok(gpus
+                .filter_map(|(gpu, card)| Reading::described(gpu, card))
+                .collect());
+        }
+        if !self.source.nvml {
+            return Ok(Vec::new());
+        }
+        if self.library.is_none() {
+            self.library = open(self.source.library.as_deref()).ok().map(Library::new);
+        }
+        let Some(library) = &mut self.library else {
+            return Ok(Vec::new());
+        };
+        match library.read() {
+            Ok(readings) => Ok(readings),
+            Err(_) => {
+                // Opened anew the next time: the driver may have been reloaded.
+                self.library = None;
+                Ok(Vec::new())
+            }
+        }
+    }
+}
+
+impl Library {
+    fn new(nvml: Nvml) -> Library {
+        Library {
+            nvml,
+            samples: BTreeMap::new(),
+            seen: BTreeMap::new(),
+        }
+    }
+
+    fn read(&mut self) -> Result<Vec<Reading>, NvmlError> {
+        let Library {
+            nvml,
+            samples,
+            seen,
+        } = self;
+        let driver = nvml.sys_driver_version().unwrap_or_default();
+        let mut readings = Vec::new();
+        for index in 0..nvml.device_count()? {
+            // One that doesn't answer measures nothing, and hides no other.
+            let Ok(device) = nvml.device_by_index(index) else {
+                continue;
+            };
+            let Ok(mut reading) = whole(&device, index, &driver) else {
+                continue;
+            };
+            reading.counters = counters(&device, samples, &reading.id);
+            let since = seen.entry(reading.id.clone()).or_insert(0);
+            reading.processes = processes(&device, since);
+            readings.push(reading);
+        }
+        Ok(readings)
+    }
+}
+
+/// All that one look at a GPU tells.
+fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlError> {
+    let rates = device.utilization_rates().ok();
+    let fields = fields(device);
+    let field = |id: u32| fields.get(&id).copied();
+    let rows = match (field(142), field(143)) {
+        (Some(corrected), Some(uncorrected)) => Some(Rows {
+            corrected,
+            uncorrected,
+            pending: field(144) == Some(1),
+            failed: field(145) == Some(1),
+        }),
+        _ => None,
+    };
+    Ok(Reading {
+        id: device.uuid()?,
+        index,
+        minor: device.minor_number().ok(),
+        model: device.name().unwrap_or_else(|_| "NVIDIA GPU".into()),
+        driver: driver.to_owned(),
+        pci: address(&device.pci_info()?.bus_id),
+        sm_mhz: device.clock_info(Clock::SM).ok(),
+        memory_mhz: device.clock_info(Clock::Memory).ok(),
+        celsius: device.temperature(TemperatureSensor::Gpu).ok(),
+        memory_celsius: field(82).and_then(|value| u32::try_from(value).ok()),
+        milliwatts: device.power_usage().ok(),
+        milliwatts_limit: device.enforced_power_limit().ok(),
+        energy_mj: device.total_energy_consumption().ok(),
+        percent: rates.as_ref().map(|rates| rates.gpu),
+        memory_percent: rates.as_ref().map(|rates| rates.memory),
+        encoder: (device.encoder_utilization().ok()).map(|share| share.utilization),
+        decoder: (device.decoder_utilization().ok()).map(|share| share.utilization),
+        memory: memory(device),
+        pcie_replays: device.pcie_replay_counter().ok(),
+        nvlink_kib: nvlink(device),
+        ecc: ecc(device).filter(|ecc| ecc.enabled),
+        rows,
+        counters: Counters::default(),
+        slices: slices(device),
+        processes: Vec::new(),
+    })
+}
+
+fn memory(device: &Device<'_>) -> Option<Memory> {
+    let info = device.memory_info().ok()?;
+    Some(Memory {
+        used: info.used >> 20,
+        free: info.free >> 20,
+        reserved: info.reserved >> 20,
+    })
+}
+
+/// Those of [`FIELDS`] that the GPU has.
+fn fields(device: &Device<'_>) -> BTreeMap<u32, u64> {
+    let answers = device.field_values_for(&FIELDS.map(FieldId));
+    let samples = answers.into_iter().flatten().flatten();
+    samples
+        .filter_map(|sample| {
+            let value = match sample.value.ok()? {
+                SampleValue::U32(value) => u64::from(value),
+                SampleValue::U64(value) => value,
+                SampleValue::I64(value) => u64::try_from(value).ok()?,
+                SampleValue::F64(_) => return None,
+            };
+            Some((sample.field.0, value))
+        })
+        .collect()
+}
+
+/// What went over all NVLinks. The wrapper's call can't ask for all links in one.
+fn nvlink(device: &Device<'_>) -> Option<u64> {
+    let call = (device.nvml().lib().nvmlDeviceGetFieldValues.as_ref()).ok()?;
+    let mut values = NVLINK_FIELDS.map(|field| nvmlFieldValue_t {
+        fieldId: field,
+        scopeId: ALL_LINKS,
+        timestamp: 0,
+        latencyUsec: 0,
+        valueType: 0,
+        nvmlReturn: 0,
+        value: nvmlValue_t { ullVal: 0 },
+    });
+    // SAFETY: the handle is the driver's own and valid as long as its library is open; as many
+    // values may be written as is said.
+    let answer = unsafe { call(device.handle(), values.len() as i32, values.as_mut_ptr()) };
+    let good = |value: &nvmlFieldValue_t| value.nvmlReturn == 0 && value.valueType == LONG;
+    if answer != 0 || !values.iter().all(good) {
+        return None;
+    }
+    // SAFETY: the driver says that each is a 64-bit number.
+    let each = values.map(|value| unsafe { value.value.ullVal });
+    Some(each[0].saturating_add(each[1]))
+}
+
+fn slices(device: &Device<'_>) -> Vec<SliceReading> {
+    if device.mig_mode().map_or(0, |mode| mode.current) == 0 {
+        return Vec::new();
+    }
+    let places = 0..device.mig_device_count().unwrap_or(0);
+    let cut = places.filter_map(|place| device.mig_device_by_index(place).ok());
+    let reading = |slice: Device<'_>| {
+        Some(SliceReading {
+            id: slice.uuid().ok()?,
+            profile: slice_profile(&slice.name().ok()?)?.to_owned(),
+            instance: instance(&slice),
+            memory: memory(&slice),
+        })
+    };
+    cut.filter_map(reading).collect()
+}
+
+/// The number of a slice's GPU instance; the wrapper has no call for it.
+fn instance(slice: &Device<'_>) -> Option<u32> {
+    let call = (slice.nvml().lib().nvmlDeviceGetGpuInstanceId.as_ref()).ok()?;
+    let mut number = 0;
+    // SAFETY: the handle is the driver's own, and `number` may be written.
+    let answer = unsafe { call(slice.handle(), &raw mut number) };
+    (answer == 0).then_some(number)
+}
+
+/// What the performance counters show since the last sample, which is replaced. There is nothing
+/// to show at the first reading.
+fn counters(device: &Device<'_>, kept: &mut BTreeMap<String, Sample>, id: &str) -> Counters {
+    if !device.gpm_support().unwrap_or(false) {
+        return Counters::default();
+    }
+    let Ok(now) = device.gpm_sample() else {
+        return Counters::default();
+    };
+    let nvml = device.nvml();
+    // SAFETY: taken from this library and in nobody else's hands since.
+    let before =
+        (kept.remove(id)).map(|Sample(handle)| unsafe { GpmSample::from_handle(nvml, handle) });
+    let metrics = Counters::METRICS.map(GpmMetricId::try_from);
+    let metrics: Vec<GpmMetricId> = metrics.into_iter().flatten().collect();
+    let shown = before.and_then(|before| gpm_metrics_get(nvml, &before, &now, &metrics).ok());
+    kept.insert(id.to_owned(), Sample(now.into_handle()));
+    let shown: Vec<_> = shown.into_iter().flatten().flatten().collect();
+    Counters::of(|number| {
+        let mut of_it = shown
+            .iter()
+            .filter(|shown| shown.metric_id.as_c() == number);
+        of_it.next().map(|shown| shown.value)
+    })
+}
+
+/// Who computes on a GPU, and how much since `since`, which becomes now.
+fn processes(device: &Device<'_>, since: &mut u64) -> Vec<ProcessReading> {
+    let lists = [
+        device.running_compute_processes(),
+        device.mps_running_compute_processes(),
+    ];
+    let mut memory: BTreeMap<u32, Option<u64>> = BTreeMap::new();
+    for ProcessInfo {
+        pid,
+        used_gpu_memory,
+        ..
+    } in lists.into_iter().flatten().flatten()
+    {
+        let used = match used_gpu_memory {
+            UsedGpuMemory::Used(bytes) => Some(bytes >> 20),
+            UsedGpuMemory::Unavailable => None,
+        };
+        // A process on several slices of one GPU is listed once for each.
+        let sum = memory.entry(pid).or_insert(None);
+        *sum = match (*sum, used) {
+            (Some(before), Some(more)) => Some(before + more),
+            (one, other) => one.or(other),
+        };
+    }
+    if memory.is_empty() {
+        return Vec::new();
+    }
+    // Several samples of each, of which the driver keeps those of a second or so.
+    let samples = match device.process_utilization_stats(*since) {
+        Ok(samples) => Some(samples),
+        Err(NvmlError::NotFound) => Some(Vec::new()),
+        Err(_) => None,
+    };
+    let latest = samples
+        .iter()
+        .flatten()
+        .map(|sample| sample.timestamp)
+        .max();
+    *since = latest.unwrap_or(0).max(*since);
+    let percent = |pid: u32| {
+        let of_it = samples.as_ref()?.iter().filter(|sample| sample.pid == pid);
+        let (sum, count) = of_it.fold((0, 0), |(sum, count), sample| {
+            (sum + sample.sm_util, count + 1)
+        });
+        Some(sum / count.max(1))
+    };
+    (memory.into_iter())
+        .map(|(pid, memory_mib)| ProcessReading {
+            pid,
+            memory_mib,
+            percent: percent(pid),
+        })
+        .collect()
+}

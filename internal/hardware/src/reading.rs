@@ -1,0 +1,225 @@
+//! What GPUs measure at one moment, as data. Owns the types, and the reading of a described GPU;
+//! asks no driver. What a GPU does not measure is `None`, never 0.
+
+use crate::description::{Card, State};
+use crate::inventory::{Ecc, Gpu};
+
+/// One GPU's values, in the driver's own units.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// Its UUID.
+    pub id: String,
+    /// Its place in the driver's order now.
+    pub index: u32,
+    /// The number in its device file's name.
+    pub minor: Option<u32>,
+    /// Its product name.
+    pub model: String,
+    /// The driver's version; empty if not known.
+    pub driver: String,
+    /// Its PCI address as sysfs has it, `0000:1b:00.0`.
+    pub pci: String,
+    /// The clock of its multiprocessors, MHz.
+    pub sm_mhz: Option<u32>,
+    /// Its memory's clock, MHz.
+    pub memory_mhz: Option<u32>,
+    /// Its temperature, degrees Celsius.
+    pub celsius: Option<u32>,
+    /// Its memory's temperature, degrees Celsius.
+    pub memory_celsius: Option<u32>,
+    /// What it draws, thousandths of watts.
+    pub milliwatts: Option<u32>,
+    /// What it may draw, thousandths of watts.
+    pub milliwatts_limit: Option<u32>,
+    /// What it has drawn since the driver was loaded, millijoules.
+    pub energy_mj: Option<u64>,
+    /// Percent of the last sampling period in which it computed.
+    pub percent: Option<u32>,
+    /// Percent in which its memory was read or written.
+    pub memory_percent: Option<u32>,
+    /// Percent in which it encoded video.
+    pub encoder: Option<u32>,
+    /// Percent in which it decoded video.
+    pub decoder: Option<u32>,
+    /// Its memory.
+    pub memory: Option<Memory>,
+    /// PCIe packets sent again.
+    pub pcie_replays: Option<u32>,
+    /// What went over all its NVLinks both ways since the driver was loaded, KiB.
+    pub nvlink_kib: Option<u64>,
+    /// Errors of its memory, where it corrects them.
+    pub ecc: Option<Ecc>,
+    /// Rows of memory that were replaced, where it can do that.
+    pub rows: Option<Rows>,
+    /// What its performance counters show since the reading before; GPUs from Hopper on have some.
+    pub counters: Counters,
+    /// Its slices, where it is in MIG mode.
+    pub slices: Vec<SliceReading>,
+    /// Who computes on it.
+    pub processes: Vec<ProcessReading>,
+}
+
+/// A device's memory, MiB.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// In use.
+    pub used: u64,
+    /// Not in use.
+    pub free: u64,
+    /// Kept by the driver for itself; in neither of the others.
+    pub reserved: u64,
+}
+
+/// Rows of memory that were replaced in the card's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rows {
+    /// For errors that could be corrected.
+    pub corrected: u64,
+    /// For errors that could not.
+    pub uncorrected: u64,
+    /// Whether a replacement waits for a reset.
+    pub pending: bool,
+    /// Whether a replacement has failed.
+    pub failed: bool,
+}
+
+/// Values of performance counters (NVML's GPM).
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Counters {
+    /// Percent of the time in which the multiprocessors had any work.
+    pub graphics: Option<f64>,
+    /// Percent in which their tensor cores had.
+    pub tensor: Option<f64>,
+    /// Percent of the memory's bandwidth in use.
+    pub dram: Option<f64>,
+    /// Sent over PCIe, MiB a second.
+    pub pcie_sent: Option<f64>,
+    /// Received over PCIe, MiB a second.
+    pub pcie_received: Option<f64>,
+}
+
+impl Counters {
+    /// The counters by NVML's numbers (`NVML_GPM_METRIC_*`).
+    pub const METRICS: [u32; 5] = [1, 5, 10, 20, 21];
+
+    /// From the value of each of [`Counters::METRICS`].
+    pub fn of(value: impl Fn(u32) -> Option<f64>) -> Counters {
+        let [graphics, tensor, dram, pcie_sent, pcie_received] = Counters::METRICS.map(value);
+        Counters {
+            graphics,
+            tensor,
+            dram,
+            pcie_sent,
+            pcie_received,
+        }
+    }
+}
+
+/// A slice's values.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SliceReading {
+    /// Its UUID.
+    pub id: String,
+    /// How much of the GPU it is: `1g.10gb`.
+    pub profile: String,
+    /// The number of its GPU instance; not known of described slices.
+    pub instance: Option<u32>,
+    /// Its memory.
+    pub memory: Option<Memory>,
+}
+
+/// A process that computes on a GPU.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessReading {
+    /// Its number on the machine.
+    pub pid: u32,
+    /// Its memory on the GPU, MiB.
+    pub memory_mib: Option<u64>,
+    /// Percent of the time in which it computed since the reading before.
+    pub percent: Option<u32>,
+}
+
+impl Reading {
+    /// A described GPU's; none of one that is lost.
+    pub(crate) fn described(gpu: &Gpu, card: &Card) -> Option<Reading> {
+        let state = &card.state;
+        if state.lost {
+            return None;
+        }
+        let corrects = gpu.ecc.filter(|ecc| ecc.enabled);
+        let used = gpu.load.memory_mib.unwrap_or(0);
+        Some(Reading {
+            id: gpu.id.clone(),
+            index: gpu.index,
+            minor: gpu.minor.or(Some(gpu.index)),
+            model: gpu.model.clone(),
+            driver: gpu.driver.clone(),
+            pci: gpu.pci.clone(),
+            sm_mhz: state.sm_mhz,
+            memory_mhz: state.memory_mhz,
+            celsius: gpu.load.celsius,
+            memory_celsius: state.memory_celsius,
+            milliwatts: gpu.load.milliwatts,
+            milliwatts_limit: gpu.load.milliwatts_limit,
+            energy_mj: state.energy_mj,
+            percent: gpu.load.percent,
+            memory_percent: (gpu.load.percent).map(|_| state.memory_utilisation.unwrap_or(0)),
+            encoder: state.encoder,
+            decoder: state.decoder,
+            memory: Some(Memory {
+                used,
+                free: gpu.memory_mib.saturating_sub(used),
+                reserved: 0,
+            }),
+            pcie_replays: Some(state.pcie_replays),
+            nvlink_kib: state.nvlink_kib,
+            ecc: corrects,
+            rows: corrects.map(|_| Rows {
+                corrected: state.remapped[0].into(),
+                uncorrected: state.remapped[1].into(),
+                pending: state.remap_pending,
+                failed: state.remap_failed,
+            }),
+            counters: shown(gpu, state),
+            slices: slices(gpu),
+            processes: processes(state),
+        })
+    }
+}
+
+fn shown(gpu: &Gpu, state: &State) -> Counters {
+    let major = gpu.compute_capability.split('.').next();
+    let hopper = major.and_then(|major| major.parse::<u32>().ok());
+    if hopper.is_none_or(|major| major < 9) {
+        return Counters::default();
+    }
+    Counters::of(|number| {
+        let metric = state.gpm.iter().find(|metric| metric.metric == number);
+        metric.map(|metric| metric.value)
+    })
+}
+
+fn slices(gpu: &Gpu) -> Vec<SliceReading> {
+    let all = gpu.slices.iter().flatten();
+    all.map(|slice| SliceReading {
+        id: slice.id.clone(),
+        profile: slice.profile.clone(),
+        instance: None,
+        memory: Some(Memory {
+            free: slice.memory_mib,
+            ..Memory::default()
+        }),
+    })
+    .collect()
+}
+
+fn processes(state: &State) -> Vec<ProcessReading> {
+    let all = state.processes.iter().map(|process| ProcessReading {
+        pid: process.pid,
+        memory_mib: Some(process.memory_mib),
+        percent: Some(process.utilisation),
+    });
+    let mut all: Vec<ProcessReading> = all.collect();
+    all.sort_by_key(|process| process.pid);
+    all
+}
