@@ -19,6 +19,5 @@ pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use plain::{Target, Write};
 pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
-pub use platform::{Agent, Platform, Ran, resident_mib, run};
 pub use prometheus::{Prometheus, free_address, get};
 pub use waiting::{eventually, eventually_async};

@@ -74,7 +74,7 @@ impl ReportBoard {
         let bind = self.beside(decide).await;
         let bind = bind.unwrap_or_else(|| Err("the cluster is still being listed".to_owned()));
         let bind = bind.map_err(|why| format!("{name}: {why}"))?;
-        let outcome = binder::bind(client.clone(), bind).await;
+        let outcome = binder::bind(client.clone(), bind, true).await;
         self.tally().bound(outcome.refused.is_some());
         let Some(refused) = outcome.refused else {
             return Ok(());
