@@ -18,6 +18,8 @@ pub use containerd::{Containerd, IMAGE};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use plain::{Target, Write};
-pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
-pub use prometheus::{Prometheus, free_address, get};
+pub use platform::{
+    Agent, Platform, Ran, cpu_seconds, free_address, peak_resident_mib, resident_mib, run,
+};
+pub use prometheus::{Prometheus, get};
 pub use waiting::{eventually, eventually_async};

@@ -97,6 +97,11 @@ pub struct Platform {
     keep: Option<tempfile::TempDir>,
 }
 
+/// An address of this machine that nobody listens on.
+pub fn free_address() -> String {
+    format!("127.0.0.1:{}", free_port())
+}
+
 pub(crate) fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
     listener
@@ -109,14 +114,14 @@ impl Platform {
     /// `muster up` with these further arguments, in a directory of its own; the node is
     /// ready when this returns.
     pub fn up(arguments: &[&str]) -> Platform {
-        let platform = Platform::start("up", arguments, &format!("127.0.0.1:{}", free_port()));
+        let platform = Platform::start("up", arguments, &free_address());
         platform.await_nodes(1);
         platform
     }
 
     /// `muster server` with these further arguments.
     pub fn server(arguments: &[&str]) -> Platform {
-        Platform::start("server", arguments, &format!("127.0.0.1:{}", free_port()))
+        Platform::start("server", arguments, &free_address())
     }
 
     /// `muster server` on an address that other network namespaces reach.
@@ -126,7 +131,7 @@ impl Platform {
 
     /// `muster server` with its data on a disk of the test's own.
     pub fn server_in(disk: &Path, arguments: &[&str]) -> Platform {
-        let listen = format!("127.0.0.1:{}", free_port());
+        let listen = free_address();
         Platform::start_in("server", arguments, &listen, Some(disk))
     }
 

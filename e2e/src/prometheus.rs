@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::platform::free_port;
+use crate::platform::free_address;
 use crate::{eventually, repository};
 
 const START: Duration = Duration::from_secs(60);
@@ -29,11 +29,6 @@ pub fn get(address: &str, path: &str) -> std::io::Result<(u16, String)> {
         .and_then(|status| status.parse().ok());
     let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
     Ok((status.unwrap_or(0), body.to_owned()))
-}
-
-/// An address of this machine that nobody listens on.
-pub fn free_address() -> String {
-    format!("127.0.0.1:{}", free_port())
 }
 
 /// Debian's Prometheus, in a directory of its own.

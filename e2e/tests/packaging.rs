@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, Ran, eventually, muster, part, repository, run};
+use e2e::{Cluster, Ran, eventually, free_address, muster, part, repository, run};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -350,9 +350,7 @@ impl Program {
         for (key, text) in config["data"].as_object().unwrap() {
             std::fs::write(mounted.join(key), text.as_str().unwrap()).unwrap();
         }
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = port.local_addr().unwrap().to_string();
-        drop(port);
+        let address = free_address();
         let words = words(&workload).into_iter().map(|word| {
             word.replace("0.0.0.0:8080", &address)
                 .replace("$(NODE_NAME)", "box")

@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use serde_json::json;
 
 use super::process::Process;
-use super::{Cluster, START, free_port, token};
+use super::{Cluster, START, token};
 use crate::containerd::{Containerd, command_inside};
+use crate::platform::free_port;
 use crate::{eventually, part, require_root, run};
 
 /// Tells apart the pod networks of one process's kubelets.

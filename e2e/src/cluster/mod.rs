@@ -8,7 +8,7 @@ mod kubelet;
 mod process;
 
 use std::ffi::OsStr;
-use std::net::{Ipv4Addr, TcpListener};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
+use crate::platform::{free_address, free_port};
 use crate::{Ran, eventually, kubectl, run};
 pub use kubelet::Kubelet;
 use process::Process;
@@ -116,12 +117,6 @@ impl Setup {
     pub fn start(self) -> Cluster {
         Cluster::start_with(&self)
     }
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
-    let address = listener.local_addr();
-    address.expect("a bound socket has an address").port()
 }
 
 /// Who wrote what and when; not what it said.
@@ -332,7 +327,7 @@ impl Cluster {
     #[must_use]
     pub fn with_muster(mut self) -> Cluster {
         let account = self.kubeconfig_of_account("muster-system", "muster-server");
-        let listen = format!("127.0.0.1:{}", free_port());
+        let listen = free_address();
         let mut command = Command::new(crate::muster());
         command.arg("--kubeconfig").arg(account);
         command.args(["server", "--engine", "kubernetes", "--listen", &listen]);

@@ -2,9 +2,8 @@
 //! packaged for it.
 
 use std::collections::BTreeSet;
-use std::net::TcpListener;
 
-use e2e::{Cluster, eventually, repository};
+use e2e::{Cluster, eventually, free_address, repository};
 use serde_json::{Value, json};
 
 use crate::ground::{Ground, SOON, job, node_of};
@@ -49,9 +48,7 @@ fn bound(cluster: &Cluster, name: &str) -> (String, Vec<String>) {
 
 #[test]
 fn a_stock_kube_scheduler_places_by_musters_word_and_its_pods_get_devices_of_their_own() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap().to_string();
-    drop(port);
+    let address = free_address();
     let cluster = Cluster::start()
         .with_kwok()
         .with_scheduler(Some(&extenders(&address)));
@@ -113,9 +110,7 @@ fn a_stock_kube_scheduler_places_by_musters_word_and_its_pods_get_devices_of_the
 
 #[test]
 fn a_gpu_that_is_ill_is_not_given_to_a_pod_of_kube_schedulers() {
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = port.local_addr().unwrap().to_string();
-    drop(port);
+    let address = free_address();
     let cluster = Cluster::start().with_scheduler(Some(&extenders(&address)));
     let ground = Ground::on(cluster);
     let cluster = &ground.cluster;

@@ -3,12 +3,12 @@
 
 use std::fs::File;
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, eventually, muster, run};
+use e2e::{Cluster, eventually, free_address, muster, run};
 use serde_json::{Value, json};
 
 pub const SOON: Duration = Duration::from_secs(90);
@@ -51,9 +51,7 @@ impl Ground {
     }
 
     pub fn server(&self, name: &str, arguments: &[&str]) -> Server {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap().to_string();
-        drop(listener);
+        let address = free_address();
         let log = self.cluster.directory().join(format!("{name}.log"));
         let output = File::create(&log).unwrap();
         let child = Command::new(muster())

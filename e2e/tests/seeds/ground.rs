@@ -2,12 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, Platform, Ran, eventually, muster, repository, run};
+use e2e::{Cluster, Platform, Ran, eventually, free_address, muster};
 use serde_json::{Value, json};
 
 use crate::facts::Applied;
@@ -181,19 +180,11 @@ fn embedded(seeds: &[Seed]) -> Ground {
 
 fn kubernetes(seeds: &[Seed]) -> Ground {
     let cluster = Cluster::start().with_controller_manager();
-    run(Command::new(muster())
-        .arg("--kubeconfig")
-        .arg(cluster.kubeconfig())
-        .arg("crds"))
-    .ok();
-    let rbac = repository().join("packaging/kubernetes/rbac.yaml");
-    cluster.apply(&std::fs::read_to_string(rbac).unwrap());
+    cluster.install_muster();
     let account = cluster.kubeconfig_of_account("muster-system", "muster-server");
     let log = cluster.directory().join("muster.log");
     let output = File::create(&log).unwrap();
-    let port = TcpListener::bind("127.0.0.1:0").unwrap();
-    let listen = port.local_addr().unwrap().to_string();
-    drop(port);
+    let listen = free_address();
     let child = Command::new(muster())
         .arg("--kubeconfig")
         .arg(account)

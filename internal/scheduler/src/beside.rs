@@ -10,7 +10,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::pod_requests;
 use resources::devices::ChosenDevices;
 
 use crate::class::ClassIx;
@@ -21,7 +20,6 @@ use crate::node::NodeIx;
 use crate::pod::PodKey;
 use crate::resource::each;
 use crate::score;
-use crate::share::Wish;
 use crate::state::Scheduler;
 
 /// The most that a node is preferred by (`MaxExtenderPriority` of kube-scheduler).
@@ -172,22 +170,10 @@ impl Scheduler {
 
     /// The class of such a pod, its view brought up to date, and what its containers ask for. The
     /// class is kept until another is asked about: the same pod is asked about several times.
-    fn beside(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Vec<Ask>)> {
+    fn beside(&mut self, pod: &k8s::Pod) -> Option<(ClassIx, Arc<[Ask]>)> {
         let spec = alone(pod.spec.as_ref()?);
-        let requests = pod_requests(&spec);
-        let wish = Wish::read(&pod.metadata, &spec, &requests);
-        let whole = devices::asks(&spec);
-        let mut asks = match wish.share {
-            Some(share) if whole.is_empty() || wish.container.is_some() => {
-                devices::asks_of_share(&spec, wish.container.as_deref(), share.gpus)
-            }
-            _ => whole,
-        };
-        asks.extend(devices::slice_asks(&spec));
-        let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
-        let labels = pod.metadata.labels.as_ref();
-        let names = &mut self.names;
-        let class = (self.classes).join(&spec, requests, &wish, namespace, labels, names);
+        let namespace = self.namespace(pod.metadata.namespace.as_deref());
+        let (class, asks) = self.read_asks(pod, &spec, &namespace);
         if let Some(old) = self.beside.replace(class) {
             self.leave_class(old);
         }
@@ -223,10 +209,9 @@ impl Scheduler {
 }
 
 /// The pod without what the other scheduler judges by itself and what is dear to know: where other
-/// pods and volumes are.
+/// pods are. Nobody asks here where volumes are.
 fn alone(spec: &k8s::PodSpec) -> k8s::PodSpec {
     let mut spec = spec.clone();
-    spec.volumes = None;
     spec.topology_spread_constraints = None;
     if let Some(affinity) = &mut spec.affinity {
         affinity.pod_affinity = None;

@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use scheduler::{Bind, Event, GroupRef, NoPlace, PodRef};
 
-use super::binder;
+use super::binder::{self, is_bound};
 use super::board::ReportBoard;
 use super::brain::Brain;
 
@@ -74,7 +74,7 @@ impl ReportBoard {
         let bind = self.beside(decide).await;
         let bind = bind.unwrap_or_else(|| Err("the cluster is still being listed".to_owned()));
         let bind = bind.map_err(|why| format!("{name}: {why}"))?;
-        let outcome = binder::bind(client.clone(), bind, true).await;
+        let outcome = binder::bind(client.clone(), bind).await;
         self.tally().bound(outcome.refused.is_some());
         let Some(refused) = outcome.refused else {
             return Ok(());
@@ -147,12 +147,6 @@ impl Brain {
         self.apply(Event::PodChanged(Box::new(binder::bound(pod, &bind))));
         Ok(bind)
     }
-}
-
-fn is_bound(pod: &Pod) -> bool {
-    let spec = pod.spec.as_ref();
-    let node = spec.and_then(|spec| spec.node_name.as_deref());
-    node.is_some_and(|node| !node.is_empty())
 }
 
 #[cfg(test)]

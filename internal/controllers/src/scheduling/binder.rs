@@ -13,14 +13,12 @@ use super::asking::{Answer, until_answered};
 /// How a binding ended.
 pub(super) struct Outcome {
     pub(super) bind: Bind,
-    /// The pod is told by an event of its own.
-    pub(super) told: bool,
     /// What the API said against it.
     pub(super) refused: Option<String>,
 }
 
 /// Binds one pod.
-pub(super) async fn bind(client: Client, bind: Bind, told: bool) -> Outcome {
+pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
     let binding = binding(&bind);
     let (params, meant) = (PostParams::default(), &bind);
@@ -48,11 +46,7 @@ pub(super) async fn bind(client: Client, bind: Bind, told: bool) -> Outcome {
         }
     })
     .await;
-    Outcome {
-        bind,
-        told,
-        refused,
-    }
+    Outcome { bind, refused }
 }
 
 /// The pod as the API will tell it once it is bound so.
@@ -60,12 +54,24 @@ pub(super) fn bound(mut pod: Pod, bind: &Bind) -> Pod {
     if let Some(spec) = &mut pod.spec {
         spec.node_name = Some(bind.node.clone());
     }
-    if !bind.devices.is_empty() {
-        let devices = serde_json::to_string(&bind.devices).unwrap_or_default();
+    if let Some(devices) = devices(bind) {
         let notes = pod.metadata.annotations.get_or_insert_default();
         notes.insert(DEVICES_ANNOTATION.to_owned(), devices);
     }
     pod
+}
+
+/// What the annotation says of the devices chosen, if any are.
+fn devices(bind: &Bind) -> Option<String> {
+    let chosen = Some(&bind.devices).filter(|devices| !devices.is_empty());
+    chosen.map(|devices| serde_json::to_string(devices).unwrap_or_default())
+}
+
+/// Does the pod have a node?
+pub(super) fn is_bound(pod: &Pod) -> bool {
+    let spec = pod.spec.as_ref();
+    let node = spec.and_then(|spec| spec.node_name.as_deref());
+    node.is_some_and(|node| !node.is_empty())
 }
 
 fn is_bound_so(pod: &Pod, bind: &Bind) -> bool {
@@ -77,8 +83,7 @@ fn binding(bind: &Bind) -> Value {
     let mut metadata = json!({
         "name": bind.pod.name, "namespace": bind.pod.namespace, "uid": bind.pod.uid,
     });
-    if !bind.devices.is_empty() {
-        let devices = serde_json::to_string(&bind.devices).unwrap_or_default();
+    if let Some(devices) = devices(bind) {
         metadata["annotations"] = json!({ DEVICES_ANNOTATION: devices });
     }
     json!({

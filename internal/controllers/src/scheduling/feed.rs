@@ -18,6 +18,8 @@ use resources::kinds::{PodGroup, Queue};
 use scheduler::Event;
 use serde::de::DeserializeOwned;
 
+use super::binder::is_bound;
+
 /// How many kinds are watched: planning starts when each was listed once.
 pub(super) const KINDS: usize = 6;
 
@@ -91,12 +93,8 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
 /// Whether a pod takes room or wants it from a scheduler of these names.
 fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
     pod.spec.as_ref().is_none_or(|spec| {
-        let bound = spec
-            .node_name
-            .as_deref()
-            .is_some_and(|node| !node.is_empty());
         let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
-        bound || scheduler_names.iter().any(|name| name == scheduler)
+        is_bound(pod) || scheduler_names.iter().any(|name| name == scheduler)
     })
 }
 

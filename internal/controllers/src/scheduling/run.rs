@@ -96,7 +96,7 @@ struct Loop {
     planning: Option<Planning>,
     /// Bindings to write; and whether the pod is told by an event of its own.
     binds: VecDeque<(Bind, bool)>,
-    binding: FuturesUnordered<BoxFuture<'static, Outcome>>,
+    binding: FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>,
     evictions: VecDeque<Eviction>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
     groups: Lane<GroupRef, GroupUpdate>,
@@ -411,8 +411,9 @@ impl Loop {
                 self.binds.push_back((bind, told));
                 continue;
             }
+            let outcome = binder::bind(self.client.clone(), bind);
             self.binding
-                .push(binder::bind(self.client.clone(), bind, told).boxed());
+                .push(outcome.map(move |outcome| (outcome, told)).boxed());
         }
         self.notes.give_way(!self.binds.is_empty());
     }
@@ -466,12 +467,8 @@ impl Loop {
         self.writes.push(write.boxed());
     }
 
-    fn bound(&mut self, outcome: Outcome) {
-        let Outcome {
-            bind,
-            told,
-            refused,
-        } = outcome;
+    fn bound(&mut self, (outcome, told): (Outcome, bool)) {
+        let Outcome { bind, refused } = outcome;
         self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
         let Some(said) = refused else {
