@@ -7,7 +7,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, repository};
+use e2e::{
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, repository,
+};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -63,12 +65,16 @@ impl Ground {
 
     /// Until the node's condition on its MIG strategy has this status; its message.
     fn strategy_told(&self, status: &str) -> String {
-        let what = format!("the condition on the MIG strategy is {status}");
+        self.told("muster.io/mig-not-uniform", status)
+    }
+
+    /// Until a condition of the node has this status; its message.
+    fn told(&self, condition: &str, status: &str) -> String {
+        let what = format!("{condition} is {status}");
         eventually(&what, SOON, || {
             let node = self.cluster.get(&["node", "box"]);
             let conditions = node["status"]["conditions"].as_array()?;
-            let ours = (conditions.iter())
-                .find(|condition| condition["type"] == "muster.io/mig-not-uniform")?;
+            let ours = (conditions.iter()).find(|found| found["type"] == condition)?;
             let message = ours["message"].as_str()?.to_string();
             (ours["status"] == status).then_some(message)
         })
@@ -149,6 +155,11 @@ fn replace(cluster: &Cluster, text: &str) {
 
 /// Describes 8 GPUs, of which these are ill.
 fn describe(cluster: &Cluster, ill: &[usize]) {
+    describe_with(cluster, ill, "");
+}
+
+/// The same with these states.
+fn describe_with(cluster: &Cluster, ill: &[usize], states: &str) {
     let gpu = |at: usize| {
         format!(
             "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nnvlinks = 18\nnvswitch = true\nhealthy = {}\n",
@@ -156,7 +167,7 @@ fn describe(cluster: &Cluster, ill: &[usize]) {
         )
     };
     let text = format!(
-        "[machine]\nhostname = \"box\"\n{}",
+        "[machine]\nhostname = \"box\"\n{}{states}",
         (0..8).map(gpu).collect::<String>()
     );
     replace(cluster, &text);
@@ -181,6 +192,8 @@ fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
         .arg(muster())
         .arg("--kubeconfig")
         .arg(account)
+        .arg("--data")
+        .arg(cluster.directory().join("agent-data"))
         .args([
             "agent",
             "--engine",
@@ -199,8 +212,12 @@ fn agent_with(cluster: &Cluster, kubelet: &Kubelet, more: &[&str]) -> Child {
 }
 
 #[test]
-fn pods_that_start_at_once_each_get_the_devices_chosen_for_them() {
-    let ground = Ground::start();
+fn pods_that_start_at_once_each_get_the_devices_chosen_for_them_and_metrics_name_them() {
+    let mut ground = Ground::start();
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    let address = free_address();
+    ground.agent = agent_with(&ground.cluster, &ground.kubelet, &["--metrics", &address]);
     let ids = ground.ids();
     let id = |at: usize| ids[at].as_str();
     // Each choice differs from what a plugin that doesn't know the pod would give, and pods of
@@ -229,6 +246,35 @@ fn pods_that_start_at_once_each_get_the_devices_chosen_for_them() {
     {
         assert_eq!(ground.given(pod), wanted, "{pod}");
     }
+
+    // The kubelet says who has what.
+    let (status, page) = get(&address, "/metrics").expect("the agent has metrics");
+    assert_eq!(status, 200, "{page}");
+    let free: Vec<&str> = (page.lines())
+        .filter(|line| line.starts_with("DCGM_FI_DEV_FB_FREE{"))
+        .collect();
+    assert_eq!(free.len(), 8, "{page}");
+    for (pod, devices) in [
+        ("pair-a", &pairs[0][..]),
+        ("pair-b", &pairs[1][..]),
+        ("one-d", &singles[3][..]),
+    ] {
+        let named = format!("container=\"c\",namespace=\"default\",pod=\"{pod}\"");
+        let theirs: Vec<&&str> = free.iter().filter(|line| line.contains(&named)).collect();
+        assert_eq!(theirs.len(), devices.len(), "{pod}: {free:#?}");
+        for device in devices {
+            let uuid = format!("UUID=\"{device}\"");
+            assert!(
+                theirs.iter().any(|line| line.contains(&uuid)),
+                "{pod}: {free:#?}"
+            );
+        }
+    }
+    // And the node has feature discovery's labels.
+    let node = ground.cluster.get(&["node", "box"]);
+    let labels = &node["metadata"]["labels"];
+    assert_eq!(labels["nvidia.com/gpu.count"], "8", "{labels}");
+    assert_eq!(labels["nvidia.com/gpu.product"], "NVIDIA-H100-80GB-HBM3");
 }
 
 #[test]
@@ -260,6 +306,62 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.until_allocatable(7);
     describe(&ground.cluster, &[]);
     ground.until_allocatable(8);
+
+    // One that the driver wants reset leaves alone too, which the node says, and comes back.
+    describe_with(&ground.cluster, &[], "[[state]]\ngpu = 6\nrecovery = 1\n");
+    ground.until_allocatable(7);
+    let why = ground.told("muster.io/suspect", "True");
+    assert!(
+        why.contains("GPU 6") && why.contains("--gpu-reset"),
+        "{why}"
+    );
+    describe(&ground.cluster, &[]);
+    ground.until_allocatable(8);
+    ground.told("muster.io/suspect", "False");
+
+    // An application's error takes no GPU out; the GPU's own does until it is quiet.
+    describe_with(
+        &ground.cluster,
+        &[],
+        "[[state]]\ngpu = 5\nxids = [31]\n[[state]]\ngpu = 6\nxids = [48]\n",
+    );
+    ground.until_allocatable(7);
+    let why = ground.told("muster.io/suspect", "True");
+    assert!(why.contains("GPU 6") && why.contains("XID 48"), "{why}");
+    ground.until_allocatable(8);
+    let about = "involvedObject.kind=Node,involvedObject.name=box,reason=AgentSuspects";
+    let events = ground
+        .cluster
+        .kubectl(&["get", "events", "--field-selector", about, "-o", "json"])
+        .ok();
+    assert!(events.contains("XID 48"), "{events}");
+
+    // Of a driver that doesn't say when a GPU is well, another agent still knows that it is not;
+    // it has to be gone and come back.
+    let old = |state: &str| format!("[[state]]\ngpu = 6\nold_driver = true\n{state}\n");
+    describe_with(&ground.cluster, &[], &old("xids = [79]"));
+    ground.until_allocatable(7);
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    let log = ground.cluster.directory().join("agent.log");
+    let log = || std::fs::read_to_string(&log).expect("a log");
+    let before = log().len();
+    ground.agent = agent(&ground.cluster, &ground.kubelet);
+    eventually("the new agent is the kubelet's plugin", SOON, || {
+        (log()[before..].contains("registered with the kubelet")).then_some(())
+    });
+    let why = ground.told("muster.io/suspect", "True");
+    assert!(why.contains("GPU 6") && why.contains("XID 79"), "{why}");
+    ground.until_allocatable(7);
+    describe_with(&ground.cluster, &[], &old("lost = true"));
+    eventually("it is seen to be gone", SOON, || {
+        let why = ground.told("muster.io/suspect", "True");
+        why.contains("lost").then_some(())
+    });
+    describe_with(&ground.cluster, &[], &old("xids = [79]"));
+    ground.until_allocatable(8);
+    ground.told("muster.io/suspect", "False");
+    assert!(log()[before..].contains("well again"), "it knew");
 
     // Devices that another pod holds are given to nobody else.
     ground.place(&[("late", &[id(3)])]);

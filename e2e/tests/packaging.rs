@@ -218,7 +218,8 @@ fn values_reach_what_they_are_for() {
         paths,
         [
             "/var/lib/kubelet/device-plugins",
-            "/var/lib/kubelet/pod-resources"
+            "/var/lib/kubelet/pod-resources",
+            "/run/muster"
         ]
     );
 

@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
     Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics, PodsOf,
-    Server, ServerOptions, Topology, Up,
+    Server, ServerOptions, Topology, Up, Xids,
 };
 pub use until::{SUCCEEDED, Until};
 
@@ -105,6 +105,9 @@ pub enum Command {
     /// Draw how this machine's GPUs and network cards are joined, as `nvidia-smi topo -m` does,
     /// and what each kind of path carries
     Topology(Topology),
+    /// Print what is done about a GPU for each error (XID) that its driver reports, as a file for
+    /// --xid-policy of `muster agent`
+    Xids(Xids),
     /// Write everything the server knows to one file, while it runs
     Backup {
         /// The file to make, on the server's disk

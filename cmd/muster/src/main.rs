@@ -70,6 +70,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
         Command::Restore { file } => serve::restore(arguments.global, file).await,
         Command::Doctor(doctor) => serve::doctor(doctor).await,
         Command::Topology(arguments) => serve::topology(arguments),
+        Command::Xids(arguments) => serve::xids(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),
         command => client::run(arguments.global, command).await,
     }

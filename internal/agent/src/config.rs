@@ -9,6 +9,7 @@ use std::time::Duration;
 use crate::error::AgentError;
 use crate::identity::Trust;
 use crate::metrics::Listen;
+use crate::xids::Hearing;
 
 /// Pods that a node takes.
 pub const MAX_PODS: u32 = 250;
@@ -46,6 +47,9 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// How often the hardware is looked at for changes, and for what it is doing.
     pub look: Duration,
+    /// Where XIDs of GPUs are heard, and what is done about them. Kept below `data` if it doesn't
+    /// say where.
+    pub xids: Hearing,
     /// Where metrics are served; nowhere if absent.
     pub metrics: Option<Listen>,
     /// The command that is a container's shim once a directory is added.
@@ -102,6 +106,7 @@ mod tests {
             cri_socket: None,
             labels: BTreeMap::new(),
             look: LOOK,
+            xids: Hearing::default(),
             metrics: None,
             shim_command: Vec::new(),
         }

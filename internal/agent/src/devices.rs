@@ -117,6 +117,7 @@ mod tests {
                 ..NodeInventory::default()
             },
             chooser: std::sync::Arc::default(),
+            suspect: String::new(),
             minors: [("GPU-3".to_owned(), 7)].into(),
         }
     }

@@ -53,10 +53,15 @@ fn load(gpu: &hardware::Gpu) -> GpuLoad {
 
 /// What is wrong and does not stop the node: a GPU that is not well, or what seems to be there and
 /// can't be found out.
-fn suspicion(found: &hardware::Inventory) -> String {
+pub fn suspicion(found: &hardware::Inventory) -> String {
     let unwell = found.gpus.iter().filter(|gpu| !gpu.healthy);
     let unwell = unwell.map(|gpu| format!("GPU {} is not well: {}", gpu.index, gpu.problem));
-    let all: Vec<String> = unwell.chain(found.warnings.iter().cloned()).collect();
+    let concerned = found.gpus.iter().flat_map(|gpu| {
+        let concerns = gpu.concerns.iter();
+        concerns.map(|concern| format!("GPU {}: {concern}", gpu.index))
+    });
+    let all = unwell.chain(concerned);
+    let all: Vec<String> = all.chain(found.warnings.iter().cloned()).collect();
     match &all[..] {
         [] => String::new(),
         [one] => one.clone(),

@@ -15,6 +15,8 @@ pub struct Machine {
     pub inventory: NodeInventory,
     /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
     pub minors: BTreeMap<String, u32>,
+    /// What is wrong and does not stop the node, in a sentence; empty if nothing is.
+    pub suspect: String,
     /// Which GPUs go well together.
     pub chooser: Arc<Chooser>,
 }
@@ -29,6 +31,7 @@ impl Machine {
             memory_mib: gpu.memory_mib,
             numa: gpu.numa,
             healthy: gpu.healthy,
+            failed: gpu.failed,
             pci: gpu.pci.clone(),
             compute_capability: gpu.compute_capability.clone(),
             driver: gpu.driver.clone(),
@@ -67,6 +70,7 @@ impl Machine {
                     ids.map(move |id| (id.clone(), minor))
                 })
                 .collect(),
+            suspect: crate::health::suspicion(found),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
     }

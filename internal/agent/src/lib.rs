@@ -3,6 +3,7 @@
 //! life looks like is decided by the pure state machine in [`lifecycle`].
 
 mod checks;
+mod concerns;
 mod config;
 mod container;
 mod devices;
@@ -11,6 +12,7 @@ mod engine;
 mod env;
 mod error;
 mod expand;
+mod eyes;
 mod fields;
 mod health;
 mod hosts;
@@ -31,6 +33,7 @@ mod session;
 mod trust;
 mod volumes;
 mod worker;
+mod xids;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -44,6 +47,7 @@ pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
 pub use metrics::{Listen, NoPort, PORT};
+pub use xids::{Hearing, Policy as XidPolicy};
 
 use disk::Layout;
 use fields::NodeFacts;
@@ -99,7 +103,13 @@ pub async fn run_with(
     let port = metrics::open(config.metrics).await?;
     let layout = Layout::open(&config.data)?;
     let source = config.hardware();
-    let found = hardware::discover(source)?;
+    let mut hearing = config.xids.clone();
+    let kept = || config.data.join("xids.json");
+    hearing.state.get_or_insert_with(kept);
+    let xids = xids::Xids::listen(hearing, source.clone());
+    let mut eyes = eyes::Eyes::new(source);
+    let mut found = eyes.look().await?;
+    xids.lock().judge(&mut found, tokio::time::Instant::now());
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
@@ -116,6 +126,8 @@ pub async fn run_with(
         layout,
         machine: Mutex::new(machine),
         started,
+        xids: xids.clone(),
+        eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),
         process: engines.process,
@@ -128,7 +140,7 @@ pub async fn run_with(
     pods.recover().await?;
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
     let whose = metrics::Whose::Own(node.clone(), pods.clone());
-    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose);
+    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose, xids);
     let exporting = tokio::spawn(metrics::serve(port, exporter));
     let outcome = match join(&config, &node, &mut stop).await {
         Ok(Some(identity)) => {

@@ -9,11 +9,13 @@ use parking_lot::Mutex;
 
 use crate::disk::Layout;
 use crate::engine::Engine;
+use crate::eyes::Eyes;
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
 use crate::lifecycle::Hold;
 use crate::logs::LogStore;
 use crate::outbox::Outbox;
+use crate::xids::Xids;
 
 /// The node.
 pub struct Node {
@@ -23,6 +25,10 @@ pub struct Node {
     pub facts: NodeFacts,
     /// Its hardware, as last looked at.
     pub machine: Mutex<Machine>,
+    /// What the driver reported of its GPUs.
+    pub xids: Arc<Mutex<Xids>>,
+    /// Who looks at its hardware; one session at a time.
+    pub eyes: tokio::sync::Mutex<Eyes>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
     /// What is to be told to the server.

@@ -220,21 +220,20 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
 
 /// Looks at the hardware again and again; tells what has changed, and what it is doing.
 async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
-    let mut eyes = hardware::Machine::new(config.hardware());
+    let mut eyes = node.eyes.lock().await;
+    let news = node.xids.lock().news();
     let mut told = Told::default();
     let mut tick = tokio::time::interval(config.look);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        tick.tick().await;
-        let looked = tokio::task::spawn_blocking(move || {
-            let found = eyes.look();
-            (eyes, found)
-        })
-        .await;
-        let Ok((back, found)) = looked else { return };
-        eyes = back;
-        match found {
-            Ok(found) => {
+        tokio::select! {
+            _ = tick.tick() => {}
+            // A GPU that fails is told of at once.
+            () = news.notified() => {}
+        }
+        match eyes.look().await {
+            Ok(mut found) => {
+                (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
                 let sharing = crate::kubelet::Sharing::default();
                 let now = crate::inventory::Machine::labelled(&found, &sharing, node.started);
                 let json = now.json();

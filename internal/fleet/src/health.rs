@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
-use kube::api::{Patch, PatchParams};
+use kube::api::{Patch, PatchParams, PostParams};
 use resources::load::{GpuLoads, NodeLoad};
 use resources::names::{LOAD, SUSPECT};
+use resources::node_event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -17,6 +18,9 @@ use crate::node::{Nodes, seconds};
 
 /// The wait before what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
+
+/// What an event says of a node of which nothing is suspected any more.
+const WELL: &str = "nothing is wrong that is known of";
 
 /// The most of an agent's suspicion that is kept, in characters.
 const SUSPECT_CHARS: usize = 512;
@@ -88,7 +92,30 @@ impl Nodes {
             .await
             .map_err(api(format!("updating node {name:?}")))?;
         let suspected = |node: &Node| suspicion(node, health);
-        self.write_conditions(name, json!({}), suspected).await
+        if self.write_conditions(name, json!({}), suspected).await? {
+            self.write_event(name, health).await;
+        }
+        Ok(())
+    }
+
+    /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
+    async fn write_event(&self, name: &str, health: &Health) {
+        let (_, reason) = words(&health.suspect);
+        let warning = !health.suspect.is_empty();
+        let message = if warning { &health.suspect } else { WELL };
+        let event = node_event::of(name, warning, reason, message, health.at);
+        let written = self.events.create(&PostParams::default(), &event).await;
+        if let Err(error) = written {
+            tracing::debug!(node = name, %error, "an event could not be written");
+        }
+    }
+}
+
+/// Status and reason of the condition that says this. The agent beside a kubelet has the same.
+fn words(suspect: &str) -> (&'static str, &'static str) {
+    match suspect {
+        "" => ("False", "NothingFound"),
+        _ => ("True", "AgentSuspects"),
     }
 }
 
@@ -105,10 +132,7 @@ fn suspicion(node: &Node, health: &Health) -> Option<Vec<Value>> {
     if said == health.suspect {
         return None;
     }
-    let (status, reason) = match health.suspect.as_str() {
-        "" => ("False", "NothingFound"),
-        _ => ("True", "AgentSuspects"),
-    };
+    let (status, reason) = words(&health.suspect);
     let since = own
         .filter(|condition| condition.status == status)
         .and_then(|condition| condition.last_transition_time.as_ref())

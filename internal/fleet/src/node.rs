@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::devices::{NodeInventory, inventory};
@@ -131,6 +131,7 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
 pub struct Nodes {
     pub(crate) nodes: Api<Node>,
     leases: Api<Lease>,
+    pub(crate) events: Api<Event>,
 }
 
 impl Nodes {
@@ -139,6 +140,7 @@ impl Nodes {
         Nodes {
             nodes: Api::all(client.clone()),
             leases: Api::namespaced(client.clone(), NODE_LEASES),
+            events: Api::namespaced(client.clone(), resources::node_event::NAMESPACE),
         }
     }
 
@@ -242,23 +244,24 @@ impl Nodes {
             "nodeInfo": description.info,
         });
         let ready = |node: &Node| Some(conditions(node, Timestamp::now()));
-        self.write_conditions(name, status, ready).await
+        self.write_conditions(name, status, ready).await.map(|_| ())
     }
 
     /// Writes a node's status with conditions made of those it has; others write some too, so
-    /// what was read must still stand. Nothing is written where there are none to write.
+    /// what was read must still stand. Nothing is written where there are none to write; answers
+    /// whether something was.
     pub(crate) async fn write_conditions(
         &self,
         name: &str,
         status: Value,
         conditions: impl Fn(&Node) -> Option<Vec<Value>>,
-    ) -> Result<(), FleetError> {
+    ) -> Result<bool, FleetError> {
         let mut tries = 0;
         loop {
             let current = self.nodes.get(name).await;
             let current = current.map_err(api(format!("reading node {name:?}")))?;
             let Some(conditions) = conditions(&current) else {
-                return Ok(());
+                return Ok(false);
             };
             let mut status = status.clone();
             status["conditions"] = Value::Array(conditions);
@@ -273,7 +276,7 @@ impl Nodes {
                 Err(kube::Error::Api(status)) if status.code == 409 && tries < TRIES_MAX => {}
                 other => {
                     return other
-                        .map(|_| ())
+                        .map(|_| true)
                         .map_err(api(format!("updating the status of node {name:?}")));
                 }
             }

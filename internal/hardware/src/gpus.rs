@@ -19,6 +19,7 @@ use nvml_wrapper_sys::bindings::{
 
 use crate::inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
 use crate::mig::profile_mib;
+use crate::signs::{Fault, Signs};
 use crate::system::numa_of_pci;
 use crate::wiring::PcieLink;
 
@@ -33,8 +34,8 @@ pub struct Driver {
     nvml: Option<Nvml>,
     /// Where the library is; absent: where the system finds it.
     library: Option<PathBuf>,
-    /// Each index's GPU when it last answered.
-    known: BTreeMap<u32, Gpu>,
+    /// Each GPU when it last answered, by its id.
+    known: BTreeMap<String, Gpu>,
 }
 
 impl Driver {
@@ -57,6 +58,7 @@ impl Driver {
                     inventory
                         .warnings
                         .extend(complaint(&error, driver_is_there));
+                    self.silent(inventory, &error);
                     return;
                 }
             }
@@ -70,6 +72,7 @@ impl Driver {
                 ));
                 // Opened anew the next time: the driver may have been reloaded.
                 self.nvml = None;
+                self.silent(inventory, &error);
                 return;
             }
         };
@@ -79,7 +82,7 @@ impl Driver {
             |version| format!("{}.{}", version / 1000, version % 1000 / 10),
         );
         let mut devices = Vec::new();
-        let mut lost = Vec::new();
+        let mut unanswered = Vec::new();
         for index in 0..count {
             let device = nvml.device_by_index(index);
             let described =
@@ -90,32 +93,91 @@ impl Driver {
                     devices.push(device);
                 }
                 // One dead GPU must not hide the others, nor be forgotten.
-                Err(error) => {
-                    let problem = format!("it does not answer: {error}");
-                    let known = self.known.get(&index).cloned();
-                    if known.is_none() {
-                        inventory
-                            .warnings
-                            .push(format!("GPU {index} is not offered: {problem}"));
-                    }
-                    lost.extend(known.map(|gpu| Gpu {
-                        healthy: false,
-                        load: Load::default(),
-                        problem,
-                        ..gpu
-                    }));
-                }
+                Err(error) => unanswered.push((index, Fault::silent(&error))),
             }
         }
         link(nvml, &devices, &mut inventory.gpus);
-        self.known
-            .extend(inventory.gpus.iter().map(|gpu| (gpu.index, gpu.clone())));
-        inventory.gpus.extend(lost);
-        inventory.gpus.sort_by_key(|gpu| gpu.index);
+        (self.known).extend(
+            inventory
+                .gpus
+                .iter()
+                .map(|gpu| (gpu.id.clone(), gpu.clone())),
+        );
+        let lost = self.lost(root, inventory, unanswered);
+        self.give(inventory, lost);
+    }
+
+    /// Those that were there and are not any more: they don't answer, or the driver doesn't list
+    /// them. Says of those that never were that they are not offered.
+    fn lost(
+        &self,
+        root: &Path,
+        inventory: &mut Inventory,
+        unanswered: Vec<(u32, Fault)>,
+    ) -> Vec<Gpu> {
+        let missing: Vec<&Gpu> = (self.known.values())
+            .filter(|known| !inventory.gpus.iter().any(|gpu| gpu.id == known.id))
+            .collect();
+        for (index, fault) in &unanswered {
+            if !missing.iter().any(|gpu| gpu.index == *index) {
+                let problem = &fault.problem;
+                (inventory.warnings).push(format!("GPU {index} is not offered: {problem}"));
+            }
+        }
+        let lost = missing.into_iter().map(|gpu| {
+            let fault = unanswered.iter().find(|(index, _)| *index == gpu.index);
+            let mut fault = match fault {
+                Some((_, fault)) => fault.clone(),
+                None => Fault {
+                    problem: "the driver does not list it any more".to_owned(),
+                    fatal: true,
+                },
+            };
+            if !on_bus(root, &gpu.pci) {
+                fault.problem.push_str("; it has fallen off the PCIe bus");
+                fault.fatal = true;
+            }
+            stopped(gpu, fault)
+        });
+        lost.collect()
+    }
+
+    /// All GPUs that were there, where the driver does not answer at all.
+    fn silent(&self, inventory: &mut Inventory, error: &NvmlError) {
+        let fault = Fault {
+            problem: format!("the NVIDIA driver does not answer: {error}"),
+            // What runs may have its driver still: a library can be missing for a while.
+            fatal: false,
+        };
+        let all = self.known.values().map(|gpu| stopped(gpu, fault.clone()));
+        self.give(inventory, all.collect());
+    }
+
+    fn give(&self, inventory: &mut Inventory, stopped: Vec<Gpu>) {
+        inventory.gpus.extend(stopped);
+        (inventory.gpus).sort_by(|a, b| (a.index, &a.id).cmp(&(b.index, &b.id)));
         if !inventory.gpus.is_empty() {
             inventory.origin = Origin::Nvml;
         }
     }
+}
+
+/// A GPU that answered once and has this fault now.
+fn stopped(gpu: &Gpu, fault: Fault) -> Gpu {
+    Gpu {
+        healthy: false,
+        failed: fault.fatal,
+        problem: fault.problem,
+        load: Load::default(),
+        signs: Signs::default(),
+        ..gpu.clone()
+    }
+}
+
+/// Whether there is a PCIe device at this address, as far as one can see.
+fn on_bus(root: &Path, pci: &str) -> bool {
+    let devices = root.join("sys/bus/pci/devices");
+    !devices.exists() || devices.join(pci).exists()
 }
 
 /// Opens the library: this one, or the one that the system finds.
@@ -142,11 +204,12 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
     let pci = address(&device.pci_info()?.bus_id);
     let capability = device.cuda_compute_capability();
     let (fabric, clique) = fabric(device);
+    let signs = Signs::read(device);
     // Not every card has every fact; the id it must have.
     let memory = device.memory_info();
-    let problem = match &memory {
-        Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => error.to_string(),
-        _ => String::new(),
+    let fault = match &memory {
+        Err(error @ (NvmlError::GpuLost | NvmlError::Unknown)) => Some(Fault::silent(error)),
+        _ => signs.fault(),
     };
     Ok(Gpu {
         id: device.uuid()?,
@@ -170,8 +233,11 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         fabric,
         clique,
         mode: mode(root, &pci),
-        healthy: problem.is_empty(),
-        problem,
+        healthy: fault.is_none(),
+        failed: fault.as_ref().is_some_and(|fault| fault.fatal),
+        problem: fault.map(|fault| fault.problem).unwrap_or_default(),
+        concerns: Vec::new(),
+        signs,
         slices: slices(device),
         links: Vec::new(),
         pci,
@@ -302,6 +368,7 @@ fn link(nvml: &Nvml, devices: &[Device<'_>], gpus: &mut [Gpu]) {
         .map(|device| NvLinks::of(device, &places))
         .collect();
     for (from, device) in devices.iter().enumerate() {
+        gpus[from].signs.nvlinks = nvlinks[from].up;
         for to in (0..devices.len()).filter(|to| *to != from) {
             let direct = nvlinks[from].direct.get(&to).copied().unwrap_or(0);
             let switched = nvlinks[from].switched.min(nvlinks[to].switched);
@@ -332,6 +399,8 @@ struct NvLinks {
     direct: BTreeMap<usize, u32>,
     /// How many lead to a switch.
     switched: u32,
+    /// How many there are, wherever they lead.
+    up: u32,
 }
 
 impl NvLinks {
@@ -340,7 +409,7 @@ impl NvLinks {
         for number in 0..MAX_LINKS {
             let nvlink = device.link_wrapper_for(number);
             match nvlink.is_active() {
-                Ok(true) => {}
+                Ok(true) => found.up += 1,
                 // There are no links beyond.
                 Err(NvmlError::InvalidArg) => break,
                 _ => continue,

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::signs::Signs;
 use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch};
 
 /// What a machine has.
@@ -123,10 +124,19 @@ pub struct Gpu {
     /// What its PCI class is for: `compute` or `graphics`; empty if not known.
     #[serde(default)]
     pub mode: String,
-    /// Whether it answers and needs no recovery.
+    /// Whether it answers and may be given out.
     pub healthy: bool,
     /// Why it is not healthy; empty if it is.
     pub problem: String,
+    /// Whether what runs on it can't go on; never of one that is healthy.
+    #[serde(default)]
+    pub failed: bool,
+    /// What is wrong with it and does not stop it.
+    #[serde(default)]
+    pub concerns: Vec<String>,
+    /// What it shows of faults.
+    #[serde(default)]
+    pub signs: Signs,
     /// What it is doing; what the driver does not say is not known.
     pub load: Load,
     /// Its slices, where it is in MIG mode.

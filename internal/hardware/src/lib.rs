@@ -12,9 +12,11 @@
 pub mod choice;
 pub mod description;
 pub mod error;
+pub mod events;
 pub mod gpus;
 pub mod graph;
 pub mod inventory;
+pub mod kmsg;
 pub mod matrix;
 pub mod meter;
 pub mod mig;
@@ -22,6 +24,7 @@ pub mod pcie;
 pub mod ports;
 pub mod reading;
 pub mod ring;
+pub mod signs;
 pub mod sysfs;
 pub mod system;
 pub mod wiring;
@@ -30,10 +33,12 @@ use std::path::PathBuf;
 
 pub use choice::Chooser;
 pub use error::HardwareError;
+pub use events::Events;
 pub use graph::Graph;
 pub use inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
 pub use meter::Meter;
 pub use reading::Reading;
+pub use signs::{Fault, NvlinkErrors, Recovery, Signs};
 pub use wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
 /// Where to look.

@@ -21,10 +21,11 @@ use crate::error::HardwareError;
 use crate::gpus::{address, ecc, open, slice_profile};
 use crate::inventory::Inventory;
 use crate::reading::{Counters, Memory, ProcessReading, Reading, Rows, SliceReading};
+use crate::signs::NvlinkErrors;
 
 /// NVML's numbers of fields: the memory's temperature, rows replaced for corrected and for
-/// uncorrected errors, a replacement that waits, and one that failed.
-const FIELDS: [u32; 5] = [82, 142, 143, 144, 145];
+/// uncorrected errors, a replacement that waits, and one that failed; errors on NVLinks.
+const FIELDS: [u32; 9] = [82, 142, 143, 144, 145, 38, 45, 52, 59];
 /// What was sent over NVLinks, and received; KiB.
 const NVLINK_FIELDS: [u32; 2] = [138, 139];
 /// In place of a link's number: all of them.
@@ -76,6 +77,9 @@ impl Meter {
     pub fn read(&mut self) -> Result<Vec<Reading>, HardwareError> {
         if let Some(path) = &self.source.description {
             let machine = Description::load(path)?.machine(Inventory::default());
+            if machine.driver_gone {
+                return Ok(Vec::new());
+            }
             let gpus = machine.inventory.gpus.iter().zip(&machine.cards);
             return Ok(gpus
                 .filter_map(|(gpu, card)| Reading::described(gpu, card))
@@ -138,7 +142,7 @@ impl Library {
 /// All that one look at a GPU tells.
 fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlError> {
     let rates = device.utilization_rates().ok();
-    let fields = fields(device);
+    let fields = fields(device, &FIELDS);
     let field = |id: u32| fields.get(&id).copied();
     let rows = match (field(142), field(143)) {
         (Some(corrected), Some(uncorrected)) => Some(Rows {
@@ -170,6 +174,8 @@ fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlE
         memory: memory(device),
         pcie_replays: device.pcie_replay_counter().ok(),
         nvlink_kib: nvlink(device),
+        nvlink_errors: NvlinkErrors::of(field),
+        throttle: (device.current_throttle_reasons().ok()).map(|reasons| reasons.bits()),
         ecc: ecc(device).filter(|ecc| ecc.enabled),
         rows,
         counters: Counters::default(),
@@ -187,9 +193,10 @@ fn memory(device: &Device<'_>) -> Option<Memory> {
     })
 }
 
-/// Those of [`FIELDS`] that the GPU has.
-fn fields(device: &Device<'_>) -> BTreeMap<u32, u64> {
-    let answers = device.field_values_for(&FIELDS.map(FieldId));
+/// Those of these fields that the GPU has, by number.
+pub(crate) fn fields(device: &Device<'_>, wanted: &[u32]) -> BTreeMap<u32, u64> {
+    let wanted: Vec<FieldId> = wanted.iter().copied().map(FieldId).collect();
+    let answers = device.field_values_for(&wanted);
     let samples = answers.into_iter().flatten().flatten();
     samples
         .filter_map(|sample| {

@@ -3,6 +3,7 @@
 
 use crate::description::{Card, State};
 use crate::inventory::{Ecc, Gpu};
+use crate::signs::NvlinkErrors;
 
 /// One GPU's values, in the driver's own units.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -47,6 +48,10 @@ pub struct Reading {
     pub pcie_replays: Option<u32>,
     /// What went over all its NVLinks both ways since the driver was loaded, KiB.
     pub nvlink_kib: Option<u64>,
+    /// Errors on its NVLinks since the driver was loaded.
+    pub nvlink_errors: Option<NvlinkErrors>,
+    /// Why its clocks are low: NVML's bits.
+    pub throttle: Option<u64>,
     /// Errors of its memory, where it corrects them.
     pub ecc: Option<Ecc>,
     /// Rows of memory that were replaced, where it can do that.
@@ -173,6 +178,8 @@ impl Reading {
             }),
             pcie_replays: Some(state.pcie_replays),
             nvlink_kib: state.nvlink_kib,
+            nvlink_errors: gpu.signs.nvlink_errors,
+            throttle: Some(state.throttle),
             ecc: corrects,
             rows: corrects.map(|_| Rows {
                 corrected: state.remapped[0].into(),

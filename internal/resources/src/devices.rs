@@ -80,6 +80,15 @@ impl NodeInventory {
         })
     }
 
+    /// The ids of the GPUs whose work can't go on, and of their slices.
+    pub fn failed(&self) -> impl Iterator<Item = &str> {
+        let failed = self.gpus.iter().filter(|gpu| gpu.failed);
+        failed.flat_map(|gpu| {
+            let slices = gpu.slices.iter().flatten();
+            std::iter::once(&*gpu.id).chain(slices.map(|slice| &*slice.id))
+        })
+    }
+
     /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
     pub fn offered(&self) -> Offered {
         let single = self.mig_strategy == MIG_SINGLE && self.profiles().len() <= 1;
@@ -152,6 +161,9 @@ pub struct GpuDevice {
     pub numa: Option<u32>,
     /// May it be given out?
     pub healthy: bool,
+    /// Can what runs on it not go on? Never of one that is healthy.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub failed: bool,
     /// PCI address.
     pub pci: String,
     /// CUDA compute capability, like `9.0`; empty if not known.

@@ -18,6 +18,7 @@ pub mod kinds;
 pub mod load;
 pub mod mapping;
 pub mod names;
+pub mod node_event;
 pub mod quantity;
 pub mod record;
 pub mod registry;

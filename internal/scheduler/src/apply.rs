@@ -326,7 +326,11 @@ impl Scheduler {
         if share.as_ref().is_some_and(Share::depends_on_memory) {
             self.by_memory.insert(key.clone());
         }
+        let watched = (!self.failing.is_empty()).then(|| key.clone());
         self.pods.insert(key, pod);
+        if let Some(key) = watched {
+            self.note_stranded(&key);
+        }
     }
 
     /// Counts a pod in or out, everywhere.

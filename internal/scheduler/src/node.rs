@@ -1,7 +1,7 @@
 //! One node: what it offers, what is used of it, which devices are held. Knows nothing of pods
 //! beyond what they take, and decides nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
@@ -40,6 +40,8 @@ pub(crate) struct Offer {
     pub(crate) devices: Option<Devices>,
     /// Its slices of GPUs, where its inventory names them.
     pub(crate) cut: Cut,
+    /// Its GPUs and slices whose work can't go on.
+    pub(crate) failed: BTreeSet<Arc<str>>,
     /// What each GPU has of memory, in MiB, where that is known.
     pub(crate) gpu_memory: Option<i64>,
     /// What its GPUs are.
@@ -59,8 +61,10 @@ impl Offer {
             .unwrap_or_default();
         let (allocatable, shared) = foreign::offered(allocatable);
         let known = inventory(node.metadata.annotations.as_ref())
-            .filter(|inventory| !inventory.gpus.is_empty())
-            .map(|inventory| inventory.offered());
+            .filter(|inventory| !inventory.gpus.is_empty());
+        let failed = known.iter().flat_map(|inventory| inventory.failed());
+        let failed = failed.map(Arc::from).collect();
+        let known = known.map(|inventory| inventory.offered());
         let cut = known.as_ref().map(slices::cut).unwrap_or_default();
         let mut allocatable = allocatable;
         for (resource, healthy) in &cut {
@@ -90,6 +94,7 @@ impl Offer {
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
             cut,
+            failed,
         };
         offer.count_models(names);
         offer
@@ -125,6 +130,7 @@ impl Offer {
             health,
             devices,
             cut,
+            failed,
             gpu_memory,
             kind,
             models,
@@ -137,6 +143,7 @@ impl Offer {
             && *allocatable == other.allocatable
             && *devices == other.devices
             && *cut == other.cut
+            && *failed == other.failed
             && *gpu_memory == other.gpu_memory
             && *kind == other.kind
             && *models == other.models

@@ -150,6 +150,8 @@ pub enum EvictionReason {
     Shrunk,
     /// Its gang runs with fewer members than it needs.
     StaleGang,
+    /// A GPU that it has failed.
+    FailedDevice,
     /// Moved so that nodes become whole.
     Defragmented,
 }
@@ -166,6 +168,7 @@ impl EvictionReason {
             EvictionReason::Consolidated => "Consolidated",
             EvictionReason::Shrunk => "Shrunk",
             EvictionReason::StaleGang => "StaleGang",
+            EvictionReason::FailedDevice => "FailedDevice",
             EvictionReason::Defragmented => "Defragmented",
         }
     }
@@ -191,6 +194,9 @@ impl EvictionReason {
             EvictionReason::Shrunk => format!("makes room for {by}; its gang goes on without it"),
             EvictionReason::StaleGang => {
                 "its gang has been running with fewer members than it needs".to_owned()
+            }
+            EvictionReason::FailedDevice => {
+                "has a GPU that failed, and can't go on there".to_owned()
             }
             EvictionReason::Defragmented => {
                 "is moved to another place, so that a node becomes whole".to_owned()
@@ -302,6 +308,7 @@ impl Scheduler {
         if !self.ask_newcomers(now, &mut plan, &mut round) {
             self.ask_everybody(now, &mut plan, &mut round);
         }
+        self.evict_stranded(&mut plan);
         self.evict_stale(now, &mut plan);
         self.keep_courtesies(courtesies);
         self.house_losers(&plan, now);

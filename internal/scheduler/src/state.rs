@@ -118,6 +118,10 @@ pub struct Scheduler {
     pub(crate) budgets_in_the_way: BTreeSet<String>,
     /// Gangs that run with fewer members than they need.
     pub(crate) broken: BTreeSet<GangKey>,
+    /// Nodes with GPUs whose work can't go on.
+    pub(crate) failing: BTreeSet<NodeIx>,
+    /// Pods that may hold such a GPU.
+    pub(crate) stranded: BTreeSet<PodKey>,
     /// Searches for evictions that came to nothing, at which version, and why.
     pub(crate) refused: BTreeMap<Likeness, (u64, String)>,
     /// The class last asked about for another scheduler: held, so that its view is kept.
@@ -198,6 +202,8 @@ impl Scheduler {
             moved: VecDeque::new(),
             budgets_in_the_way: BTreeSet::new(),
             broken: BTreeSet::new(),
+            failing: BTreeSet::new(),
+            stranded: BTreeSet::new(),
             refused: BTreeMap::new(),
             beside: None,
         }
@@ -316,7 +322,9 @@ impl Scheduler {
         self.eased += 1;
         self.topology
             .put(at, offer.as_ref().map(|offer| &offer.labels));
+        let failed = self.failed_devices(at).cloned();
         self.nodes[at].set_offer(offer);
+        self.note_failures(at, failed.unwrap_or_default());
         self.touch(at);
         self.nodes[at].offered = self.clock;
         self.expected.offers_changed();

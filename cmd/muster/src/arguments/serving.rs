@@ -254,6 +254,14 @@ pub struct MachineOptions {
     /// 127.0.0.1; an agent starts without metrics where that port is taken]
     #[arg(long, env = "MUSTER_METRICS", value_name = "ADDR", value_parser = metrics)]
     pub metrics: Option<Metrics>,
+    /// What is done about GPUs for the errors (XIDs) that the driver reports of them, in YAML, in
+    /// place of what `muster xids` prints
+    #[arg(long, value_name = "FILE")]
+    pub xid_policy: Option<PathBuf>,
+    /// The kernel's log, a second source of XIDs, or a file that grows like it; or off
+    /// [default: /dev/kmsg where it can be read, and none with --machine]
+    #[arg(long, value_name = "FILE")]
+    pub kmsg: Option<PathBuf>,
     /// A label for the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,
@@ -284,6 +292,13 @@ pub struct Doctor {
     /// Write what was seen to FILE as a machine description, for --machine here or elsewhere
     #[arg(long, value_name = "FILE")]
     pub save_machine: Option<PathBuf>,
+}
+
+#[derive(Args, Debug)]
+pub struct Xids {
+    /// A file with other answers, as --xid-policy of `muster agent` takes it
+    #[arg(long, value_name = "FILE")]
+    pub xid_policy: Option<PathBuf>,
 }
 
 #[derive(Args, Debug)]

@@ -97,6 +97,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         | Command::Agent(_)
         | Command::Doctor(_)
         | Command::Topology(_)
+        | Command::Xids(_)
         | Command::Simulate(_)
         | Command::Completions { .. }
         | Command::Man { .. }

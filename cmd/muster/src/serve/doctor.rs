@@ -1,5 +1,5 @@
 //! `muster doctor`: what the agent could isolate here, and which devices it sees; and
-//! `muster topology`, how these are joined.
+//! `muster topology`, how these are joined; and `muster xids`, what follows from their errors.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use hardware::{Inventory, Source};
 
-use crate::arguments::{Doctor, Topology};
+use crate::arguments::{Doctor, Topology, Xids};
 use crate::client::Answer;
 
 /// Checks this machine; no when something that pods rely on is missing.
@@ -75,6 +75,14 @@ pub fn topology(arguments: Topology) -> Result<Answer> {
     for warning in &inventory.warnings {
         eprintln!("muster: {warning}");
     }
+    Ok(Answer::Yes)
+}
+
+/// Prints what is done about each XID.
+pub fn xids(arguments: &Xids) -> Result<Answer> {
+    let policy = super::machine::xid_policy(arguments.xid_policy.as_deref())?;
+    let text = policy.yaml();
+    std::io::stdout().lock().write_all(text.as_bytes())?;
     Ok(Answer::Yes)
 }
 

@@ -1,9 +1,10 @@
 //! The agent's configuration, from arguments and from what this host is.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::time::Duration;
 
-use agent::{AgentConfig, KubeletConfig, Listen, PluginSettings};
+use agent::{AgentConfig, Hearing, KubeletConfig, Listen, PluginSettings, XidPolicy};
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
@@ -92,6 +93,7 @@ fn common(
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
         look: agent::LOOK,
+        xids: hearing(options)?,
         metrics: listen(options, Ipv4Addr::UNSPECIFIED),
         shim_command: vec![shim.into(), "shim".into()],
     })
@@ -122,7 +124,7 @@ fn node_name(options: &MachineOptions) -> Result<String> {
 }
 
 /// An agent that a kubelet's pods get their devices from.
-pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
+pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
     let machine = &arguments.machine;
     let unused = [
         (arguments.server.is_some(), "--server"),
@@ -147,8 +149,44 @@ pub fn beside_kubelet(arguments: &Agent) -> Result<KubeletConfig> {
         },
         dev: "/dev".into(),
         settings: plugin_settings(arguments)?,
+        xids: Hearing {
+            state: Some(data.join("agent").join("xids.json")),
+            ..hearing(machine)?
+        },
         metrics: listen(machine, Ipv4Addr::UNSPECIFIED),
     })
+}
+
+/// Where XIDs are heard, and what is done about them.
+fn hearing(options: &MachineOptions) -> Result<Hearing> {
+    let kmsg = match &options.kmsg {
+        Some(file) => Some(file.clone()).filter(|file| file.as_os_str() != "off"),
+        // A described machine's faults are not in this one's log.
+        None => (options.machine.is_none()).then(|| hardware::kmsg::KMSG.into()),
+    };
+    Ok(Hearing {
+        policy: xid_policy(options.xid_policy.as_deref())?,
+        kmsg,
+        state: None,
+    })
+}
+
+/// What is done about GPUs for their XIDs: as a file says, or by default.
+pub fn xid_policy(file: Option<&Path>) -> Result<XidPolicy> {
+    let Some(file) = file else {
+        return Ok(XidPolicy::default());
+    };
+    let named = || format!("--xid-policy: {}", file.display());
+    XidPolicy::read(&document(file, named)?)
+        .map_err(anyhow::Error::msg)
+        .with_context(named)
+}
+
+/// A file of YAML, called so in errors.
+fn document(file: &Path, named: impl Fn() -> String) -> Result<serde_json::Value> {
+    let text =
+        std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
+    serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))
 }
 
 /// How the device plugin is set up: as the file says, and the MIG strategy as the argument does.
@@ -156,10 +194,7 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     let mut settings = PluginSettings::default();
     if let Some(file) = &arguments.device_plugin_config {
         let named = || format!("--device-plugin-config: {}", file.display());
-        let text =
-            std::fs::read_to_string(file).with_context(|| format!("{} can't be read", named()))?;
-        let document: serde_json::Value =
-            serde_norway::from_str(&text).with_context(|| format!("{} is not YAML", named()))?;
+        let document = document(file, named)?;
         settings = PluginSettings::read(&document)
             .map_err(anyhow::Error::msg)
             .with_context(named)?;

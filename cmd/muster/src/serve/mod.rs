@@ -21,7 +21,7 @@ use anyhow::{Result, bail};
 use crate::arguments::{Agent, Engine, Global, PodsOf, Up};
 use crate::client::Answer;
 
-pub use doctor::{doctor, topology};
+pub use doctor::{doctor, topology, xids};
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
 pub async fn server(global: Global, arguments: crate::arguments::Server) -> Result<Answer> {
@@ -71,7 +71,7 @@ pub async fn agent(global: Global, arguments: Agent) -> Result<Answer> {
     logging();
     let stop = signals::stop()?;
     if arguments.engine == PodsOf::Kubernetes {
-        let config = machine::beside_kubelet(&arguments)?;
+        let config = machine::beside_kubelet(&data(&global), &arguments)?;
         let (client, address) = kubernetes::client(&global).await?;
         tracing::info!(
             cluster = address,

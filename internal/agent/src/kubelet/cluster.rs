@@ -1,10 +1,12 @@
 //! What the agent asks of the cluster's API, and tells it: the node's pods; the inventory, and
-//! whether the MIG strategy can be kept.
+//! what is wrong with it.
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use resources::devices::MIG_SINGLE;
-use resources::names::MIG_NOT_UNIFORM;
+use resources::names::{MIG_NOT_UNIFORM, SUSPECT};
+use resources::node_event;
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -37,26 +39,54 @@ impl Cluster {
         Ok(pods.list(&here).await?.items)
     }
 
-    /// Writes the node's condition on its MIG strategy; none where the strategy is not `single`.
-    async fn tell_strategy(&self, trouble: Option<&str>) -> Result<(), kube::Error> {
+    /// Writes one of the node's conditions that are true where there is trouble.
+    async fn tell_trouble(
+        &self,
+        condition: &Condition,
+        trouble: Option<&str>,
+    ) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
         let (status, reason, message) = match trouble {
-            Some(message) => ("True", "SeveralProfiles", message),
-            None => ("False", "Kept", "slices are given out as the strategy says"),
+            Some(message) => ("True", condition.trouble, message),
+            None => ("False", condition.well.0, condition.well.1),
         };
-        if trouble.is_some() {
-            tracing::warn!(message, "the MIG strategy can't be kept");
+        let node = nodes.get(&self.node).await?;
+        let all = node.status.and_then(|status| status.conditions);
+        let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.name);
+        let same = before.as_ref().filter(|before| before.status == status);
+        // What an agent before this one said is not said again.
+        if same.is_some_and(|same| same.message.as_deref() == Some(message)) {
+            return Ok(());
         }
-        let now = jiff::Timestamp::now().strftime("%Y-%m-%dT%H:%M:%SZ");
+        if trouble.is_some() {
+            tracing::warn!(message, condition = condition.name, "the node says");
+        }
+        let now = Timestamp::now();
+        let since = same.and_then(|same| same.last_transition_time.as_ref());
+        let since = since.map_or(now, |since| since.0);
         let note = json!({"status": {"conditions": [{
-            "type": MIG_NOT_UNIFORM, "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": now.to_string(),
+            "type": condition.name, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
         }]}});
         let as_us = PatchParams::default();
         (nodes
             .patch_status(&self.node, &as_us, &Patch::Strategic(&note))
-            .await)
-            .map(|_| ())
+            .await)?;
+        // That nothing is wrong is news only where something was.
+        if trouble.is_some() || before.is_some() {
+            self.tell_event(trouble.is_some(), reason, message, now)
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
+    async fn tell_event(&self, warning: bool, reason: &str, message: &str, now: Timestamp) {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), node_event::NAMESPACE);
+        let event = node_event::of(&self.node, warning, reason, message, now);
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, node = self.node, "an event could not be written");
+        }
     }
 
     /// Writes the inventory, and the labels. Those are applied: one that was ours and isn't said
@@ -82,19 +112,46 @@ impl Cluster {
     }
 }
 
-/// Keeps the node's annotation at what the machine has.
+/// A condition of the node, with the reason that it has where there is trouble, and the reason
+/// and words where there is none.
+struct Condition {
+    name: &'static str,
+    trouble: &'static str,
+    well: (&'static str, &'static str),
+}
+
+static STRATEGY: Condition = Condition {
+    name: MIG_NOT_UNIFORM,
+    trouble: "SeveralProfiles",
+    well: ("Kept", "slices are given out as the strategy says"),
+};
+
+/// The embedded engine's server writes it in the same words.
+static SUSPECTED: Condition = Condition {
+    name: SUSPECT,
+    trouble: "AgentSuspects",
+    well: ("NothingFound", "nothing is wrong that is known of"),
+};
+
+/// Keeps the node's annotation, labels and conditions at what the machine has.
 pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
     let mut said: Option<Option<String>> = None;
+    let mut suspected: Option<String> = None;
     loop {
         let now = machine.borrow_and_update().clone();
         let trouble = now.inventory.not_uniform();
+        let suspect = (!now.suspect.is_empty()).then_some(now.suspect.as_str());
         // Where nobody asked for `single`, only a condition written before is taken back.
         let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
         let tell = async {
             cluster.tell(&now).await?;
             if of_concern && said.as_ref() != Some(&trouble) {
-                cluster.tell_strategy(trouble.as_deref()).await?;
+                cluster.tell_trouble(&STRATEGY, trouble.as_deref()).await?;
                 said = Some(trouble);
+            }
+            if suspected.as_deref() != Some(now.suspect.as_str()) {
+                cluster.tell_trouble(&SUSPECTED, suspect).await?;
+                suspected = Some(now.suspect.clone());
             }
             Ok::<_, kube::Error>(())
         };

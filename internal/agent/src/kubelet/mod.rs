@@ -1,7 +1,7 @@
 //! The agent beside a kubelet: offers the node's GPUs as a device plugin, gives each container
 //! the devices that the scheduler chose for its pod, and tells the cluster what the machine
-//! has. Nothing is kept here: which pod holds what is the kubelet's to know, so an agent that
-//! dies and starts again changes nothing.
+//! has. Which pod holds what is the kubelet's to know, and which GPUs are out is on disk
+//! (`xids::kept`), so an agent that dies and starts again changes nothing.
 
 mod admission;
 mod cluster;
@@ -25,8 +25,10 @@ pub use sharing::Replicated;
 pub use sharing::Sharing;
 pub use socket::held;
 
+use crate::eyes::Eyes;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
+use crate::xids::{Hearing, Xids};
 
 /// Where the kubelet keeps its sockets.
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
@@ -51,6 +53,8 @@ pub struct KubeletConfig {
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
     /// else slices are given out by their profile.
     pub settings: PluginSettings,
+    /// Where XIDs of GPUs are heard, and what is done about them.
+    pub xids: Hearing,
     /// Where metrics are served; nowhere if absent.
     pub metrics: Option<Listen>,
 }
@@ -96,31 +100,34 @@ pub async fn run_beside_kubelet(
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let port = metrics::open(config.metrics).await?;
-    let mut hardware = hardware::Machine::new(config.source.clone());
+    let mut eyes = Eyes::new(config.source.clone());
     let strategy = config.settings.mig_strategy.clone();
     let sharing = config.settings.sharing.clone();
     let started = jiff::Timestamp::now().as_second();
-    let look_at = move |hardware: &mut hardware::Machine| {
-        let mut found = hardware.look()?;
+    let xids = Xids::listen(config.xids.clone(), config.source.clone());
+    let heard = xids.clone();
+    let take_in = move |mut found: hardware::Inventory| {
+        (heard.lock()).judge(&mut found, tokio::time::Instant::now());
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
-        Ok::<_, HardwareError>(Machine::labelled(&found, &sharing, started))
+        Machine::labelled(&found, &sharing, started)
     };
-    let first = look_at(&mut hardware)?;
+    let first = take_in(eyes.look().await?);
     first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
     let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
-    let exporter = Exporter::new(config.source.clone(), &config.node, whose);
+    let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
-            match look_at(&mut hardware) {
-                Ok(now) => {
+            match eyes.look().await {
+                Ok(found) => {
+                    let now = take_in(found);
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {

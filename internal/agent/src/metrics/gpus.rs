@@ -49,7 +49,7 @@ const fn counter(
 const POWER_LIMIT: &str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT";
 
 /// All but those of the memory, which slices have too.
-static FIELDS: [Field; 25] = [
+static FIELDS: [Field; 30] = [
     gauge(
         "DCGM_FI_DEV_SM_CLOCK",
         "SM clock frequency (in MHz).",
@@ -116,6 +116,31 @@ static FIELDS: [Field; 25] = [
         "DCGM_FI_DEV_NVLINK_BANDWIDTH_TOTAL",
         "Total number of NVLink bandwidth counters for all lanes.",
         |gpu| gpu.nvlink_kib.map(count),
+    ),
+    counter(
+        "DCGM_FI_DEV_NVLINK_CRC_FLIT_ERROR_COUNT_TOTAL",
+        "Total number of NVLink flow-control CRC errors.",
+        |gpu| gpu.nvlink_errors.map(|errors| count(errors.flits)),
+    ),
+    counter(
+        "DCGM_FI_DEV_NVLINK_CRC_DATA_ERROR_COUNT_TOTAL",
+        "Total number of NVLink data CRC errors.",
+        |gpu| gpu.nvlink_errors.map(|errors| count(errors.data)),
+    ),
+    counter(
+        "DCGM_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL",
+        "Total number of NVLink retries.",
+        |gpu| gpu.nvlink_errors.map(|errors| count(errors.replays)),
+    ),
+    counter(
+        "DCGM_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
+        "Total number of NVLink recovery errors.",
+        |gpu| gpu.nvlink_errors.map(|errors| count(errors.recoveries)),
+    ),
+    gauge(
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        "Reasons for low clocks (bitmask of NVML's nvmlClocksEventReasons).",
+        |gpu| gpu.throttle.map(count),
     ),
     counter(
         "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
@@ -228,16 +253,10 @@ struct About<'a> {
 
 impl<'a> About<'a> {
     fn of(gpu: &'a Reading, holders: &Holders, hostname: &str) -> About<'a> {
-        let plain = named(gpu, None, hostname);
-        let held = holders.of(&gpu.id);
-        let labels = match held {
-            [only] => held_by(plain.clone(), only),
-            _ => plain.clone(),
-        };
         About {
             gpu,
-            labels,
-            plain,
+            labels: held(gpu, holders, hostname),
+            plain: named(gpu, None, hostname),
             shared: shared(gpu, holders),
         }
     }
@@ -246,6 +265,23 @@ impl<'a> About<'a> {
 /// Whether several use a GPU.
 pub fn shared(gpu: &Reading, holders: &Holders) -> bool {
     holders.of(&gpu.id).len() > 1 || gpu.processes.len() > 1
+}
+
+/// The labels that say which GPU it is and no more, for what only Muster says.
+pub fn plainly(gpu: &Reading, hostname: &str) -> Labels {
+    Labels::default()
+        .with("gpu", &gpu.index.to_string())
+        .with("UUID", &gpu.id)
+        .with("Hostname", hostname)
+}
+
+/// A GPU's labels with who has it, if one has.
+pub fn held(gpu: &Reading, holders: &Holders, hostname: &str) -> Labels {
+    let plain = named(gpu, None, hostname);
+    match holders.of(&gpu.id) {
+        [only] => held_by(plain, only),
+        _ => plain,
+    }
 }
 
 /// The labels that say which GPU or slice it is.

@@ -11,6 +11,7 @@ mod processes;
 mod serve;
 #[cfg(test)]
 mod tests;
+mod xids;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -31,6 +32,7 @@ use processes::Containers;
 use crate::kubelet::{self, Cluster};
 use crate::node::Node;
 use crate::pods::Pods;
+use crate::xids::Xids;
 
 /// The port that is usual for metrics of GPUs.
 pub const PORT: u16 = 9400;
@@ -53,16 +55,18 @@ pub struct Exporter {
     meter: Arc<Mutex<Meter>>,
     root: PathBuf,
     whose: Whose,
+    xids: Arc<Mutex<Xids>>,
     hostname: String,
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Exporter {
     /// For a node of this name, whose GPUs are found at `source`.
-    pub fn new(source: Source, hostname: &str, whose: Whose) -> Exporter {
+    pub fn new(source: Source, hostname: &str, whose: Whose, xids: Arc<Mutex<Xids>>) -> Exporter {
         Exporter {
             root: source.sysfs_root.clone(),
             whose,
+            xids,
             meter: Arc::new(Mutex::new(Meter::new(source))),
             hostname: hostname.to_owned(),
             last: tokio::sync::Mutex::default(),
@@ -82,6 +86,7 @@ impl Exporter {
         let holders = self.whose.holders(&gpus).await;
         let mut page = Page::default();
         gpus::write(&mut page, &gpus, &holders, &self.hostname);
+        xids::write(&mut page, &self.xids.lock(), &holders, &self.hostname);
         ports::write(&mut page, &ports, &self.hostname);
         own::write(&mut page);
         let page = Bytes::from(page.text());

@@ -180,6 +180,8 @@ fn a_gpu_that_several_have_is_nobodys_and_each_process_has_its_own_values() {
         shared.iter().all(|line| !line.contains("pod=")),
         "{shared:?}"
     );
+    let held: Vec<&str> = values(&page, "muster_gpu_holders{");
+    assert_eq!(held, ["1", "0", "2", "1"]);
     let processes: Vec<&str> = (page.lines())
         .filter(|line| line.starts_with("muster_gpu_process_"))
         .collect();

@@ -115,6 +115,7 @@ impl Server {
             cri_socket: None,
             labels: [("zone".to_owned(), "test".to_owned())].into(),
             look: LOOK,
+            xids: agent::Hearing::default(),
             metrics: None,
             shim_command: Vec::new(),
         }

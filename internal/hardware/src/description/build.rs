@@ -5,6 +5,7 @@ use super::{Description, MAX_SLICES};
 use crate::inventory::{Ecc, Gpu, Inventory, Link, LinkKind, Load, NumaNode, Origin, Slice};
 use crate::mig::slice_mib;
 use crate::pcie::{Place, Tree};
+use crate::signs::{Fault, Signs};
 use crate::wiring::{Bandwidth, Nic, PcieLink, PcieSwitch, Port};
 
 /// A described machine.
@@ -14,6 +15,8 @@ pub struct Described {
     pub inventory: Inventory,
     /// What the driver's library knows of each GPU beyond that, in the same order.
     pub cards: Vec<Card>,
+    /// Whether the driver does not answer.
+    pub driver_gone: bool,
 }
 
 /// What a described GPU is beyond what an inventory says.
@@ -65,12 +68,23 @@ pub(super) fn build(description: Description, found: Inventory) -> Described {
         })
         .collect();
     link(&mut inventory, &cards);
+    if description.machine.driver_gone {
+        (inventory.warnings).push("the NVIDIA driver is described as gone".to_owned());
+        for gpu in &mut inventory.gpus {
+            gpu.healthy = false;
+            gpu.problem = "the driver is described as gone".to_owned();
+        }
+    }
     inventory.origin = if inventory.gpus.is_empty() {
         Origin::None
     } else {
         Origin::Described
     };
-    Described { inventory, cards }
+    Described {
+        inventory,
+        cards,
+        driver_gone: description.machine.driver_gone,
+    }
 }
 
 /// Processors, memory and names.
@@ -174,12 +188,15 @@ fn card(
     let slices = |list: &Vec<String>| list.iter().enumerate().map(slice).collect();
     let milliwatts = |watts: Option<u32>| watts.map(|watts| watts.saturating_mul(1000));
     let full = pcie(kind.pcie_generation, kind.pcie_width);
-    let problem = if state.lost {
-        "described as lost"
-    } else if !kind.healthy {
-        "described as unhealthy"
-    } else {
-        ""
+    let signs = Signs::described(state, kind.ecc == Some(true));
+    let fault = |problem: &str, fatal| {
+        let problem = problem.to_owned();
+        Some(Fault { problem, fatal })
+    };
+    let fault = match (state.lost, kind.healthy) {
+        (true, _) => fault("described as lost", true),
+        (false, false) => fault("described as unhealthy", false),
+        (false, true) => signs.fault(),
     };
     Gpu {
         slices: state.mig.as_ref().or(kind.mig.as_ref()).map(slices),
@@ -211,8 +228,11 @@ fn card(
         fabric: state.fabric.unwrap_or(kind.fabric),
         clique: String::new(),
         mode: String::new(),
-        healthy: problem.is_empty(),
-        problem: problem.into(),
+        healthy: fault.is_none(),
+        failed: fault.as_ref().is_some_and(|fault| fault.fatal),
+        problem: fault.map(|fault| fault.problem).unwrap_or_default(),
+        concerns: Vec::new(),
+        signs,
         load: if state.lost {
             Load::default()
         } else {
@@ -298,7 +318,9 @@ fn link(inventory: &mut Inventory, cards: &[Card]) {
             others.map(link).collect()
         })
         .collect();
-    for (gpu, links) in inventory.gpus.iter_mut().zip(links) {
+    for ((gpu, links), card) in inventory.gpus.iter_mut().zip(links).zip(cards) {
+        let up = card.nvlinks.iter().filter(|end| end.up).count();
+        gpu.signs.nvlinks = u32::try_from(up).unwrap_or(u32::MAX);
         gpu.links = links;
     }
 }

@@ -42,6 +42,8 @@ pub struct MachineTable {
     pub cuda: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
+    #[serde(skip_serializing_if = "is_false")]
+    pub driver_gone: bool,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -172,6 +174,9 @@ pub struct State {
     /// 4 drain and reset.
     #[serde(default)]
     pub recovery: u32,
+    /// Whether its driver is one that doesn't say so.
+    #[serde(default)]
+    pub old_driver: bool,
     /// Percent of the time in which it computed.
     pub utilisation: Option<u32>,
     /// Percent of the time in which its memory was read or written.
@@ -223,6 +228,9 @@ pub struct State {
     pub pcie_generation: Option<u32>,
     /// The lanes that its PCIe link has.
     pub pcie_width: Option<u32>,
+    /// Errors on its NVLinks since the driver was loaded: damaged flow control, damaged data, what
+    /// was sent again, links trained anew.
+    pub nvlink_errors: Option<[u64; 4]>,
     /// The numbers of its NVLinks that are down.
     #[serde(default)]
     pub nvlinks_down: Vec<usize>,

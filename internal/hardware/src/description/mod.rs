@@ -12,6 +12,7 @@
 //! cuda = "12.4"
 //! mig_strategy = "mixed"       # or "single": slices of one profile are given out as GPUs; or
 //!                              # "none": GPUs are given out whole, also those that are cut
+//! driver_gone = true           # the driver does not answer; false if absent
 //!
 //! [[numa]]                     # optional
 //! id = 0

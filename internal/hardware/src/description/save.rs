@@ -47,6 +47,7 @@ pub fn save(machine: &Inventory) -> Result<String, String> {
             driver: driver.unwrap_or_default(),
             cuda: machine.cuda.clone(),
             mig_strategy: machine.mig_strategy.clone(),
+            driver_gone: false,
         },
         numa: (machine.numa_nodes.iter())
             .map(|node| NumaTable {

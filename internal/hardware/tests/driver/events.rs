@@ -4,6 +4,8 @@ use nvml_wrapper::bitmasks::event::EventTypes;
 use nvml_wrapper::enums::event::XidError;
 use nvml_wrapper::error::NvmlError;
 
+use hardware::{Events, Source};
+
 use crate::standin::StandIn;
 
 #[test]
@@ -43,4 +45,44 @@ fn what_cannot_be_listened_for_is_refused() {
         refused.map(|_| ()).unwrap_err().error,
         NvmlError::NotSupported
     ));
+}
+
+/// What comes within ten seconds.
+fn heard(events: &mut Events) -> Option<(String, u64)> {
+    let xid = events.wait(std::time::Duration::from_secs(10)).unwrap();
+    xid.map(|xid| (xid.gpu, xid.number))
+}
+
+#[test]
+fn the_agents_ears_hear_each_xid_once_though_a_gpu_is_lost_also_of_a_described_machine() {
+    let standin = StandIn::of("8x-l4.toml");
+    let lost = "[[state]]\ngpu = 3\nlost = true\n[[state]]\ngpu = 5\nxids = ";
+    standin.with(&format!("{lost}[13]\n"));
+    let id = standin.described().inventory.gpus[5].id.clone();
+    for source in [
+        Source {
+            library: Some(standin.library()),
+            ..Source::default()
+        },
+        Source {
+            description: Some(standin.description()),
+            ..Source::default()
+        },
+    ] {
+        standin.with(&format!("{lost}[13]\n"));
+        let through_driver = source.description.is_none();
+        let mut events = Events::listen(&source).unwrap();
+        // One can't be listened to, which costs the others nothing.
+        assert_eq!(events.complete(), !through_driver);
+        assert_eq!(events.wait(std::time::Duration::from_millis(1)), Ok(None));
+        standin.with(&format!("{lost}[13, 79, 94]\n"));
+        assert_eq!(heard(&mut events), Some((id.clone(), 79)));
+        assert_eq!(heard(&mut events), Some((id.clone(), 94)));
+        assert_eq!(events.wait(std::time::Duration::from_millis(1)), Ok(None));
+    }
+    let nowhere = Source {
+        library: Some("/nowhere/libnvidia-ml.so.1".into()),
+        ..Source::default()
+    };
+    assert!(Events::listen(&nowhere).is_none());
 }

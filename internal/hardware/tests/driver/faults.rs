@@ -62,6 +62,119 @@ fn a_gpu_that_is_lost_later_stays_as_unhealthy_until_it_is_back() {
 }
 
 #[test]
+fn a_gpu_that_the_driver_wants_reset_is_unhealthy_until_it_is_and_the_others_are_well() {
+    let standin = five();
+    let mut machine = standin.machine();
+    let mut problem = |recovery: u32| {
+        standin.with(&format!("[[state]]\ngpu = 2\nrecovery = {recovery}\n"));
+        let gpus = look(&mut machine).gpus;
+        let others = gpus.iter().filter(|gpu| gpu.index != 2);
+        assert!(others.into_iter().all(|gpu| gpu.healthy));
+        assert_eq!(gpus[2].healthy, gpus[2].problem.is_empty());
+        gpus[2].problem.clone()
+    };
+    assert!(problem(1).contains("--gpu-reset"));
+    assert!(problem(2).contains("restarted"));
+    assert!(problem(4).contains("ended"));
+    assert_eq!(problem(0), "");
+}
+
+#[test]
+fn what_runs_on_a_gpu_cannot_go_on_where_it_is_lost_or_must_be_reset() {
+    let standin = five();
+    let mut machine = standin.machine();
+    look(&mut machine);
+    for (state, failed) in [
+        ("lost = true", true),
+        ("recovery = 1", true),
+        ("recovery = 2", true),
+        ("recovery = 3", false),
+        ("recovery = 4", false),
+        ("recovery = 0", false),
+        ("recovery = 1\nold_driver = true", false),
+    ] {
+        standin.with(&format!("[[state]]\ngpu = 1\n{state}\n"));
+        assert_eq!(look(&mut machine).gpus[1].failed, failed, "{state}");
+        let described = standin.described().inventory;
+        assert_eq!(described.gpus[1].failed, failed, "{state}");
+    }
+}
+
+#[test]
+fn a_card_whose_rows_cannot_be_replaced_is_unhealthy_and_one_whose_rows_wait_is_not() {
+    let standin = StandIn::of("hgx-h100.toml");
+    tree::make(&standin.root(), &standin.described().inventory);
+    let mut machine = standin.machine();
+    standin.with(
+        "[[state]]\ngpu = 0\nremap_failed = true\n[[state]]\ngpu = 1\nremap_pending = true\n",
+    );
+    let gpus = look(&mut machine).gpus;
+    assert!(!gpus[0].healthy && gpus[0].problem.contains("exchanged") && !gpus[0].failed);
+    assert!(gpus[1].healthy && gpus[1].signs.rows_pending);
+}
+
+#[test]
+fn gpus_of_a_driver_that_goes_away_stay_and_are_not_well_until_it_is_back() {
+    let standin = five();
+    let gone = FIVE.replacen("[machine]\n", "[machine]\ndriver_gone = true\n", 1);
+    standin.replace(&gone);
+    let kernels = standin.root().join("proc/driver/nvidia");
+    std::fs::create_dir_all(&kernels).unwrap();
+    std::fs::write(kernels.join("version"), "NVRM version").unwrap();
+    let mut machine = standin.machine();
+    let found = look(&mut machine);
+    assert!(found.gpus.is_empty(), "none was ever seen");
+    assert_eq!(found.warnings.len(), 1, "{:?}", found.warnings);
+    standin.replace(FIVE);
+    assert!(look(&mut machine).gpus.iter().all(|gpu| gpu.healthy));
+    standin.replace(&gone);
+    // The library that is open says so, and then one that can't be opened.
+    for _ in 0..2 {
+        let found = look(&mut machine);
+        assert_eq!((found.gpus.len(), found.warnings.len()), (5, 1));
+        for gpu in &found.gpus {
+            assert!(!gpu.healthy && !gpu.failed, "{}", gpu.problem);
+            assert!(gpu.problem.contains("driver does not answer"));
+        }
+    }
+    standin.replace(FIVE);
+    assert!(look(&mut machine).gpus.iter().all(|gpu| gpu.healthy));
+}
+
+#[test]
+fn a_gpu_that_the_driver_lists_no_more_stays_as_gone_until_it_is_back() {
+    let standin = five();
+    let mut machine = standin.machine();
+    let before = look(&mut machine).gpus;
+    standin.replace(FIVE.split("[[gpu]]\nmodel = \"NVIDIA L4\"").next().unwrap());
+    let after = look(&mut machine).gpus;
+    assert_eq!(after.len(), 5);
+    assert_eq!(after[4].id, before[4].id);
+    assert!(!after[4].healthy && after[4].failed);
+    assert!(after[4].problem.contains("does not list it"));
+    assert!(after[..4].iter().all(|gpu| gpu.healthy));
+    standin.replace(FIVE);
+    assert_eq!(look(&mut machine).gpus, before);
+}
+
+#[test]
+fn a_gpu_that_is_off_the_bus_is_said_to_be() {
+    let standin = StandIn::of("8x-l4.toml");
+    let described = standin.described().inventory;
+    tree::make(&standin.root(), &described);
+    let mut machine = standin.machine();
+    look(&mut machine);
+    standin.with("[[state]]\ngpu = 5\nlost = true\n");
+    let problem = |machine: &mut hardware::Machine| look(machine).gpus[5].problem.clone();
+    assert!(!problem(&mut machine).contains("fallen off"));
+    let slot = standin.root().join("sys/bus/pci/devices");
+    std::fs::remove_file(slot.join(&described.gpus[5].pci))
+        .or_else(|_| std::fs::remove_dir_all(slot.join(&described.gpus[5].pci)))
+        .unwrap();
+    assert!(problem(&mut machine).contains("fallen off the PCIe bus"));
+}
+
+#[test]
 fn a_link_that_is_down_is_not_counted_at_either_end() {
     let standin = five();
     standin.with("[[state]]\ngpu = 1\nnvlinks_down = [0]\n");

@@ -53,7 +53,11 @@ impl StandIn {
 
     /// Now with these tables as well, in the place of those before.
     pub fn with(&self, states: &str) {
-        let text = format!("{}\n{states}", self.text);
+        self.replace(&format!("{}\n{states}", self.text));
+    }
+
+    /// Now speaks of another machine.
+    pub fn replace(&self, text: &str) {
         let partial = self.dir.path().join("machine.partial");
         std::fs::write(&partial, text).unwrap();
         std::fs::rename(partial, self.description()).unwrap();

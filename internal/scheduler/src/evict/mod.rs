@@ -53,6 +53,7 @@ mod nominate;
 mod quota;
 mod search;
 mod stale;
+mod stranded;
 mod tidy;
 pub(crate) mod txn;
 mod whom;

@@ -14,6 +14,7 @@ pub enum No {
     NotSupported = 3,
     NotFound = 6,
     InsufficientSize = 7,
+    DriverNotLoaded = 9,
     Timeout = 10,
     GpuIsLost = 15,
     InUse = 19,

@@ -27,6 +27,12 @@ fn value(gpu: &Gpu, state: &State, field: u32) -> Result<(u64, u32), No> {
         // Corrected and not, since the driver was loaded and in the card's life.
         3 | 5 => Ok((ecc()?.corrected, LONG)),
         4 | 6 => Ok((ecc()?.uncorrected, LONG)),
+        // Errors on all NVLinks, by kind.
+        38 | 45 | 52 | 59 => {
+            let kind = [38, 45, 52, 59].iter().position(|known| *known == field);
+            let all = state.nvlink_errors.ok_or(No::NotSupported)?;
+            Ok((all[kind.unwrap_or(0)], LONG))
+        }
         82 => number(state.memory_celsius.ok_or(No::NotSupported)?),
         83 => Ok((state.energy_mj.ok_or(No::NotSupported)?, LONG)),
         94 => number(state.pcie_replays),
@@ -39,6 +45,7 @@ fn value(gpu: &Gpu, state: &State, field: u32) -> Result<(u64, u32), No> {
         143 => number(ecc().map(|_| state.remapped[1])?),
         144 => number(ecc().map(|_| u32::from(state.remap_pending))?),
         145 => number(ecc().map(|_| u32::from(state.remap_failed))?),
+        230 if state.old_driver => Err(No::NotSupported),
         230 => number(state.recovery),
         _ => Err(No::NotSupported),
     }

@@ -35,6 +35,7 @@ pub unsafe extern "C" fn nvmlErrorString(code: nvmlReturn_t) -> *const c_char {
         3 => c"Not Supported",
         6 => c"Not Found",
         7 => c"Insufficient Size",
+        9 => c"Driver Not Loaded",
         10 => c"Timeout",
         15 => c"GPU is lost",
         19 => c"In use by another client",

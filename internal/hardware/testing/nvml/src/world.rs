@@ -69,6 +69,9 @@ pub fn open() -> Answer {
             // As if there were no driver.
             return Err(No::NotFound);
         }
+        if world.machine.driver_gone {
+            return Err(No::DriverNotLoaded);
+        }
         world.sets = Sets::default();
         world.samples = Samples::default();
     }
@@ -90,6 +93,9 @@ pub fn with(answer: impl FnOnce(&mut World) -> Answer) -> Answer {
     let world = world.as_mut().filter(|world| world.users > 0);
     let world = world.ok_or(No::Uninitialized)?;
     world.refresh();
+    if world.machine.driver_gone {
+        return Err(No::DriverNotLoaded);
+    }
     answer(world)
 }
 

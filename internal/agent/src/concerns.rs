@@ -1,0 +1,263 @@
+//! What is wrong with GPUs and does not stop them: rows of memory that wait to be replaced, errors
+//! that grow, clocks that are held down, links that are not what they could be. Pure. What comes and
+//! goes is told for a while, so that a node's condition doesn't flap.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use hardware::{Gpu, Inventory, LinkKind};
+use tokio::time::Instant;
+
+/// For how long a passing sign is told.
+const LATELY: Duration = Duration::from_secs(600);
+/// Memory errors corrected within [`LATELY`] that are no more worth saying: as the alert has it.
+const CORRECTED: u64 = 10;
+/// A link may sleep while its GPU does: busy from so many percent on.
+const BUSY: u32 = 10;
+/// NVML's bits for clocks that are held down by heat, and by the machine's power supply; and for
+/// either, where the card doesn't tell them apart.
+const HOT: u64 = 0x20 | 0x40;
+const BRAKE: u64 = 0x80;
+const SLOWED: u64 = 0x08;
+
+/// What was seen of the node's GPUs.
+#[derive(Debug, Default)]
+pub struct Watch {
+    gpus: BTreeMap<String, Past>,
+}
+
+/// What was seen of one GPU.
+#[derive(Debug, Default)]
+struct Past {
+    uncorrected: Option<u64>,
+    recoveries: Option<u64>,
+    /// Corrected errors at the beginning of the present while.
+    corrected: Option<(Instant, u64)>,
+    /// What was seen, by when last.
+    lately: BTreeMap<&'static str, Instant>,
+}
+
+impl Watch {
+    /// Says what is wrong with GPUs that are not stopped.
+    pub fn judge(&mut self, found: &mut Inventory, now: Instant) {
+        let links = missing_links(found);
+        for (gpu, missing) in found.gpus.iter_mut().zip(links) {
+            let past = self.gpus.entry(gpu.id.clone()).or_default();
+            for sign in past.signs(gpu, now) {
+                past.lately.insert(sign, now);
+            }
+            (past.lately).retain(|_, at| now.duration_since(*at) < LATELY);
+            if !gpu.healthy {
+                continue;
+            }
+            gpu.concerns.extend(lasting(gpu));
+            gpu.concerns.extend(missing);
+            (gpu.concerns).extend(past.lately.keys().map(|sign| (*sign).to_owned()));
+        }
+    }
+}
+
+impl Past {
+    /// What passes by, in words that stay the same.
+    fn signs(&mut self, gpu: &Gpu, now: Instant) -> Vec<&'static str> {
+        let mut signs = Vec::new();
+        let mut say = |is: bool, words| signs.extend(is.then_some(words));
+        let ecc = gpu.ecc.filter(|ecc| ecc.enabled && gpu.healthy);
+        if let Some(ecc) = ecc {
+            let before = self.uncorrected.replace(ecc.uncorrected);
+            let grew = before.is_some_and(|before| ecc.uncorrected > before);
+            say(grew, "its memory has had errors that it could not correct");
+            let (since, base) = *self.corrected.get_or_insert((now, ecc.corrected));
+            let many = ecc.corrected.saturating_sub(base) > CORRECTED;
+            say(
+                many,
+                "its memory corrects more and more errors; those that it can't correct come next",
+            );
+            if many || now.duration_since(since) >= LATELY {
+                self.corrected = Some((now, ecc.corrected));
+            }
+        }
+        if let Some(errors) = gpu.signs.nvlink_errors {
+            let before = self.recoveries.replace(errors.recoveries);
+            let grew = before.is_some_and(|before| errors.recoveries > before);
+            say(grew, "its NVLinks fail now and then and are trained anew");
+        }
+        let throttle = gpu.signs.throttle;
+        say(
+            throttle & HOT != 0,
+            "its clocks are held down for its heat; look at fans, inlet temperature and dust",
+        );
+        say(
+            throttle & BRAKE != 0,
+            "its clocks are held down by the machine's power supply (power brake)",
+        );
+        say(
+            throttle & (HOT | BRAKE | SLOWED) == SLOWED,
+            "its clocks are held down by its hardware, for heat or power",
+        );
+        let busy = gpu.load.percent.is_some_and(|percent| percent >= BUSY);
+        say(
+            busy && gpu.pcie.generation > 0 && gpu.pcie.generation < gpu.pcie.max_generation,
+            "its PCIe link runs slower than it and its slot can, though it is busy",
+        );
+        signs
+    }
+}
+
+/// What stays until somebody does something.
+fn lasting(gpu: &Gpu) -> Vec<String> {
+    let mut found = Vec::new();
+    if gpu.signs.rows_pending {
+        found.push(
+            "rows of its memory wait to be replaced; reset it when its work has ended \
+             (nvidia-smi --gpu-reset)"
+                .to_owned(),
+        );
+    }
+    let link = gpu.pcie;
+    if link.width > 0 && link.width < link.max_width {
+        found.push(format!(
+            "its PCIe link has {} of {} lanes; seat it and its riser anew",
+            link.width, link.max_width
+        ));
+    }
+    found
+}
+
+/// For each GPU, how many NVLinks it lacks that others of its kind have. Where a GPU does not
+/// answer, its neighbours' links to it are down too, and that is not their fault.
+fn missing_links(found: &Inventory) -> Vec<Option<String>> {
+    let silent = found.gpus.iter().any(|gpu| !gpu.healthy);
+    let missing = |gpu: &Gpu| {
+        let kin = found.gpus.iter().filter(|other| other.model == gpu.model);
+        let most = kin.map(|other| other.signs.nvlinks).max()?;
+        let switched = |gpu: &Gpu| gpu.links.iter().any(|link| link.kind == LinkKind::Nvs);
+        let have = gpu.signs.nvlinks;
+        // Bridges may join some cards of a kind and not others: those have none at all.
+        let fewer = have < most && (have > 0 || found.gpus.iter().any(switched));
+        (fewer && !silent)
+            .then(|| format!("{have} of its NVLinks are up, where others of its kind have {most}"))
+    };
+    found.gpus.iter().map(missing).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::{Ecc, Load, NvlinkErrors, PcieLink};
+
+    use super::*;
+
+    fn gpu(id: &str) -> Gpu {
+        let mut gpu = Gpu {
+            id: id.to_owned(),
+            healthy: true,
+            ecc: Some(Ecc {
+                enabled: true,
+                ..Ecc::default()
+            }),
+            pcie: PcieLink {
+                generation: 5,
+                width: 16,
+                max_generation: 5,
+                max_width: 16,
+            },
+            load: Load {
+                percent: Some(90),
+                ..Load::default()
+            },
+            ..Gpu::default()
+        };
+        gpu.signs.nvlinks = 18;
+        gpu.signs.nvlink_errors = Some(NvlinkErrors::default());
+        gpu
+    }
+
+    /// What is said of the first of two GPUs that is so.
+    fn said(watch: &mut Watch, now: Instant, change: impl FnOnce(&mut Gpu)) -> Vec<String> {
+        let mut found = Inventory {
+            gpus: vec![gpu("a"), gpu("b")],
+            ..Inventory::default()
+        };
+        change(&mut found.gpus[0]);
+        watch.judge(&mut found, now);
+        assert!(found.gpus[1].concerns.is_empty());
+        found.gpus.remove(0).concerns
+    }
+
+    #[test]
+    fn each_sign_is_said_in_words_of_its_own() {
+        let signs: [(fn(&mut Gpu), &str); 9] = [
+            (|gpu| gpu.signs.rows_pending = true, "wait to be replaced"),
+            (|gpu| gpu.pcie.width = 8, "8 of 16 lanes"),
+            (|gpu| gpu.pcie.generation = 3, "though it is busy"),
+            (|gpu| gpu.signs.throttle = 0x40, "its heat"),
+            (|gpu| gpu.signs.throttle = 0x88, "power brake"),
+            (|gpu| gpu.signs.throttle = 0x08, "by its hardware"),
+            (|gpu| gpu.signs.nvlinks = 17, "17 of its NVLinks"),
+            (
+                |gpu| {
+                    let errors = gpu.signs.nvlink_errors.get_or_insert_default();
+                    errors.recoveries = 1;
+                },
+                "trained anew",
+            ),
+            (
+                |gpu| {
+                    let ecc = gpu.ecc.get_or_insert_default();
+                    (ecc.uncorrected, ecc.corrected) = (1, 3);
+                },
+                "could not correct",
+            ),
+        ];
+        for (change, words) in signs {
+            let (mut watch, now) = (Watch::default(), Instant::now());
+            assert!(said(&mut watch, now, |_| {}).is_empty());
+            let said = said(&mut watch, now, change);
+            assert!(said.len() == 1 && said[0].contains(words), "{said:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_ordinary_is_not_said() {
+        let (mut watch, now) = (Watch::default(), Instant::now());
+        let ordinary: [fn(&mut Gpu); 4] = [
+            // A power cap, and clocks that were asked for.
+            |gpu| gpu.signs.throttle = 0x01 | 0x02 | 0x04 | 0x10,
+            // Asleep.
+            |gpu| (gpu.pcie.generation, gpu.load.percent) = (1, Some(0)),
+            |gpu| gpu.ecc.get_or_insert_default().corrected = CORRECTED,
+            // Stopped: its problem is said, and no more.
+            |gpu| (gpu.healthy, gpu.pcie.width) = (false, 1),
+        ];
+        for change in ordinary {
+            assert_eq!(said(&mut watch, now, change), Vec::<String>::new());
+        }
+    }
+
+    #[test]
+    fn a_passing_sign_is_said_for_a_while_and_growth_is_within_a_while() {
+        let (mut watch, start) = (Watch::default(), Instant::now());
+        let corrected =
+            |count: u64| move |gpu: &mut Gpu| gpu.ecc.get_or_insert_default().corrected = count;
+        assert!(said(&mut watch, start, corrected(0)).is_empty());
+        let later = start + LATELY;
+        assert!(said(&mut watch, later, corrected(10)).is_empty());
+        assert!(said(&mut watch, later, corrected(20)).is_empty());
+        assert_eq!(said(&mut watch, later, corrected(21)).len(), 1);
+        let still = later + LATELY / 2;
+        assert_eq!(said(&mut watch, still, corrected(21)).len(), 1);
+        assert!(said(&mut watch, later + LATELY, corrected(21)).is_empty());
+    }
+
+    #[test]
+    fn links_to_a_silent_gpu_are_not_its_neighbours_fault() {
+        let mut found = Inventory {
+            gpus: vec![gpu("a"), gpu("b"), gpu("c")],
+            ..Inventory::default()
+        };
+        found.gpus[0].signs.nvlinks = 12;
+        found.gpus[1].healthy = false;
+        Watch::default().judge(&mut found, Instant::now());
+        assert!(found.gpus.iter().all(|gpu| gpu.concerns.is_empty()));
+    }
+}

@@ -1,0 +1,133 @@
+//! Looks at the hardware from a thread of its own: a driver that holds a dead GPU may never answer,
+//! and must neither hold up the agent nor leave its GPUs looking well. Owns the thread; judges
+//! nothing else.
+
+use std::sync::mpsc as threads;
+use std::time::Duration;
+
+use hardware::{HardwareError, Inventory, Machine, Source};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+/// How long a look may take. One at eight GPUs takes some milliseconds.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Sees what the machine has. What it saw once it misses when it is gone, so one is kept for as
+/// long as the agent runs.
+#[derive(Debug)]
+pub struct Eyes {
+    ask: threads::Sender<()>,
+    answers: mpsc::Receiver<Result<Inventory, HardwareError>>,
+    /// A look is under way.
+    asked: bool,
+    last: Option<Inventory>,
+    patience: Duration,
+}
+
+impl Eyes {
+    /// Opens nothing yet. The thread ends with this.
+    pub fn new(source: Source) -> Eyes {
+        let mut machine = Machine::new(source);
+        Eyes::seeing(PATIENCE, move || machine.look())
+    }
+
+    fn seeing(
+        patience: Duration,
+        mut see: impl FnMut() -> Result<Inventory, HardwareError> + Send + 'static,
+    ) -> Eyes {
+        let (ask, asked) = threads::channel();
+        let (answer, answers) = mpsc::channel(1);
+        std::thread::spawn(move || {
+            while asked.recv().is_ok() {
+                if answer.blocking_send(see()).is_err() {
+                    return;
+                }
+            }
+        });
+        Eyes {
+            ask,
+            answers,
+            asked: false,
+            last: None,
+            patience,
+        }
+    }
+
+    /// What there is now. Where the driver does not answer in time: what there was, and that none of
+    /// its GPUs is to be given out. The first look takes as long as it takes.
+    ///
+    /// # Errors
+    ///
+    /// When the machine can't be read.
+    pub async fn look(&mut self) -> Result<Inventory, HardwareError> {
+        if !self.asked {
+            // The thread is there as long as this is.
+            let _ = self.ask.send(());
+            self.asked = true;
+        }
+        let answer = match &self.last {
+            None => self.answers.recv().await,
+            Some(last) => match timeout(self.patience, self.answers.recv()).await {
+                Ok(answer) => answer,
+                Err(_) => return Ok(silent(last)),
+            },
+        };
+        self.asked = false;
+        match answer {
+            Some(Ok(found)) => {
+                self.last = Some(found.clone());
+                Ok(found)
+            }
+            Some(Err(error)) => Err(error),
+            // The thread failed, and with it what it knew.
+            None => Ok(self.last.as_ref().map(silent).unwrap_or_default()),
+        }
+    }
+}
+
+fn silent(last: &Inventory) -> Inventory {
+    let mut found = last.clone();
+    let problem = "the NVIDIA driver does not answer; a GPU may have to be reset, or the machine \
+                   restarted";
+    found.warnings = vec![problem.to_owned()];
+    for gpu in &mut found.gpus {
+        gpu.healthy = false;
+        gpu.problem = problem.to_owned();
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::Gpu;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_driver_that_hangs_leaves_no_gpu_looking_well_and_is_waited_for() {
+        let (go, gate) = threads::channel::<()>();
+        let gpu = Gpu {
+            healthy: true,
+            ..Gpu::default()
+        };
+        let mut eyes = Eyes::seeing(Duration::from_millis(1), move || {
+            let _ = gate.recv();
+            Ok(Inventory {
+                gpus: vec![gpu.clone()],
+                ..Inventory::default()
+            })
+        });
+        go.send(()).unwrap();
+        assert!(eyes.look().await.unwrap().gpus[0].healthy);
+        for _ in 0..2 {
+            let found = eyes.look().await.unwrap();
+            assert!(!found.gpus[0].healthy && !found.gpus[0].failed);
+            assert!(found.gpus[0].problem.contains("does not answer"));
+        }
+        go.send(()).unwrap();
+        let mut healthy = false;
+        while !healthy {
+            healthy = eyes.look().await.unwrap().gpus[0].healthy;
+        }
+    }
+}

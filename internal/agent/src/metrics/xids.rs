@@ -1,0 +1,44 @@
+//! The families about GPUs' faults: XIDs, and whether each is given out. Also of GPUs that don't
+//! answer any more, which have no other values. Pure.
+
+use tokio::time::Instant;
+
+use super::gpus::{held, plainly};
+use super::holders::Holders;
+use super::page::{Kind, Page};
+use crate::xids::Xids;
+
+/// Writes them. dcgm-exporter's keeps its last value for ever; this one is 0 again after a while,
+/// and the counter beside it forgets none.
+pub fn write(page: &mut Page, xids: &Xids, holders: &Holders, hostname: &str) {
+    let now = Instant::now();
+    let last = xids.known().iter().filter_map(|(gpu, _)| {
+        let last = xids.last(&gpu.id, now)?;
+        Some((held(gpu, holders, hostname), last as f64))
+    });
+    page.family(
+        "DCGM_FI_DEV_XID_ERRORS",
+        Kind::Gauge,
+        "Value of the last XID error encountered.",
+        last,
+    );
+    let counted = xids.known().iter().flat_map(|(gpu, _)| {
+        let plain = plainly(gpu, hostname);
+        (xids.counts(&gpu.id))
+            .map(move |(xid, count)| (plain.clone().with("xid", &xid.to_string()), count as f64))
+    });
+    page.family(
+        "muster_gpu_xids_total",
+        Kind::Counter,
+        "XIDs that the driver reported since the agent started.",
+        counted,
+    );
+    let well = (xids.known().iter())
+        .map(|(gpu, well)| (plainly(gpu, hostname), f64::from(u8::from(*well))));
+    page.family(
+        "muster_gpu_healthy",
+        Kind::Gauge,
+        "Whether the GPU may be given out.",
+        well,
+    );
+}

@@ -1,0 +1,115 @@
+//! The threads that listen: to the driver, and to the kernel's log. They end with whoever wants to
+//! know. Nothing is judged here.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use hardware::kmsg::Tail;
+use hardware::{Events, Source};
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{Teller, Xids};
+
+/// How long a thread waits at a time: so soon it ends with the agent.
+const WAIT: Duration = Duration::from_secs(1);
+/// Between two tries to listen, also to GPUs that did not answer.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// Begins to listen.
+pub fn open(heard: &Arc<Mutex<Xids>>, source: Source, kmsg: Option<PathBuf>) {
+    let ears = Arc::downgrade(heard);
+    spawn("xids", move || hear_driver(&ears, &source));
+    if let Some(path) = kmsg {
+        let ears = Arc::downgrade(heard);
+        spawn("xids-kmsg", move || hear_kernel(&ears, &path));
+    }
+}
+
+fn spawn(name: &str, hear: impl FnOnce() + Send + 'static) {
+    let thread = std::thread::Builder::new().name(name.to_owned());
+    if let Err(error) = thread.spawn(hear) {
+        tracing::warn!(%error, "XIDs are not listened to");
+    }
+}
+
+fn hear_driver(ears: &Weak<Mutex<Xids>>, source: &Source) {
+    let mut events: Option<Events> = None;
+    let mut tried: Option<std::time::Instant> = None;
+    while let Some(heard) = ears.upgrade() {
+        let complete = events.as_ref().is_some_and(Events::complete);
+        if !complete && tried.is_none_or(|tried| tried.elapsed() >= AGAIN) {
+            // The old one goes first: what happens between the two is lost, and told by the next
+            // look at what the driver wants done.
+            drop(events.take());
+            events = Events::listen(source);
+            tried = Some(std::time::Instant::now());
+            match events {
+                Some(_) => heard.lock().begins(Teller::Driver),
+                None => heard.lock().ends(),
+            }
+        }
+        // Not held while waiting, so that whoever has it can end.
+        drop(heard);
+        let Some(listening) = &mut events else {
+            std::thread::sleep(WAIT);
+            continue;
+        };
+        match (listening.wait(WAIT), ears.upgrade()) {
+            (Ok(Some(xid)), Some(heard)) => {
+                if let Some(slice) = xid.instance {
+                    tracing::warn!(
+                        gpu = xid.gpu,
+                        xid = xid.number,
+                        slice,
+                        "an XID of a slice's"
+                    );
+                }
+                let mut heard = heard.lock();
+                heard.note(&xid.gpu, xid.number, Teller::Driver, Instant::now());
+            }
+            (Ok(_), _) => {}
+            (Err(_), _) => {
+                events = None;
+                std::thread::sleep(WAIT);
+            }
+        }
+    }
+}
+
+fn hear_kernel(ears: &Weak<Mutex<Xids>>, path: &Path) {
+    let mut tail: Option<Tail> = None;
+    let mut said = false;
+    while let Some(heard) = ears.upgrade() {
+        if tail.is_none() {
+            match Tail::open(path) {
+                Ok(opened) => {
+                    tail = Some(opened);
+                    heard.lock().begins(Teller::Kernel);
+                }
+                Err(error) if !said => {
+                    said = true;
+                    let path = path.display();
+                    tracing::info!(
+                        "--kmsg: {path} can't be read ({error}): XIDs come from the driver alone"
+                    );
+                }
+                Err(_) => {}
+            }
+        }
+        match tail.as_mut().map(Tail::read) {
+            Some(Ok(lines)) => {
+                let mut heard = heard.lock();
+                for line in lines {
+                    heard.note_at(&line.place, line.number, Instant::now());
+                }
+            }
+            Some(Err(_)) => tail = None,
+            None => {}
+        }
+        drop(heard);
+        let wait = if tail.is_some() { WAIT } else { AGAIN };
+        std::thread::sleep(wait);
+    }
+}
