@@ -76,7 +76,7 @@ async fn watch(ctx: &Context, notes: &Notes, kept: &Kept, kind: &Kind) {
     let resource = resource(kind);
     let all: Api<DynamicObject> = Api::all_with(ctx.client.clone(), &resource);
     let objects = watcher(all, watcher::Config::default())
-        .default_backoff()
+        .backoff(crate::again::Waits::default())
         .applied_objects();
     let mut objects = std::pin::pin!(objects);
     while let Some(object) = objects.next().await {

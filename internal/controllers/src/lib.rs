@@ -2,6 +2,7 @@
 //! answer is written back. It decides nothing itself: decisions live in `scheduler` and
 //! `workloads`.
 
+mod again;
 pub mod cluster;
 pub mod jobs;
 mod kept;

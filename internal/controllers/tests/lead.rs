@@ -7,9 +7,10 @@ use apiserver::{ApiConfig, ApiServer};
 use controllers::lead::{Candidate, Fence, Fenced, Times};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use resources::access::Caller;
+use serde_json::json;
 use tokio::time::Instant;
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -106,6 +107,31 @@ async fn a_lease_let_go_is_taken_at_once_and_a_lost_one_ends_the_term() {
     assert!(is_fenced(
         &write(&second.client(), "late").await.unwrap_err()
     ));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_writes_a_note_on_the_lease_of_a_dead_leader_holds_up_nobody() {
+    let (_data, client) = api().await;
+    // Its term is never renewed.
+    let _dead = soon(candidate(&client, "first").lead()).await;
+    let leases: Api<Lease> = Api::namespaced(client.clone(), "default");
+    let meddling = tokio::spawn(async move {
+        for times in 0.. {
+            let note = json!({"metadata": {"annotations": {"note": times.to_string()}}});
+            let params = PatchParams::default();
+            leases
+                .patch("leader", &params, &Patch::Merge(note))
+                .await
+                .unwrap();
+            tokio::time::sleep(TIMES.retry / 2).await;
+        }
+    });
+    let mut second = soon(candidate(&client, "second").lead()).await;
+    assert_eq!(holder(&client).await.as_deref(), Some("second"));
+    // Nor does it end the term of one that lives.
+    let held = tokio::time::timeout(TIMES.lease, second.hold()).await;
+    assert!(held.is_err(), "it leads on");
+    meddling.abort();
 }
 
 #[tokio::test]

@@ -342,14 +342,22 @@ impl Cluster {
         self.count(id, 1);
     }
 
-    /// Takes an assumption back. Does nothing once the API has shown the pod bound.
-    pub fn retract(&mut self, id: &PodId, uid: &str) {
+    /// Where a pod is, or is assumed to be.
+    #[must_use]
+    pub fn node_of(&self, id: &PodId, uid: &str) -> Option<&str> {
+        let pod = self.pods.get(id).filter(|pod| pod.uid == uid)?;
+        pod.at.as_ref().map(|(node, _)| node.as_str())
+    }
+
+    /// Takes an assumption back. Does nothing, and says so by false, once the API has shown the pod
+    /// bound or gone.
+    pub fn retract(&mut self, id: &PodId, uid: &str) -> bool {
         if self
             .pods
             .get(id)
             .is_none_or(|pod| !pod.assumed || pod.uid != uid)
         {
-            return;
+            return false;
         }
         self.count(id, -1);
         if let Some(pod) = self.pods.get_mut(id) {
@@ -358,6 +366,7 @@ impl Cluster {
                 take_out(&mut self.on_node, &node, id);
             }
         }
+        true
     }
 
     fn enter(&mut self, id: PodId, facts: PodFacts) {

@@ -107,18 +107,18 @@ async fn lead(
         };
         tracing::info!("this server leads");
         let client = term.client();
-        if let Err(error) = cluster::ensure_default_queue(&client).await {
-            tracing::warn!(%error, "the default queue could not be made; gangs without a queue wait");
-        }
+        let queue = tokio::spawn(make_default_queue(client.clone()));
         let controllers = controllers::start(client.clone(), config.clone());
         state.set(Standing::Leads(controllers.board.clone(), client));
         tokio::select! {
             () = term.hold() => {
+                queue.abort();
                 controllers.cut_off();
                 continue;
             }
             _ = stopping.wait_for(|stop| *stop) => {}
         }
+        queue.abort();
         // What is under way may be written to its end, for as long as the lease is ours.
         let lost = tokio::select! {
             () = controllers.shutdown(PATIENCE) => false,
@@ -128,6 +128,14 @@ async fn lead(
             term.release().await;
         }
         return;
+    }
+}
+
+/// Makes the default queue where there is none, however often that fails.
+async fn make_default_queue(client: Client) {
+    while let Err(error) = cluster::ensure_default_queue(&client).await {
+        tracing::warn!(%error, "the default queue could not be made and is tried again; gangs without a queue wait");
+        tokio::time::sleep(LOOK_AGAIN).await;
     }
 }
 

@@ -71,7 +71,7 @@ pub fn spawn(ctx: &Context) -> Vec<JoinHandle<()>> {
 /// what the API says, so nothing is lost with it.
 async fn kept_running<W: runner::Workload>(mut ctx: Context, make: impl Fn() -> W) {
     loop {
-        let ended = tokio::spawn(runner::run(ctx.clone(), make())).await;
+        let ended = crate::again::apart(runner::run(ctx.clone(), make())).await;
         let Err(error) = ended else { return };
         tracing::error!(
             controller = W::COMPONENT, %error,

@@ -159,10 +159,14 @@ where
     O: Resource<DynamicType = ()> + Clone + Debug + DeserializeOwned + Send + 'static,
 {
     let events = watcher(Api::<O>::all(client.clone()), chosen);
-    Box::pin(events.default_backoff().map(move |event| match event {
-        Ok(event) => tell(Box::new(event)),
-        Err(error) => Heard::Trouble(error),
-    }))
+    Box::pin(
+        events
+            .backoff(crate::again::Waits::default())
+            .map(move |event| match event {
+                Ok(event) => tell(Box::new(event)),
+                Err(error) => Heard::Trouble(error),
+            }),
+    )
 }
 
 struct Runner<W: Workload> {

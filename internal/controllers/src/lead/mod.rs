@@ -9,7 +9,7 @@ mod lease;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tokio::sync::watch;
@@ -48,8 +48,9 @@ pub struct Candidate {
     name: String,
     identity: String,
     times: Times,
-    /// The lease's version as last seen, and since when it has been seen so.
-    seen: Option<(String, Instant)>,
+    /// What the lease said as last seen, and since when it has been seen so. Not its version: who
+    /// writes a label or a note on it renews nothing.
+    seen: Option<(LeaseSpec, Instant)>,
     leader: watch::Sender<String>,
 }
 
@@ -136,10 +137,10 @@ impl Candidate {
             let made = self.leases.create(&PostParams::default(), &lease).await;
             return self.answered(made);
         };
-        let version = lease.metadata.resource_version.clone().unwrap_or_default();
-        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != version) {
+        let said = lease.spec.clone().unwrap_or_default();
+        if self.seen.as_ref().is_none_or(|(seen, _)| *seen != said) {
             // Not when it was asked for but when it came: never earlier than the renewal.
-            self.seen = Some((version, Instant::now()));
+            self.seen = Some((said, Instant::now()));
         }
         if let Some(holder) = lease::holder(&lease) {
             if *self.leader.borrow() != holder {
@@ -189,12 +190,14 @@ impl Term {
     /// Renews the lease for as long as that works; when this returns, it is lost and no write goes
     /// out any more.
     pub async fn hold(&mut self) {
+        let mut wait = self.times.retry;
         let why = loop {
-            let next = Instant::now() + self.times.retry;
+            let next = Instant::now() + wait;
             if next >= self.until {
                 break "it could not be renewed in time".to_owned();
             }
             sleep_until(next).await;
+            wait = self.times.retry;
             let asked = Instant::now();
             let mine = lease::taken(
                 &self.lease,
@@ -213,9 +216,11 @@ impl Term {
                 }
                 Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => {
                     match timeout_at(self.until, self.leases.get_opt(&name)).await {
-                        // An answer got lost, or somebody labelled it: still ours.
+                        // An answer got lost, or somebody labelled it: still ours, and renewed before
+                        // whoever labels it does so again.
                         Ok(Ok(Some(lease))) if lease::holder(&lease) == Some(&self.identity) => {
                             self.lease = lease;
+                            wait = Duration::ZERO;
                         }
                         Ok(Ok(Some(_))) => break "another server took it".to_owned(),
                         Ok(Ok(None)) => break "it was deleted".to_owned(),

@@ -80,12 +80,12 @@ impl ReportBoard {
             return Ok(());
         };
         // What the API says now is what counts: it may be bound elsewhere.
-        let now = match api.get(&pod.name).await {
-            Ok(found) if is_bound(&found) => Event::PodChanged(Box::new(found)),
+        let now = match refused.found {
+            Some(found) if is_bound(&found) => Event::PodChanged(Box::new(found)),
             _ => Event::PodGone(pod.namespace, pod.name),
         };
         self.beside(move |brain| brain.apply(now)).await;
-        Err(format!("{name} was not bound: {refused}"))
+        Err(format!("{name} was not bound: {}", refused.why))
     }
 
     fn may_bind(&self, name: &str, meant: &PodRef, found: &Pod) -> Result<(), String> {

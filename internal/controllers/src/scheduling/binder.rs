@@ -1,52 +1,92 @@
-//! Writes bindings: POST, with the devices chosen, until the API has said yes or no. An
-//! answer that got lost is asked after, so that no pod is thought unbound that is bound.
+//! Writes bindings: POST, with the devices chosen. Where the answer gets lost the pod is asked after
+//! until the API says how it stands, and counts as bound for so long: its room is nobody else's.
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use kube::{Api, Client};
-use resources::devices::DEVICES_ANNOTATION;
+use resources::devices::{DEVICES_ANNOTATION, chosen};
 use scheduler::Bind;
 use serde_json::{Value, json};
 
-use super::asking::{Answer, until_answered};
+use super::asking::{Answer, kept_back, until_answered, until_known};
 
 /// How a binding ended.
 pub(super) struct Outcome {
     pub(super) bind: Bind,
+    /// Why the pod is not bound so.
+    pub(super) refused: Option<Refused>,
+}
+
+/// A pod is not bound as it was to be.
+pub(super) struct Refused {
     /// What the API said against it.
-    pub(super) refused: Option<String>,
+    pub(super) why: String,
+    /// The pod as it stood after that, where the API was asked.
+    pub(super) found: Option<Pod>,
+}
+
+/// What came of asking once.
+enum Asked {
+    Bound,
+    /// Nothing was written, for this reason.
+    Refused(String),
+    /// It may be bound: by this, by an earlier request, or by somebody else.
+    Unclear(String),
 }
 
 /// Binds one pod.
 pub(super) async fn bind(client: Client, bind: Bind) -> Outcome {
     let api: Api<Pod> = Api::namespaced(client, &bind.pod.namespace);
-    let binding = binding(&bind);
-    let (params, meant) = (PostParams::default(), &bind);
-    let (api, binding, params) = (&api, &binding, &params);
-    let refused = until_answered(|| async move {
+    let refused = match ask(&api, &bind).await {
+        Asked::Bound => None,
+        Asked::Refused(why) => Some(Refused { why, found: None }),
+        Asked::Unclear(why) => ask_after(&api, &bind, why).await,
+    };
+    Outcome { bind, refused }
+}
+
+/// Asks for the binding; again only where the API has said that it did not look at it.
+async fn ask(api: &Api<Pod>, meant: &Bind) -> Asked {
+    let (binding, params) = (&binding(meant), &PostParams::default());
+    let answer = until_answered(|| async move {
         let answer: Result<Value, kube::Error> = api
             .create_subresource("binding", &meant.pod.name, params, binding)
             .await;
         let Err(error) = answer else {
-            return Answer::Yes;
+            return Answer::Given(Asked::Bound);
         };
         let said = error.to_string();
         match error {
-            // Bound already: by us, if an earlier answer got lost.
-            kube::Error::Api(status) if status.code == 409 => {
-                match api.get(&meant.pod.name).await {
-                    Ok(pod) if is_bound_so(&pod, meant) => Answer::Yes,
-                    _ => Answer::No(said),
-                }
+            // Too many requests.
+            kube::Error::Api(status) if status.code == 429 => Answer::Lost(said),
+            kube::Error::Api(status) if status.code != 409 && (400..500).contains(&status.code) => {
+                Answer::Given(Asked::Refused(said))
             }
-            kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429 => {
-                Answer::No(said)
-            }
-            _ => Answer::Lost(said),
+            error if kept_back(&error) => Answer::Given(Asked::Refused(said)),
+            _ => Answer::Given(Asked::Unclear(said)),
         }
     })
     .await;
-    Outcome { bind, refused }
+    answer.unwrap_or_else(Asked::Refused)
+}
+
+/// Asks how the pod stands after an answer that leaves it open.
+async fn ask_after(api: &Api<Pod>, meant: &Bind, why: String) -> Option<Refused> {
+    let known = until_known(|| async move {
+        match api.get_opt(&meant.pod.name).await {
+            Ok(pod) => Answer::Given(pod),
+            Err(error) => Answer::Lost(error.to_string()),
+        }
+    })
+    .await;
+    match known {
+        Ok(Some(pod)) if is_bound_so(&pod, meant) => None,
+        Ok(found) => Some(Refused { why, found }),
+        Err(said) => Some(Refused {
+            why: format!("{why}; and how the pod stands can't be read: {said}"),
+            found: None,
+        }),
+    }
 }
 
 /// The pod as the API will tell it once it is bound so.
@@ -76,7 +116,10 @@ pub(super) fn is_bound(pod: &Pod) -> bool {
 
 fn is_bound_so(pod: &Pod, bind: &Bind) -> bool {
     let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
-    pod.metadata.uid.as_deref() == Some(bind.pod.uid.as_str()) && node == Some(bind.node.as_str())
+    let devices = chosen(pod.metadata.annotations.as_ref());
+    pod.metadata.uid.as_deref() == Some(bind.pod.uid.as_str())
+        && node == Some(bind.node.as_str())
+        && devices == bind.devices
 }
 
 fn binding(bind: &Bind) -> Value {

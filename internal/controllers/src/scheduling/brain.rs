@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use invariants::Invariant;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use resources::kinds::PodGroup;
@@ -134,12 +135,58 @@ impl Brain {
         self.cluster.put_node(node);
     }
 
-    /// A bind could not be written: the pod waits again, its gang not before `until`.
-    pub(super) fn bind_failed(&mut self, pod: &PodRef, group: &GroupRef, until: Timestamp) {
+    /// A bind could not be written: the pod waits again, its gang not before `until`; or it stands as
+    /// it was found after that, if the watch has not said more since.
+    pub(super) fn bind_failed(
+        &mut self,
+        pod: &PodRef,
+        group: &GroupRef,
+        until: Timestamp,
+        found: Option<Pod>,
+    ) {
         self.scheduler.forget(pod);
         self.scheduler.hold(group, until);
-        self.cluster
-            .retract(&pod_id(&pod.namespace, &pod.name), &pod.uid);
+        let open = (self.cluster).retract(&pod_id(&pod.namespace, &pod.name), &pod.uid);
+        let same = |found: &Pod| found.metadata.uid.as_deref() == Some(&*pod.uid);
+        if let Some(found) = found.filter(|found| open && same(found)) {
+            self.apply(Event::PodChanged(Box::new(found)));
+        }
+    }
+
+    /// The node that an event is news about: it changed, or somebody else put a pod there.
+    pub(super) fn news_of<'a>(&self, event: &'a Event) -> Option<&'a str> {
+        match event {
+            Event::NodeChanged(node) => node.metadata.name.as_deref(),
+            Event::NodeGone(name) => Some(name),
+            Event::PodChanged(pod) => {
+                let node = pod.spec.as_ref()?.node_name.as_deref()?;
+                let said = |field: &'a Option<String>| field.as_deref().unwrap_or_default();
+                let meta = &pod.metadata;
+                let id = pod_id(said(&meta.namespace), said(&meta.name));
+                (self.cluster.node_of(&id, said(&meta.uid)) != Some(node)).then_some(node)
+            }
+            _ => None,
+        }
+    }
+
+    /// What speaks against a bind that was planned and is not written yet, by what was told since:
+    /// its node is gone, cordoned or full, or the pod is not what it was.
+    pub(super) fn objection(&mut self, bind: &Bind) -> Option<String> {
+        let placement = placement(bind);
+        if !self.cluster.retract(&placement.pod, &placement.uid) {
+            return Some("the pod is bound or gone".to_owned());
+        }
+        let violations = invariants::check(&self.cluster, std::slice::from_ref(&placement));
+        self.cluster.assume(&placement);
+        // Whether the gang is whole, and what its queue holds, was the plan's to see to.
+        let heeded = [
+            Invariant::NodeCapacity,
+            Invariant::Devices,
+            Invariant::Constraints,
+        ];
+        let mut violations = violations.into_iter();
+        let found = violations.find(|violation| heeded.contains(&violation.invariant));
+        found.map(|violation| violation.what)
     }
 
     /// An eviction could not be written: the pod stays, and whoever it was for is not tried before
@@ -216,9 +263,23 @@ mod tests {
     }
 
     fn node(gpus: &str) -> Box<Node> {
+        named("n1", gpus)
+    }
+
+    fn named(name: &str, gpus: &str) -> Box<Node> {
         read(json!({
-            "metadata": {"name": "n1"},
+            "metadata": {"name": name},
             "status": {"allocatable": {"cpu": "8", "pods": "110", "nvidia.com/gpu": gpus}},
+        }))
+    }
+
+    /// A pod with one GPU, or none for the one that is alone.
+    fn gpu_pod(name: &str, group: &str) -> Pod {
+        *read(json!({
+            "metadata": {"name": name, "namespace": "ns", "uid": name,
+                "annotations": {"scheduling.k8s.io/group-name": group}},
+            "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
+                {"limits": {"nvidia.com/gpu": if name == "alone" { "0" } else { "1" }}}}]},
         }))
     }
 
@@ -226,12 +287,7 @@ mod tests {
         let mut brain = Brain::new(&scheduler::Config::default());
         brain.apply(Event::NodeChanged(node("2")));
         for (name, group) in [("g-0", "g"), ("g-1", "g"), ("alone", "")] {
-            brain.apply(Event::PodChanged(read(json!({
-                "metadata": {"name": name, "namespace": "ns", "uid": name,
-                    "annotations": {"scheduling.k8s.io/group-name": group}},
-                "spec": {"schedulerName": "muster", "containers": [{"name": "main", "resources":
-                    {"limits": {"nvidia.com/gpu": if group.is_empty() { "0" } else { "1" }}}}]},
-            }))));
+            brain.apply(Event::PodChanged(Box::new(gpu_pod(name, group))));
         }
         brain.apply(Event::PodGroupChanged(read(json!({
             "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
@@ -268,13 +324,84 @@ mod tests {
     }
 
     #[test]
+    fn a_pod_that_somebody_else_bound_is_where_it_was_found() {
+        let mut brain = brain();
+        brain.apply(Event::NodeChanged(named("n2", "1")));
+        let now = Timestamp::UNIX_EPOCH;
+        let meant = |plan: Plan| {
+            let mut binds = plan.binds.into_iter();
+            binds.find(|bind| bind.pod.name == "g-0").unwrap()
+        };
+        let bind = meant(brain.plan(now).0);
+        let mut found = gpu_pod(&bind.pod.name, "g");
+        found.metadata.uid = Some("another".to_owned());
+        found.spec.as_mut().unwrap().node_name = Some("n2".to_owned());
+        let held = |brain: &Brain| brain.queues()["default"].allocated.get("nvidia.com/gpu");
+        // Another of the name: it says nothing of the one that was meant.
+        brain.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
+        assert_eq!(held(&brain), 1);
+        let bind = meant(brain.plan(now).0);
+        found.metadata.uid = Some(bind.pod.uid.clone());
+        brain.bind_failed(&bind.pod, &bind.group, now, Some(found.clone()));
+        assert_eq!(held(&brain), 2);
+        let (plan, violations) = brain.plan(now);
+        assert!(plan.binds.is_empty() && violations == 0, "{:?}", plan.binds);
+        // Once the watch has shown a pod, what was found before says nothing against that.
+        found.status.get_or_insert_default().phase = Some("Succeeded".to_owned());
+        brain.apply(Event::PodChanged(Box::new(found.clone())));
+        found.status = None;
+        brain.bind_failed(&bind.pod, &bind.group, now, Some(found));
+        assert_eq!(held(&brain), 1);
+    }
+
+    #[test]
+    fn a_bind_that_waits_is_objected_to_once_its_node_is_gone_shut_or_full() {
+        let now = Timestamp::UNIX_EPOCH;
+        let planned = || {
+            let mut brain = brain();
+            let (plan, _) = brain.plan(now);
+            let mut binds = plan.binds.into_iter();
+            let bind = binds.find(|bind| bind.pod.name == "g-0").unwrap();
+            (brain, bind)
+        };
+        let (mut fine, bind) = planned();
+        assert_eq!(fine.objection(&bind), None);
+        let mut shut = node("2");
+        shut.spec.get_or_insert_default().unschedulable = Some(true);
+        let mut others = gpu_pod("others", "");
+        others.spec.as_mut().unwrap().node_name = Some("n1".to_owned());
+        others.spec.as_mut().unwrap().scheduler_name = Some("other".to_owned());
+        for (event, why) in [
+            (Event::NodeGone("n1".to_owned()), "no such node"),
+            (Event::NodeChanged(shut), "cordoned"),
+            (Event::NodeChanged(node("1")), "nvidia.com/gpu"),
+            (Event::PodChanged(Box::new(others)), "nvidia.com/gpu"),
+            (Event::PodGone("ns".to_owned(), "g-0".to_owned()), "gone"),
+        ] {
+            let (mut brain, bind) = planned();
+            assert!(
+                brain.news_of(&event).is_some() || why == "gone",
+                "{event:?}"
+            );
+            brain.apply(event);
+            let said = brain.objection(&bind).unwrap_or_default();
+            assert!(said.contains(why), "{said} for {why}");
+        }
+        // What it did itself is no news.
+        let (brain, bind) = planned();
+        let mut own = gpu_pod("g-0", "g");
+        own.spec.as_mut().unwrap().node_name = Some(bind.node.clone());
+        assert_eq!(brain.news_of(&Event::PodChanged(Box::new(own))), None);
+    }
+
+    #[test]
     fn a_failed_binding_frees_its_room_in_both_accounts() {
         let mut brain = brain();
         let now = Timestamp::UNIX_EPOCH;
         let (plan, _) = brain.plan(now);
         assert_eq!(plan.binds.len(), 3);
         for bind in &plan.binds {
-            brain.bind_failed(&bind.pod, &bind.group, now);
+            brain.bind_failed(&bind.pod, &bind.group, now, None);
         }
         let (again, violations) = brain.plan(now);
         assert_eq!((again.binds.len(), violations), (3, 0));

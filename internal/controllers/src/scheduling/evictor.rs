@@ -29,7 +29,7 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
     let api: Api<Pod> = Api::namespaced(client, &eviction.pod.namespace);
     let request = request(&eviction, grace(&api, &eviction).await);
     let (api, request, meant) = (&api, &request, &eviction);
-    let refused = until_answered(|| async move {
+    let answer = until_answered(|| async move {
         // Not `Api::evict`, whose options' name is one that no API reads.
         let asked: kube::Result<Value> = api
             .create_subresource("eviction", &meant.pod.name, &PostParams::default(), request)
@@ -37,16 +37,19 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
         match asked {
             Ok(_) => {
                 tell(api, meant).await;
-                Answer::Yes
+                Answer::Given(Ok(()))
             }
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Answer::Yes,
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
+                Answer::Given(Ok(()))
+            }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-                Answer::No(status.message)
+                Answer::Given(Err(status.message))
             }
             Err(error) => Answer::Lost(error.to_string()),
         }
     })
     .await;
+    let refused = answer.and_then(|answer| answer).err();
     Evicted { eviction, refused }
 }
 

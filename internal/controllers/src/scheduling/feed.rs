@@ -119,7 +119,7 @@ where
         gone,
     };
     watcher(api, config)
-        .default_backoff()
+        .backoff(crate::again::Waits::default())
         .filter_map(move |event| async move {
             event
                 .inspect_err(|error| {

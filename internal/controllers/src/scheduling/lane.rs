@@ -61,6 +61,20 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         self.in_flight.remove(key);
     }
 
+    /// What was last handed out about it was not written, and is due again at this time; unless a newer
+    /// word waits, or it was forgotten.
+    pub(super) fn again(&mut self, key: &K, due: Instant) {
+        let Some((_, value)) = self
+            .last
+            .get(key)
+            .filter(|_| !self.waiting.contains_key(key))
+        else {
+            return;
+        };
+        self.waiting.insert(key.clone(), (due, value.clone()));
+        self.by_due.insert((due, key.clone()));
+    }
+
     /// Is something being written about it?
     pub(super) fn busy(&self, key: &K) -> bool {
         self.in_flight.contains(key)
@@ -137,6 +151,26 @@ mod tests {
         assert_eq!(lane.next_due(), None);
         lane.finish(&"a");
         assert_eq!(lane.take(now), Some(("a", (2, "y"))));
+    }
+
+    #[test]
+    fn what_could_not_be_written_is_said_again_unless_a_newer_word_waits() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        lane.put("a", (1, "x"), now, news);
+        lane.take(now);
+        lane.finish(&"a");
+        lane.again(&"a", now + EVERY);
+        assert_eq!(lane.take(now), None);
+        assert_eq!(lane.take(now + EVERY), Some(("a", (1, "x"))));
+        lane.put("a", (2, "y"), now, news);
+        lane.finish(&"a");
+        lane.again(&"a", now + EVERY);
+        assert_eq!(lane.take(now), Some(("a", (2, "y"))));
+        lane.finish(&"a");
+        lane.forget(&"a");
+        lane.again(&"a", now);
+        assert_eq!(lane.take(now), None);
     }
 
     #[test]

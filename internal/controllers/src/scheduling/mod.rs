@@ -12,6 +12,7 @@ mod feed;
 mod history;
 mod lane;
 mod queues;
+mod rests;
 mod run;
 mod standing;
 mod statuses;
@@ -22,7 +23,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use crate::Context;
+use crate::{Context, again};
 
 pub use beside::Victims;
 pub use board::ReportBoard;
@@ -45,7 +46,7 @@ pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
 /// API says, so nothing is lost with it.
 async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
     loop {
-        let ended = tokio::spawn(run::run(ctx.clone(), board.clone())).await;
+        let ended = again::apart(run::run(ctx.clone(), board.clone())).await;
         let Err(error) = ended else { return };
         tracing::error!(%error, "the scheduler ended unexpectedly and is started again");
         tokio::select! {

@@ -16,13 +16,14 @@ use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Unsc
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::binder::{self, Outcome};
+use super::binder::{self, Outcome, Refused};
 use super::board::ReportBoard;
 use super::brain::Brain;
 use super::evictor::{self, Evicted};
 use super::feed::{self, KINDS, Told};
 use super::lane::Lane;
 use super::queues::Book;
+use super::rests::Rests;
 use super::statuses::{self, Transitions, about_group, about_pod};
 use super::stopped;
 use crate::Context;
@@ -53,10 +54,6 @@ const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
 const POD_WORDS_EVERY: Duration = Duration::from_secs(10);
 /// How often queues' statuses are written at most.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
-/// How long a gang rests after a binding failed; doubles with each failure in a row.
-const REST_FIRST: Duration = Duration::from_secs(1);
-/// The longest such rest.
-const REST_MAX: Duration = Duration::from_secs(60);
 /// How long a failed status write is left before it is said again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -105,8 +102,10 @@ struct Loop {
     transitions: Transitions,
     /// What each PodGroup's events last said.
     said: BTreeMap<GroupRef, String>,
-    /// Bindings that failed in a row, by gang.
-    failures: BTreeMap<GroupRef, u32>,
+    /// Gangs for which something failed.
+    rests: Rests,
+    /// Nodes that were told of, or that others took room of, while bindings wait to be written.
+    touched: BTreeSet<String>,
     queues: Book,
     queues_due: Option<Instant>,
 }
@@ -133,7 +132,8 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         writes: FuturesUnordered::new(),
         transitions: Transitions::default(),
         said: BTreeMap::new(),
-        failures: BTreeMap::new(),
+        rests: Rests::default(),
+        touched: BTreeSet::new(),
         queues: Book::default(),
         queues_due: None,
     };
@@ -197,23 +197,51 @@ impl Loop {
         let mut told = Some(first);
         for _ in 0..CHANGES_AT_ONCE {
             match told {
-                Some(Told::Change(event)) => {
-                    self.heed(&event);
-                    brain.apply(event);
-                }
-                Some(Told::Listed(kind)) => self.has_listed(kind),
+                Some(told) => self.take_in(told, &mut brain),
                 None => break,
             }
             told = changes.next().now_or_never().flatten();
         }
-        if let Some(Told::Change(event)) = told {
-            self.heed(&event);
-            brain.apply(event);
-        } else if let Some(Told::Listed(kind)) = told {
-            self.has_listed(kind);
+        if let Some(told) = told {
+            self.take_in(told, &mut brain);
         }
+        self.reconsider(&mut brain);
         drop(brain);
         self.plan_by(Instant::now() + self.gather);
+    }
+
+    fn take_in(&mut self, told: Told, brain: &mut Brain) {
+        match told {
+            Told::Change(event) => {
+                self.heed(&event);
+                if !self.binds.is_empty()
+                    && let Some(node) = brain.news_of(&event)
+                {
+                    self.touched.insert(node.to_owned());
+                }
+                brain.apply(event);
+            }
+            Told::Listed(kind) => self.has_listed(kind),
+        }
+    }
+
+    /// Keeps back those of the bindings that wait to be written that what was told since speaks
+    /// against.
+    fn reconsider(&mut self, brain: &mut Brain) {
+        let touched = std::mem::take(&mut self.touched);
+        if touched.is_empty() {
+            return;
+        }
+        let now = Timestamp::now();
+        self.binds.retain(|(bind, _)| {
+            let against = touched.contains(&bind.node).then(|| brain.objection(bind));
+            let Some(against) = against.flatten() else {
+                return true;
+            };
+            tracing::info!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, against, "a binding is not written and planned anew");
+            brain.bind_failed(&bind.pod, &bind.group, now, None);
+            false
+        });
     }
 
     fn has_listed(&mut self, kind: &'static str) {
@@ -248,7 +276,7 @@ impl Loop {
             }
             Event::PodGone(namespace, name) => {
                 self.pods.forget(&(namespace.clone(), name.clone()));
-                self.failures.remove(&GroupRef {
+                self.rests.forget(&GroupRef {
                     namespace: namespace.clone(),
                     name: name.clone(),
                     lone: true,
@@ -264,7 +292,7 @@ impl Loop {
                 self.groups.forget(&group);
                 self.transitions.forget(&group);
                 self.said.remove(&group);
-                self.failures.remove(&group);
+                self.rests.forget(&group);
             }
             Event::QueueChanged(queue) => self.queues.see(queue),
             Event::QueueGone(name) => self.queues.forget(name),
@@ -471,8 +499,8 @@ impl Loop {
         let Outcome { bind, refused } = outcome;
         self.board.tally().bound(refused.is_some());
         let about = about_pod(&bind.pod);
-        let Some(said) = refused else {
-            self.failures.remove(&bind.group);
+        let Some(refused) = refused else {
+            self.rests.forget(&bind.group);
             if !told {
                 return;
             }
@@ -481,6 +509,7 @@ impl Loop {
             self.notes.note(&about, Kind::Normal, "Scheduled", &message);
             return;
         };
+        let Refused { why: said, found } = refused;
         tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
         let message = format!("binding to node {} was refused: {said}", bind.node);
         self.notes
@@ -488,20 +517,15 @@ impl Loop {
         self.board
             .refused(&bind.group, &bind.pod.name, &bind.node, &message);
         let until = self.rest(&bind.group);
-        self.brain.lock().bind_failed(&bind.pod, &bind.group, until);
+        let mut brain = self.brain.lock();
+        brain.bind_failed(&bind.pod, &bind.group, until, found);
+        drop(brain);
         self.plan_by(Instant::now() + self.gather);
     }
 
     /// Until when a gang rests for which something failed.
     fn rest(&mut self, group: &GroupRef) -> Timestamp {
-        let failures = self.failures.entry(group.clone()).or_insert(0);
-        let rest = REST_FIRST
-            .saturating_mul(1 << (*failures).min(16))
-            .min(REST_MAX);
-        *failures = failures.saturating_add(1);
-        Timestamp::now()
-            .checked_add(jiff::SignedDuration::try_from(rest).unwrap_or_default())
-            .unwrap_or(Timestamp::MAX)
+        self.rests.after_failure(group, Timestamp::now())
     }
 
     fn evicted(&mut self, evicted: Evicted) {
@@ -545,8 +569,8 @@ impl Loop {
             Written::Pod(key, result) => {
                 self.pods.finish(&key);
                 if let Err(error) = result {
-                    // Said again when the reason changes: the report and the gang's condition have it.
-                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written");
+                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written and is tried again");
+                    self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
             Written::Queue(name, result) => {

@@ -31,7 +31,7 @@ where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     watcher(api, config)
-        .default_backoff()
+        .backoff(crate::again::Waits::default())
         .filter_map(|event| async move {
             event
                 .inspect_err(|error| tracing::warn!(%error, "a watch was interrupted and goes on"))

@@ -51,7 +51,7 @@ where
     let mut ctx = ctx.clone();
     tokio::spawn(async move {
         loop {
-            let ended = tokio::spawn(run(ctx.clone())).await;
+            let ended = crate::again::apart(run(ctx.clone())).await;
             let Err(error) = ended else { return };
             tracing::error!(name, %error, "an upkeep loop ended unexpectedly and is started again");
             tokio::select! {
