@@ -111,6 +111,7 @@ mod tests {
             },
             node: "n1".into(),
             devices: BTreeMap::from([("main".to_owned(), one)]),
+            volumes: Vec::new(),
         };
         let binding = binding(&bind);
         assert_eq!(binding["metadata"]["uid"], "u");
