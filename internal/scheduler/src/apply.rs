@@ -100,9 +100,15 @@ impl Scheduler {
     /// Leaves a gang alone until a time: after a binding failed, so that it is not tried in a
     /// tight loop.
     pub fn hold(&mut self, group: &GroupRef, until: jiff::Timestamp) {
+        self.hold_because(group, until, None);
+    }
+
+    /// The same, with what is to be said meanwhile: why room that was found could not be taken.
+    pub fn hold_because(&mut self, group: &GroupRef, until: jiff::Timestamp, why: Option<&str>) {
         let key = self.gang_key(group);
         if let Some(gang) = self.gangs.get_mut(&key) {
             gang.held_until = Some(until);
+            gang.held_why = why.map(Box::from);
             self.awake.insert(key);
             self.changed = true;
         }
@@ -161,7 +167,7 @@ impl Scheduler {
         self.share_words(&mut told);
         let key = told.key.clone();
         let (class, asks) = self.read_asks(pod, told.spec, &key.namespace);
-        let class = self.volumed(&key, told.spec, class);
+        let class = self.volumed(&told, class);
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -272,6 +278,10 @@ impl Scheduler {
         let there = |pod: &Pod| pod.stage.on_node();
         if !self.budgets.is_empty() || there(&new) || self.pods.get(key).is_some_and(there) {
             self.version += 1;
+        }
+        let elsewhere = |old: &Pod| old.node != new.node;
+        if !there(&new) || self.pods.get(key).is_some_and(elsewhere) {
+            self.volumes.release(key);
         }
         let gang = new.gang.clone();
         let left = self.take_pod(key);

@@ -41,6 +41,9 @@ pub struct Config {
     pub weigh_losses: bool,
     /// How old what is known of a node's load may be; after that it is not known.
     pub load_age: SignedDuration,
+    /// Claims, volumes and storage classes are all told of: one that is not is not there, and pods that
+    /// need it wait. Else it asks for nothing.
+    pub volumes_told: bool,
     /// Such pods are to come, so many of each, as far as placement is concerned; their names and
     /// times do not matter. None: they are expected to be like the pods there are.
     pub expected: Vec<(k8s::Pod, u64)>,
@@ -153,6 +156,7 @@ impl Default for Config {
             lead: Lead::default(),
             weigh_losses: true,
             load_age: LOAD_AGE,
+            volumes_told: false,
             expected: Vec::new(),
         }
     }

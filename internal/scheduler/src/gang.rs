@@ -208,6 +208,8 @@ pub(crate) struct Gang {
     pub(crate) expected: bool,
     /// Not tried before this time: a binding failed.
     pub(crate) held_until: Option<Timestamp>,
+    /// What failed, where it was not that the API refused a binding.
+    pub(crate) held_why: Option<Box<str>>,
     /// Gangs behind it in the line that started while it waited.
     pub(crate) overtaken: usize,
     pub(crate) line: Option<LineKey>,

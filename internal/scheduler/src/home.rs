@@ -113,6 +113,7 @@ impl Scheduler {
             gang.overtaken = 0;
             gang.report = None;
             gang.held_until = None;
+            gang.held_why = None;
             gang.told.clear();
         }
         gang.line = place;

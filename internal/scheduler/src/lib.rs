@@ -55,8 +55,8 @@ pub use config::{Actions, Config, Lead, Strategy};
 pub use event::Event;
 pub use evict::{Move, Proposal, Tidying};
 pub use plan::{
-    Bind, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
-    Reservation, ReservationKind, Unscheduled,
+    Bind, ClaimStep, Eviction, EvictionReason, GroupCondition, GroupRef, GroupUpdate, Plan, PodRef,
+    Reservation, ReservationKind, Unscheduled, VolumeSource, VolumesReady,
 };
 pub use queue::Decay;
 pub use said::Reports;

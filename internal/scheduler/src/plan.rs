@@ -67,6 +67,41 @@ pub struct Bind {
     pub node: String,
     /// The devices chosen for its containers; empty where nodes choose themselves.
     pub devices: ChosenDevices,
+    /// What must become of its claims first; empty where they are bound, or it has none.
+    pub volumes: Vec<ClaimStep>,
+}
+
+/// What must become of a PersistentVolumeClaim before a pod that names it is bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimStep {
+    /// The claim's name, in the pod's namespace.
+    pub claim: String,
+    /// Which one of that name.
+    pub uid: String,
+    /// Where its volume comes from.
+    pub from: VolumeSource,
+    /// Which version of the claim, or of the volume, says so, once that is written.
+    pub written: Option<u64>,
+}
+
+/// Where a claim's volume comes from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum VolumeSource {
+    /// It is this PersistentVolume.
+    Volume(String),
+    /// Its StorageClass makes one for the pod's node.
+    Made,
+}
+
+/// Whether a pod's claims are bound as was decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum VolumesReady {
+    /// All of them, to volumes that its node reaches.
+    Yes,
+    /// Some are not bound yet.
+    NotYet,
+    /// They will not be, for this reason.
+    No(String),
 }
 
 /// What a PodGroup's status should say.
@@ -512,6 +547,7 @@ impl Scheduler {
             };
             let (asks, uid) = (pod.asks.clone(), pod.uid.clone());
             let mut devices = devices::deal(&asks, &placement.devices);
+            let volumes = self.volumes.steps(&placement.pod);
             self.add_slices(&placement.pod, placement.node, &asks, &mut devices);
             binds.push(Bind {
                 pod: PodRef {
@@ -522,6 +558,7 @@ impl Scheduler {
                 group: group.clone(),
                 node: String::from(&*self.nodes[placement.node].name),
                 devices,
+                volumes,
             });
         }
     }

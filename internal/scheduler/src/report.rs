@@ -8,6 +8,7 @@ use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
 use crate::filter::Snub;
+use crate::filter::volumes::Reach;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
 use crate::resource::{GPU, Ix, PODS};
@@ -94,7 +95,14 @@ impl Obstacle {
         }
     }
 
-    pub(crate) fn held() -> Obstacle {
+    pub(crate) fn held(why: Option<&str>) -> Obstacle {
+        if let Some(why) = why {
+            return Obstacle::new(
+                Verdict::Waiting,
+                format!("room was found, and could not be taken: {why}; it is tried again shortly"),
+                "what that says put right".into(),
+            );
+        }
         Obstacle::new(
             Verdict::Waiting,
             "room was found, but the API refused a member's binding; it is tried again shortly"
@@ -430,11 +438,61 @@ impl Scheduler {
         obstacle.verdict = Verdict::NoNodeFits;
         obstacle.room = false;
         obstacle.counts_free = None;
-        obstacle.binding =
-            format!("{closed} {nodes} room, and other pods keep a member off all of them");
+        let what = match snubs.keys().map(|snub| snub.of_volumes()).min() {
+            Some(true) => "the claims of a member get no volumes there",
+            _ => "other pods keep a member off all of them",
+        };
+        obstacle.binding = format!("{closed} {nodes} room, and {what}");
         let remedies: Vec<&str> = snubs.keys().map(|snub| snub.remedy()).collect();
         obstacle.would_fit = remedies.join("; or ");
         obstacle
+    }
+
+    /// Why a gang waits for its members' claims; none where enough members may start without those
+    /// whose claims keep them.
+    pub(crate) fn held_by_claims(&mut self, key: &GangKey) -> Option<Obstacle> {
+        let gang = self.gangs.get(key)?;
+        let is_held = |class: ClassIx| {
+            let reach = self.classes.get(class).reach();
+            reach.is_some_and(Reach::is_held)
+        };
+        let kinds = gang.kinds.iter().filter(|(class, _)| is_held(**class));
+        let (mut first, mut held) = (None, 0);
+        for (class, members) in kinds {
+            first = first.or(Some(*class));
+            held += members;
+        }
+        let (have, waiting) = (gang.total.have(), gang.total.pending);
+        let open = waiting.saturating_sub(held);
+        if held == 0 || open > 0 && have + open >= gang.minimum(key) {
+            return None;
+        }
+        let mut holds = gang
+            .pending
+            .iter()
+            .filter_map(|(_, pod)| self.volumes.hold_of(pod));
+        let hold = holds.next()?;
+        let others = holds.filter(|other| other.claim != hold.claim).count();
+        let class = first?;
+        self.refresh(class);
+        let mut binding = hold.binding();
+        if others > 0 {
+            let members = if others == 1 {
+                "member waits"
+            } else {
+                "members wait"
+            };
+            binding.push_str(&format!("; {others} more {members} for claims"));
+        }
+        let mut obstacle = Obstacle::new(Verdict::NoNodeFits, binding, hold.remedy());
+        obstacle.possible = have;
+        let view = self.views.get(&class)?;
+        obstacle.nodes = view.tally.nodes;
+        obstacle.per_reason.push(ReasonCount {
+            reason: hold.words(),
+            nodes: view.tally.nodes,
+        });
+        Some(obstacle)
     }
 
     /// A part that no single domain holds. The class's view must be fresh.

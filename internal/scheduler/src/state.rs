@@ -160,7 +160,7 @@ impl Scheduler {
             topology: Tree::new(&config.topology),
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
-            volumes: Volumes::default(),
+            volumes: Volumes::new(config.volumes_told),
             slices: Held::default(),
             loads: BTreeSet::new(),
             eased: 0,

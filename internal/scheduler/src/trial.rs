@@ -14,7 +14,7 @@ use crate::pod::PodKey;
 use crate::state::Scheduler;
 
 /// Goes before the names of what is tried, so that they meet nobody's: no object's name has it.
-const MARK: &str = "trial:";
+pub(crate) const MARK: &str = "trial:";
 
 /// What would come of some pods.
 #[derive(Clone, Debug, Default, PartialEq)]

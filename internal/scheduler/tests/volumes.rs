@@ -154,7 +154,7 @@ fn a_claim_that_is_bound_at_once_is_bound_first() {
     s.apply(with_claim("p", "data"));
     assert_eq!(
         reasons(&s.plan(now()), "p"),
-        ["pod has unbound immediate PersistentVolumeClaims"]
+        ["pod has unbound immediate PersistentVolumeClaims (data)"]
     );
     s.apply(volume("made", "now", "10Gi", "b"));
     s.apply(claim("data", "now", "made"));

@@ -142,6 +142,7 @@ impl Brain {
             pod: pod_ref,
             node: node.to_owned(),
             devices,
+            volumes: Vec::new(),
         };
         self.check_beside(&pod, &bind)?;
         self.apply(Event::PodChanged(Box::new(binder::bound(pod, &bind))));

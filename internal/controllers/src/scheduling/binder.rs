@@ -159,6 +159,7 @@ mod tests {
             },
             node: "n1".into(),
             devices: BTreeMap::from([("main".to_owned(), one)]),
+            volumes: Vec::new(),
         };
         let binding = binding(&bind);
         assert_eq!(binding["metadata"]["uid"], "u");

@@ -264,6 +264,7 @@ mod tests {
             group: group(gang),
             node: "n1".to_owned(),
             devices: BTreeMap::new(),
+            volumes: Vec::new(),
         }
     }
 

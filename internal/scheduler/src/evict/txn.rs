@@ -169,6 +169,9 @@ impl Scheduler {
             evicting: std::mem::replace(&mut pod.evicting, new.evicting),
         };
         self.count_standing(key, &pod, true);
+        if pod.stage.occupies() || !pod.stage.on_node() {
+            self.decide_volumes(key, pod.class, pod.node);
+        }
         self.pods.give_back(place, pod);
         Some(old)
     }

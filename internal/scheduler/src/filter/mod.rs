@@ -14,6 +14,8 @@ use crate::node::{Node, Offer};
 pub(crate) use affinity::preference;
 pub(crate) use taints::avoided;
 
+const NO_VOLUME: &str = "node(s) didn't find available persistent volumes to bind";
+
 /// Why a node is out of the question for a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Refusal {
@@ -29,12 +31,14 @@ pub(crate) enum Refusal {
     GpuCompute,
     GpuDriver,
     VolumeUnbound,
+    ClaimUnusable,
     VolumeElsewhere,
+    VolumeZone,
     NoVolume,
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 14] = [
+    pub(crate) const ALL: [Refusal; 16] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -47,7 +51,9 @@ impl Refusal {
         Refusal::GpuCompute,
         Refusal::GpuDriver,
         Refusal::VolumeUnbound,
+        Refusal::ClaimUnusable,
         Refusal::VolumeElsewhere,
+        Refusal::VolumeZone,
         Refusal::NoVolume,
     ];
 
@@ -66,8 +72,10 @@ impl Refusal {
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
             Refusal::GpuDriver => "node(s) had no GPU driver as new as asked for",
             Refusal::VolumeUnbound => "pod has unbound immediate PersistentVolumeClaims",
+            Refusal::ClaimUnusable => "pod has PersistentVolumeClaims that can't be used",
             Refusal::VolumeElsewhere => "node(s) had volume node affinity conflict",
-            Refusal::NoVolume => "node(s) didn't find available persistent volumes to bind",
+            Refusal::VolumeZone => "node(s) had no available volume zone",
+            Refusal::NoVolume => NO_VOLUME,
         }
     }
 
@@ -86,7 +94,9 @@ impl Refusal {
             Refusal::GpuCompute => "an older GPU",
             Refusal::GpuDriver => "an older GPU driver",
             Refusal::VolumeUnbound => "a claim unbound",
+            Refusal::ClaimUnusable => "a claim not usable",
             Refusal::VolumeElsewhere => "its volume elsewhere",
+            Refusal::VolumeZone => "its volume in another zone",
             Refusal::NoVolume => "no volume for it",
         }
     }
@@ -110,6 +120,8 @@ impl Refusal {
             Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
             Refusal::GpuDriver => "a node with a GPU driver as new as asked for",
             Refusal::VolumeUnbound => "the pod's claims bound to volumes",
+            Refusal::ClaimUnusable => "the pod's claims there, and not about to go",
+            Refusal::VolumeZone => "a node in the zones of its claims' volumes",
             Refusal::VolumeElsewhere => {
                 "a node from which the volumes of its claims can be reached"
             }
@@ -168,6 +180,8 @@ pub(crate) enum Snub {
     KeptAway,
     Spread,
     Ports,
+    Volumes,
+    OnePod,
 }
 
 impl Snub {
@@ -179,6 +193,10 @@ impl Snub {
             Snub::KeptAway => "node(s) didn't satisfy existing pods anti-affinity rules",
             Snub::Spread => "node(s) didn't match pod topology spread constraints",
             Snub::Ports => "node(s) didn't have free ports for the requested pod ports",
+            Snub::Volumes => NO_VOLUME,
+            Snub::OnePod => {
+                "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
+            }
         }
     }
 
@@ -190,7 +208,18 @@ impl Snub {
             Snub::KeptAway => "nodes without pods that avoid it",
             Snub::Spread => "room where fewer of its kind are, or a larger maxSkew",
             Snub::Ports => "nodes where its host ports are free",
+            Snub::Volumes => {
+                "free volumes that fit its claims, where there is room, or a storage class that makes them"
+            }
+            Snub::OnePod => {
+                "the pod ending that holds its claim (ReadWriteOncePod), or a claim of its own"
+            }
         }
+    }
+
+    /// Is it a matter of its volumes?
+    pub(crate) fn of_volumes(self) -> bool {
+        matches!(self, Snub::Volumes | Snub::OnePod)
     }
 }
 

@@ -118,6 +118,13 @@ impl Scheduler {
         };
         let inside = self.nodes_of(balance);
         let mut last = inside.first().copied();
+        let social = |batch: &Batch| {
+            let first = batch.pods.first();
+            first.is_some_and(|pod| self.is_social(batch.class, pod))
+        };
+        if batches.iter().any(|(_, batch)| social(batch)) {
+            return false;
+        }
         for (_, batch) in batches {
             for pod in &batch.pods {
                 self.refresh(batch.class);

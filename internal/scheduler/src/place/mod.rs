@@ -111,6 +111,12 @@ impl Scheduler {
         if gang.total.pending == 0 {
             return Attempt::Nothing;
         }
+        if let Some(obstacle) = self.held_by_claims(key) {
+            return Attempt::Blocked(obstacle);
+        }
+        let Some(gang) = self.gangs.get(key) else {
+            return Attempt::Nothing;
+        };
         let Some(payer) = gang.payer else {
             return Attempt::Nothing;
         };
@@ -154,10 +160,11 @@ impl Scheduler {
         if let Some(until) = gang.held_until {
             if now < until {
                 self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
-                return Err(Obstacle::held());
+                return Err(Obstacle::held(gang.held_why.as_deref()));
             }
             if let Some(gang) = self.gangs.get_mut(key) {
                 gang.held_until = None;
+                gang.held_why = None;
             }
         }
         let Some(gang) = self.gangs.get(key) else {

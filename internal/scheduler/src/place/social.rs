@@ -1,5 +1,6 @@
 //! Placing pods that care who is around them, or whom others keep away: one by one, each where
-//! inter-pod affinity and anti-affinity, topology spread and host ports let it. Costs a look at
+//! inter-pod affinity and anti-affinity, topology spread and host ports let it, and the volumes of
+//! its claims, which others may want too. Costs a look at
 //! the counts of each rule and at nodes until one will do; with preferences, at all nodes with
 //! room.
 
@@ -41,7 +42,7 @@ struct Verdict {
 impl Scheduler {
     /// Must pods of the class be placed with a look at their neighbours?
     pub(super) fn is_social(&self, class: ClassIx, first: &PodKey) -> bool {
-        if self.classes.get(class).manners().is_some() {
+        if self.classes.get(class).manners().is_some() || self.is_picky(class) {
             return true;
         }
         if !self.neighbours.keeps_any() {
@@ -110,6 +111,8 @@ impl Scheduler {
         let Some(view) = self.views.get(&class) else {
             return Err(snubs);
         };
+        let picky = self.is_picky(class);
+        let in_use = picky && self.claim_in_use(pod);
         let mut best: Option<(i64, i64, bool, NodeIx)> = None;
         for (key, at) in view.with_room() {
             let inside = match scope {
@@ -120,7 +123,12 @@ impl Scheduler {
             if !inside {
                 continue;
             }
-            if let Some(snub) = self.snub(&verdict, manners, at) {
+            let snub = match in_use {
+                true => Some(Snub::OnePod),
+                false => self.snub(&verdict, manners, at),
+            };
+            let of_volumes = || self.volume_snub(pod, at).filter(|_| picky);
+            if let Some(snub) = snub.or_else(of_volumes) {
                 *snubs.entry(snub).or_default() += 1;
                 continue;
             }
@@ -344,6 +352,7 @@ impl Scheduler {
 
     /// The same for a member that an attempt places, or takes back.
     pub(super) fn meet_member(&mut self, name: &PodKey, class: ClassIx, at: NodeIx, up: bool) {
+        self.decide_volumes(name, class, up.then_some(at));
         if self.classes.get(class).manners().is_none() && self.neighbours.is_empty() {
             return;
         }

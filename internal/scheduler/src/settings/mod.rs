@@ -202,6 +202,7 @@ impl Settings {
             lead: said.lead.unwrap_or(config.lead),
             weigh_losses: said.weigh_losses.unwrap_or(config.weigh_losses),
             load_age: seconds(said.load_age, config.load_age),
+            volumes_told: config.volumes_told,
             expected: said.expected.unwrap_or(config.expected),
         }
     }

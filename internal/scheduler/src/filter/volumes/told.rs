@@ -1,0 +1,150 @@
+//! What is told of claims, volumes and classes, taken in: what can be found by what, and to which
+//! pods a change may matter.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1 as k8s;
+use k8s_openapi::api::storage::v1::StorageClass;
+
+use super::Volumes;
+use super::objects::{Claim, Class, Volume, version};
+use crate::pod::PodKey;
+
+impl Volumes {
+    /// A claim as it is now, or none; the pods that it may matter to.
+    pub(crate) fn set_claim(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        claim: Option<&k8s::PersistentVolumeClaim>,
+    ) -> Vec<PodKey> {
+        let id = (namespace.to_owned(), name.to_owned());
+        if self.given.contains_key(&id) {
+            let known = claim.map_or(0, |claim| version(&claim.metadata));
+            self.versions.insert(id.clone(), known);
+        } else {
+            self.versions.remove(&id);
+        }
+        let new = claim.map(Claim::read);
+        if self.claims.get(&id) == new.as_ref() {
+            return Vec::new();
+        }
+        let volume = |claim: &Option<Claim>| claim.as_ref().and_then(|c| c.volume.clone());
+        let named = volume(&new);
+        let old = match new {
+            Some(claim) => self.claims.insert(id.clone(), claim),
+            None => self.claims.remove(&id),
+        };
+        let before = volume(&old);
+        if before != named {
+            if let Some(volume) = before
+                && let Some(naming) = self.naming.get_mut(&volume)
+            {
+                naming.remove(&id);
+                if naming.is_empty() {
+                    self.naming.remove(&volume);
+                }
+            }
+            if let Some(volume) = named {
+                self.naming.entry(volume).or_default().insert(id.clone());
+            }
+        }
+        self.users.get(&id).into_iter().flatten().cloned().collect()
+    }
+
+    /// The same of a volume; and whether some claim may take it now that could not before, or the
+    /// other way round.
+    pub(crate) fn set_volume(
+        &mut self,
+        name: &str,
+        volume: Option<&k8s::PersistentVolume>,
+    ) -> (Vec<PodKey>, bool) {
+        if self.taken.contains_key(name) {
+            let known = volume.map_or(0, |volume| version(&volume.metadata));
+            self.volume_versions.insert(name.to_owned(), known);
+        } else {
+            self.volume_versions.remove(name);
+        }
+        let new = volume.map(Volume::read);
+        if self.volumes.get(name) == new.as_ref() {
+            return (Vec::new(), false);
+        }
+        let old = self.volumes.remove(name);
+        let (mut concerned, mut stirs) = (BTreeSet::new(), false);
+        let mut flips = BTreeSet::new();
+        for (volume, put) in [(&old, false), (&new, true)] {
+            let Some(volume) = volume else { continue };
+            if let Some((id, _)) = &volume.claim {
+                concerned.insert(id.clone());
+                let meant = self.meant.entry(id.clone()).or_default();
+                if put {
+                    meant.insert(name.to_owned());
+                } else {
+                    meant.remove(name);
+                }
+                if meant.is_empty() {
+                    self.meant.remove(id);
+                }
+            }
+            if !volume.is_free(self.strict) {
+                continue;
+            }
+            stirs = true;
+            let shelf = self.free.entry(volume.class.clone()).or_default();
+            let empty = shelf.is_empty();
+            if put {
+                shelf.put(name, volume);
+            } else {
+                shelf.take(name, volume);
+            }
+            if empty != shelf.is_empty() {
+                flips.insert(volume.class.clone());
+            }
+            if shelf.is_empty() {
+                self.free.remove(&volume.class);
+            }
+        }
+        if let Some(volume) = new {
+            self.volumes.insert(name.to_owned(), volume);
+        }
+        concerned.extend(self.naming.get(name).into_iter().flatten().cloned());
+        let users = concerned.iter().filter_map(|id| self.users.get(id));
+        let mut pods: BTreeSet<PodKey> = users.flatten().cloned().collect();
+        if !flips.is_empty() {
+            pods.extend(self.users_where(|all, claim| {
+                let class = all.class_of(claim);
+                claim.volume.is_none() && class.is_some_and(|class| flips.contains(class))
+            }));
+        }
+        (pods.into_iter().collect(), stirs)
+    }
+
+    /// The same of a StorageClass.
+    pub(crate) fn set_class(&mut self, name: &str, class: Option<&StorageClass>) -> Vec<PodKey> {
+        let new = class.map(Class::read);
+        let old = match new.clone() {
+            Some(class) => self.classes.insert(name.to_owned(), class),
+            None => self.classes.remove(name),
+        };
+        if old == new {
+            return Vec::new();
+        }
+        self.users_where(|_, claim| {
+            claim.volume.is_none() && claim.class.as_deref().is_none_or(|class| class == name)
+        })
+    }
+
+    fn users_where(&self, matters: impl Fn(&Volumes, &Claim) -> bool) -> Vec<PodKey> {
+        let mut keys = BTreeSet::new();
+        for (id, users) in &self.users {
+            if self
+                .claims
+                .get(id)
+                .is_some_and(|claim| matters(self, claim))
+            {
+                keys.extend(users.iter().cloned());
+            }
+        }
+        keys.into_iter().collect()
+    }
+}

@@ -1,0 +1,135 @@
+//! Why a claim keeps its pod waiting, in words.
+
+/// What is wrong with a claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Kind {
+    /// It is not there.
+    Missing,
+    /// It is to be made for the pod, and is not there yet.
+    NotMadeYet,
+    Deleting,
+    Lost,
+    /// It has the name of the pod's own volume, and is not the pod's.
+    NotOurs,
+    /// It names no class, and waits for a volume.
+    Classless,
+    /// Its class is not there.
+    NoSuchClass,
+    /// It names its volume, and they are not bound yet.
+    Prebound,
+    /// Its class binds claims without a look at pods, and this one is not bound.
+    Unbound,
+    /// The volume that it is bound to is not there.
+    VolumeMissing,
+}
+
+impl Kind {
+    /// Is it that nobody has bound it, whereas pods are not waited for?
+    pub(super) fn is_unbound(self) -> bool {
+        use Kind::{Classless, NoSuchClass, Prebound, Unbound};
+        matches!(self, Unbound | Prebound | Classless | NoSuchClass)
+    }
+}
+
+/// A claim that keeps a pod waiting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hold {
+    pub(crate) kind: Kind,
+    pub(crate) namespace: String,
+    pub(crate) claim: String,
+    /// Its class, or its volume, whichever matters.
+    pub(crate) other: String,
+}
+
+impl Hold {
+    /// As kube-scheduler says it, of all nodes.
+    pub(crate) fn words(&self) -> String {
+        let Hold { claim, other, .. } = self;
+        match self.kind {
+            Kind::Missing => format!("persistentvolumeclaim {claim:?} not found"),
+            Kind::NotMadeYet => format!(
+                "waiting for ephemeral volume controller to create the persistentvolumeclaim {claim:?}"
+            ),
+            Kind::Deleting => format!("persistentvolumeclaim {claim:?} is being deleted"),
+            Kind::Lost => format!(
+                "persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {other:?}"
+            ),
+            Kind::NotOurs => {
+                format!(
+                    "persistentvolumeclaim {claim:?} was not created for the pod (pod is not owner)"
+                )
+            }
+            Kind::Classless | Kind::NoSuchClass | Kind::Prebound | Kind::Unbound => {
+                format!("pod has unbound immediate PersistentVolumeClaims ({claim})")
+            }
+            Kind::VolumeMissing => format!(
+                "persistentvolumeclaim {claim:?} bound to non-existent persistentvolume {other:?}"
+            ),
+        }
+    }
+
+    /// What keeps the pod waiting.
+    pub(crate) fn binding(&self) -> String {
+        let Hold { claim, other, .. } = self;
+        match self.kind {
+            Kind::Missing => format!("PersistentVolumeClaim {claim} does not exist"),
+            Kind::NotMadeYet => format!(
+                "PersistentVolumeClaim {claim} is to be made for the pod's ephemeral volume, and does not exist yet"
+            ),
+            Kind::Deleting => format!("PersistentVolumeClaim {claim} is being deleted"),
+            Kind::Lost | Kind::VolumeMissing => format!(
+                "PersistentVolumeClaim {claim} is bound to PersistentVolume {other}, which does not exist"
+            ),
+            Kind::NotOurs => format!(
+                "PersistentVolumeClaim {claim} has the name of the pod's ephemeral volume, and was not made for the pod"
+            ),
+            Kind::Classless => format!(
+                "PersistentVolumeClaim {claim} is not bound to a volume, and names no StorageClass that would make one"
+            ),
+            Kind::NoSuchClass => format!(
+                "PersistentVolumeClaim {claim} is not bound to a volume, and its StorageClass {other} does not exist"
+            ),
+            Kind::Prebound => format!(
+                "PersistentVolumeClaim {claim} is not bound yet to PersistentVolume {other}, which it names"
+            ),
+            Kind::Unbound => format!(
+                "PersistentVolumeClaim {claim} is not bound to a volume, and its StorageClass {other} does not wait for pods (volumeBindingMode: Immediate)"
+            ),
+        }
+    }
+
+    /// What a person could do about it.
+    pub(crate) fn remedy(&self) -> String {
+        let Hold {
+            namespace,
+            claim,
+            other,
+            ..
+        } = self;
+        match self.kind {
+            Kind::Missing => {
+                format!("create PersistentVolumeClaim {claim} in namespace {namespace}")
+            }
+            Kind::NotMadeYet => "the cluster's ephemeral volume controller making it".to_owned(),
+            Kind::Deleting => {
+                "that claim made anew once it is gone, or another named in the pod".to_owned()
+            }
+            Kind::Lost | Kind::VolumeMissing => {
+                format!("PersistentVolume {other} made again, or the claim deleted and made anew")
+            }
+            Kind::NotOurs => format!(
+                "another name for the pod or its volume, or PersistentVolumeClaim {claim} deleted"
+            ),
+            Kind::Classless => {
+                "a PersistentVolume that fits it, or a claim with a storageClassName".to_owned()
+            }
+            Kind::NoSuchClass => format!("create StorageClass {other}"),
+            Kind::Prebound => {
+                format!("PersistentVolume {other} there, free, and as large as the claim asks for")
+            }
+            Kind::Unbound => format!(
+                "a volume for it: `kubectl describe pvc {claim} -n {namespace}` says what it waits for"
+            ),
+        }
+    }
+}
