@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench bench-kube bench-scheduler bench-openb bench-frontier parts mutants
+.PHONY: up down build test lint fast slow bench bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -48,6 +48,10 @@ bench-frontier: ## utilisation against the wait of large gangs, under every poli
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
+
+bench-metrics: parts ## what an agent's metrics cost with eight GPUs at work, beside Debian's node exporter
+	cargo build --release --locked -p muster
+	@MUSTER_BINARY=$${CARGO_TARGET_DIR:-$$PWD/target}/release/muster cargo bench --quiet --locked -p e2e --bench metrics
 
 bench-kube: parts ## how fast gangs are bound in a Kubernetes cluster: a table (SHAPES, NODES, PODS, BESIDE, KWOK: see e2e/bench-kube)
 	@e2e/bench-kube
