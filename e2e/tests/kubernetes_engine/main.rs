@@ -6,6 +6,7 @@
 mod agreement;
 mod extender;
 mod ground;
+mod volumes;
 mod worlds;
 
 use std::collections::BTreeSet;
