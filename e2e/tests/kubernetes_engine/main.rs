@@ -6,6 +6,7 @@
 mod agreement;
 mod extender;
 mod ground;
+mod stores;
 mod volumes;
 mod worlds;
 
