@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use k8s_openapi::api::core::v1::{Namespace, Node, Pod, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
@@ -22,6 +23,9 @@ const WORLDS: u32 = 12;
 /// How long a verdict may take on a busy machine.
 const VERDICT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
+/// Each pod is put to one after the other under these names, with claims of its own.
+const COPIES: [&str; 3] = ["theirs", "ours", "pinned"];
+const SCHEDULERS: [&str; 2] = ["default-scheduler", "muster"];
 
 /// What became of a pod.
 #[derive(Debug, PartialEq, Eq)]
@@ -57,13 +61,96 @@ impl Arena {
         let object = json!({"metadata": {"name": namespace}});
         all.create(&params, &read(object)).await.unwrap();
         // Pods need it, and there is no controller that would make it.
-        let accounts: Api<ServiceAccount> = Api::namespaced(self.client.clone(), namespace);
-        let account = json!({"metadata": {"name": "default"}});
-        accounts.create(&params, &read(account)).await.unwrap();
         let nodes: Api<Node> = Api::all(self.client.clone());
         for node in world.nodes(namespace) {
             nodes.create(&params, &read(node)).await.unwrap();
             self.nodes += 1;
+        }
+        self.furnish(namespace, world).await;
+    }
+
+    /// Makes the claims of a world's pods, with their volumes, and sees to it that both schedulers know
+    /// of them: a pod that is put to them then gets no answer from before.
+    async fn furnish(&self, namespace: &str, world: &World) {
+        let params = PostParams::default();
+        let classes: Api<StorageClass> = Api::all(self.client.clone());
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let objects = world.objects(namespace, &COPIES);
+        for class in objects.classes {
+            classes.create(&params, &read(class)).await.unwrap();
+        }
+        for volume in objects.volumes {
+            let made = volumes.create(&params, &read(volume.clone())).await;
+            made.unwrap_or_else(|error| panic!("{error}: {volume:#}"));
+        }
+        for claim in objects.claims {
+            claims.create(&params, &read(claim)).await.unwrap();
+        }
+        self.until_found(namespace).await;
+        // Both tell of objects in their order: whoever knows the last one knows them all.
+        let last = format!("{namespace}-last");
+        let volume = json!({"metadata": {"name": last}, "spec": {
+            "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+            "hostPath": {"path": "/data"}, "storageClassName": "",
+            "claimRef": {"namespace": namespace, "name": "last"}}});
+        let claim = json!({"metadata": {"name": "last"}, "spec": {
+            "accessModes": ["ReadWriteOnce"], "storageClassName": "", "volumeName": last,
+            "resources": {"requests": {"storage": "1Gi"}}}});
+        volumes.create(&params, &read(volume)).await.unwrap();
+        claims.create(&params, &read(claim)).await.unwrap();
+        self.until_found(namespace).await;
+        for scheduler in SCHEDULERS {
+            let name = format!("last-{scheduler}");
+            let pod = json!({"metadata": {"name": name}, "spec": {
+                "schedulerName": scheduler, "tolerations": [{"operator": "Exists"}],
+                "terminationGracePeriodSeconds": 0,
+                "containers": [{"name": "c", "image": "example.com/c:1"}],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "last"}}]}});
+            let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+            pods.create(&params, &read(pod)).await.unwrap();
+            self.until(&format!("{scheduler} knows the volumes"), async || {
+                let pod = pods.get(&name).await.unwrap();
+                pod.spec.is_some_and(|spec| spec.node_name.is_some())
+            })
+            .await;
+            self.remove(namespace, &name).await;
+        }
+    }
+
+    /// Waits until kube-controller-manager has seen to every volume, and to every claim that names one.
+    async fn until_found(&self, namespace: &str) {
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        self.until("volumes are there", async || {
+            let all = volumes.list(&ListParams::default()).await.unwrap();
+            let phases = all.items.iter().map(|volume| {
+                let status = volume.status.as_ref();
+                status.and_then(|status| status.phase.as_deref())
+            });
+            let mut phases = phases;
+            let volumes =
+                phases.all(|phase| matches!(phase, Some("Available" | "Bound" | "Released")));
+            let all = claims.list(&ListParams::default()).await.unwrap();
+            let named = |claim: &&PersistentVolumeClaim| {
+                let spec = claim.spec.as_ref();
+                spec.is_some_and(|spec| spec.volume_name.is_some())
+            };
+            let mut named = all.items.iter().filter(named);
+            volumes
+                && named.all(|claim| {
+                    let status = claim.status.as_ref();
+                    status.and_then(|status| status.phase.as_deref()) == Some("Bound")
+                })
+        })
+        .await;
+    }
+
+    async fn until(&self, what: &str, holds: impl AsyncFn() -> bool) {
+        let begun = Instant::now();
+        while !holds().await {
+            assert!(begun.elapsed() < VERDICT, "{what}: it does not come");
+            tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
 
@@ -145,7 +232,8 @@ fn asked(variable: &str, usual: u32) -> u32 {
 
 #[test]
 fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
-    let cluster = Setup::default().unmarked().start().with_scheduler(None);
+    let cluster = Setup::default().unmarked().start();
+    let cluster = cluster.with_controller_manager().with_scheduler(None);
     let ground = Ground::on(cluster);
     let server = ground.server("server", &["--kinds", "none"]);
     server.until_leading();
@@ -164,27 +252,36 @@ fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
             arena.make(&namespace, &world).await;
             for (at, pod) in world.pods(&namespace).into_iter().enumerate() {
                 let name = |of: &str| format!("{of}{at}");
+                let copy = |of: &str| {
+                    let mut pod = pod.clone();
+                    pod["spec"]["volumes"] = world.volumes(of, at);
+                    pod
+                };
                 let theirs = arena
                     .verdict(
                         &namespace,
-                        pod.clone(),
+                        copy("theirs"),
                         &name("theirs"),
                         "default-scheduler",
                     )
                     .await;
                 arena.remove(&namespace, &name("theirs")).await;
                 let ours = arena
-                    .verdict(&namespace, pod.clone(), &name("ours"), "muster")
+                    .verdict(&namespace, copy("ours"), &name("ours"), "muster")
                     .await;
                 arena.remove(&namespace, &name("ours")).await;
                 let there = arena.there(&namespace).await;
                 let nodes = json!(world.nodes(&namespace));
-                let context =
-                    || format!("seed {seed}, world {number}: {pod} beside {there} on {nodes}");
+                let claims = &world.claims(at);
+                let context = || {
+                    format!(
+                        "seed {seed}, world {number}: {pod} with {claims} beside {there} on {nodes}"
+                    )
+                };
                 match (&theirs, &ours) {
                     (Verdict::On(_), Verdict::On(node)) => {
                         // It stays: the next pod finds it there.
-                        let pinned = pinned(&pod, node);
+                        let pinned = pinned(&copy("pinned"), node);
                         let agreed = arena
                             .verdict(&namespace, pinned, &name("pinned"), "default-scheduler")
                             .await;

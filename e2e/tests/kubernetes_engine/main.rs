@@ -6,6 +6,8 @@
 mod agreement;
 mod extender;
 mod ground;
+mod stores;
+mod volumes;
 mod worlds;
 
 use std::collections::BTreeSet;

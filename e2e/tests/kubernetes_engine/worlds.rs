@@ -1,5 +1,5 @@
 //! Random nodes, and pods that ask for what kube-scheduler's filters judge: room, selectors, affinity,
-//! taints, other pods, spread, ports.
+//! taints, other pods, spread, ports, and volumes (`stores`).
 
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -7,11 +7,14 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
+use crate::stores::{Objects, Store, stores};
+
 /// Nodes and the pods that come one after the other.
 #[derive(Clone, Debug)]
 pub struct World {
     nodes: Vec<Value>,
-    pods: Vec<Value>,
+    /// Each with the claims that it has.
+    pods: Vec<(Value, Vec<Store>)>,
 }
 
 impl World {
@@ -30,17 +33,47 @@ impl World {
 
     /// The pods, which go to nodes of their world only.
     pub fn pods(&self, world: &str) -> Vec<Value> {
-        let kept = |pod: &Value| {
+        let kept = |(pod, _): &(Value, Vec<Store>)| {
             let mut pod = pod.clone();
             pod["spec"]["nodeSelector"]["world"] = json!(world);
             pod
         };
         self.pods.iter().map(kept).collect()
     }
+
+    /// What the claims of the pods need, so many times: each of a pod's copies has claims of its own.
+    pub fn objects(&self, world: &str, copies: &[&str]) -> Objects {
+        let mut all = Objects::default();
+        for copy in copies {
+            for (at, (_, stores)) in self.pods.iter().enumerate() {
+                for (nth, store) in stores.iter().enumerate() {
+                    store.put(world, &format!("{copy}{at}-{nth}"), &mut all);
+                }
+            }
+        }
+        all
+    }
+
+    /// In words, what a pod's claims are and what there is for them.
+    pub fn claims(&self, at: usize) -> String {
+        format!("{:?}", self.pods[at].1)
+    }
+
+    /// The volumes of one copy of a pod.
+    pub fn volumes(&self, copy: &str, at: usize) -> Value {
+        let stores = &self.pods[at].1;
+        let volumes = (0..stores.len()).map(|nth| {
+            let claim = format!("{copy}{at}-{nth}");
+            json!({"name": format!("v{nth}"), "persistentVolumeClaim": {"claimName": claim}})
+        });
+        volumes.collect()
+    }
 }
 
 pub fn worlds() -> impl Strategy<Value = World> {
-    (vec(nodes(), 2..6), vec(pods(), 5..9)).prop_map(|(nodes, pods)| World { nodes, pods })
+    let claims = weighted(0.35, stores()).prop_map(Option::unwrap_or_default);
+    let pods = vec((pods(), claims), 5..9);
+    (vec(nodes(), 2..6), pods).prop_map(|(nodes, pods)| World { nodes, pods })
 }
 
 fn merged(parts: impl IntoIterator<Item = Value>) -> Value {

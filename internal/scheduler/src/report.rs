@@ -1,6 +1,8 @@
 //! Why a gang waits, in words and numbers: from what stopped it to the report that people read.
 //! Decides nothing.
 
+mod claims;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,7 +10,6 @@ use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
 use crate::filter::Snub;
-use crate::filter::volumes::Reach;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
 use crate::resource::{GPU, Ix, PODS};
@@ -446,53 +447,6 @@ impl Scheduler {
         let remedies: Vec<&str> = snubs.keys().map(|snub| snub.remedy()).collect();
         obstacle.would_fit = remedies.join("; or ");
         obstacle
-    }
-
-    /// Why a gang waits for its members' claims; none where enough members may start without those
-    /// whose claims keep them.
-    pub(crate) fn held_by_claims(&mut self, key: &GangKey) -> Option<Obstacle> {
-        let gang = self.gangs.get(key)?;
-        let is_held = |class: ClassIx| {
-            let reach = self.classes.get(class).reach();
-            reach.is_some_and(Reach::is_held)
-        };
-        let kinds = gang.kinds.iter().filter(|(class, _)| is_held(**class));
-        let (mut first, mut held) = (None, 0);
-        for (class, members) in kinds {
-            first = first.or(Some(*class));
-            held += members;
-        }
-        let (have, waiting) = (gang.total.have(), gang.total.pending);
-        let open = waiting.saturating_sub(held);
-        if held == 0 || open > 0 && have + open >= gang.minimum(key) {
-            return None;
-        }
-        let mut holds = gang
-            .pending
-            .iter()
-            .filter_map(|(_, pod)| self.volumes.hold_of(pod));
-        let hold = holds.next()?;
-        let others = holds.filter(|other| other.claim != hold.claim).count();
-        let class = first?;
-        self.refresh(class);
-        let mut binding = hold.binding();
-        if others > 0 {
-            let members = if others == 1 {
-                "member waits"
-            } else {
-                "members wait"
-            };
-            binding.push_str(&format!("; {others} more {members} for claims"));
-        }
-        let mut obstacle = Obstacle::new(Verdict::NoNodeFits, binding, hold.remedy());
-        obstacle.possible = have;
-        let view = self.views.get(&class)?;
-        obstacle.nodes = view.tally.nodes;
-        obstacle.per_reason.push(ReasonCount {
-            reason: hold.words(),
-            nodes: view.tally.nodes,
-        });
-        Some(obstacle)
     }
 
     /// A part that no single domain holds. The class's view must be fresh.

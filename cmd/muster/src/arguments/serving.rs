@@ -65,8 +65,9 @@ pub enum Engine {
     /// This server itself: its own API and store; agents run pods
     Embedded,
     /// A Kubernetes cluster (--kubeconfig, else the one that this runs in): scheduler and job
-    /// controllers only; of several such servers one acts, by a Lease. --listen serves
-    /// /metrics, /healthz and /readyz over plain HTTP
+    /// controllers only; of several such servers one acts, by a Lease. Pods' claims are bound
+    /// before the pods are, where their StorageClass waits for them. --listen serves /metrics,
+    /// /healthz and /readyz over plain HTTP
     Kubernetes,
 }
 

@@ -156,6 +156,8 @@ fn config(server: &ServerOptions, options: &KubernetesOptions) -> Result<control
     // A cluster's own scheduler answers to the usual name.
     let defaults = controllers::SchedulerConfig {
         scheduler_names: vec![names::SCHEDULER.to_owned()],
+        // The cluster says which claims there are.
+        volumes_told: true,
         ..controllers::SchedulerConfig::default()
     };
     let mut scheduler = scheduler::config(server, defaults)?;

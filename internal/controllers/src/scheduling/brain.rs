@@ -189,6 +189,13 @@ impl Brain {
         found.map(|violation| violation.what)
     }
 
+    /// A gang's volumes could not be bound, for this reason: it is said until it is tried again, and
+    /// so is what its PodGroup's status is.
+    pub(super) fn volumes_failed(&mut self, group: &GroupRef, until: Timestamp, why: &str) {
+        self.scheduler.hold_because(group, until, Some(why));
+        self.scheduler.forget_status(group);
+    }
+
     /// An eviction could not be written: the pod stays, and whoever it was for is not tried before
     /// `until`.
     pub(super) fn eviction_failed(&mut self, eviction: &Eviction, until: Timestamp) {

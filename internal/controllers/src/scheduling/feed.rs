@@ -8,9 +8,10 @@ use std::fmt::Debug;
 
 use futures::StreamExt as _;
 use futures::stream::{self, BoxStream};
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -20,8 +21,10 @@ use serde::de::DeserializeOwned;
 
 use super::binder::is_bound;
 
-/// How many kinds are watched: planning starts when each was listed once.
-pub(super) const KINDS: usize = 6;
+/// How many kinds are watched, with volumes' or without: planning starts when each was listed once.
+pub(super) fn kinds(volumes: bool) -> usize {
+    if volumes { 9 } else { 6 }
+}
 
 /// What the watches say.
 #[derive(Debug)]
@@ -33,11 +36,12 @@ pub(super) enum Told {
 }
 
 /// Everything that the scheduler must know of. A pod that waits for a scheduler of none of these names is nothing to
-/// it: it holds no room, and gets none from here.
-pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'static, Told> {
+/// it: it holds no room, and gets none from here. Claims, volumes and storage classes are watched where
+/// `settings` say that they are told of.
+pub(super) fn feed(client: &Client, settings: &scheduler::Config) -> BoxStream<'static, Told> {
     let config = watcher::Config::default();
-    let names = scheduler_names.to_vec();
-    stream::select_all([
+    let names = settings.scheduler_names.clone();
+    let mut all = vec![
         told(
             Api::all(client.clone()),
             config.clone(),
@@ -80,14 +84,47 @@ pub(super) fn feed(client: &Client, scheduler_names: &[String]) -> BoxStream<'st
         ),
         told(
             Api::all(client.clone()),
-            config,
+            config.clone(),
             "priorityclasses",
             |_| true,
             |o: PriorityClass| Ok(Event::PriorityClassChanged(Box::new(o))),
             |_, name| Event::PriorityClassGone(name),
         ),
-    ])
-    .boxed()
+    ];
+    if settings.volumes_told {
+        all.extend(volumes(client, &config));
+    }
+    stream::select_all(all).boxed()
+}
+
+/// What tells where claims let their pods run, and what they get there.
+fn volumes(client: &Client, config: &watcher::Config) -> [BoxStream<'static, Told>; 3] {
+    [
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "persistentvolumeclaims",
+            |_| true,
+            |o: PersistentVolumeClaim| Ok(Event::ClaimChanged(Box::new(o))),
+            Event::ClaimGone,
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "persistentvolumes",
+            |_| true,
+            |o: PersistentVolume| Ok(Event::VolumeChanged(Box::new(o))),
+            |_, name| Event::VolumeGone(name),
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "storageclasses",
+            |_| true,
+            |o: StorageClass| Ok(Event::StorageClassChanged(Box::new(o))),
+            |_, name| Event::StorageClassGone(name),
+        ),
+    ]
 }
 
 /// Whether a pod takes room or wants it from a scheduler of these names.

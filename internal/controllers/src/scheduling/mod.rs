@@ -1,5 +1,5 @@
 //! The scheduler's loop: watches feed the pure scheduler, its plans are held against the
-//! invariants and written down: evictions, bindings, statuses, conditions, events. Owns the writing
+//! invariants and written down: evictions, volumes' claims, bindings, statuses, conditions, events. Owns the writing
 //! and its order; whom to place where is decided in `scheduler`.
 
 mod asking;
@@ -7,9 +7,11 @@ mod beside;
 mod binder;
 mod board;
 mod brain;
+mod claims;
 mod evictor;
 mod feed;
 mod history;
+mod keeper;
 mod lane;
 mod queues;
 mod rests;

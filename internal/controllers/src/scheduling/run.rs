@@ -2,6 +2,8 @@
 //! number of writes under way. Everything it must remember is in the API: it may be stopped
 //! at any time and starts by listing.
 
+mod outcomes;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,13 @@ use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Unsc
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
-use super::binder::{self, Outcome, Refused};
+use super::binder::{self, Outcome};
 use super::board::ReportBoard;
 use super::brain::Brain;
+use super::claims::{self, Claims};
 use super::evictor::{self, Evicted};
-use super::feed::{self, KINDS, Told};
+use super::feed::{self, Told};
+use super::keeper;
 use super::lane::Lane;
 use super::queues::Book;
 use super::rests::Rests;
@@ -54,8 +58,6 @@ const GROUP_WORDS_EVERY: Duration = Duration::from_secs(5);
 const POD_WORDS_EVERY: Duration = Duration::from_secs(10);
 /// How often queues' statuses are written at most.
 const QUEUES_EVERY: Duration = Duration::from_secs(1);
-/// How long a failed status write is left before it is said again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Namespace and name of a pod.
 type PodKey = (String, String);
@@ -91,6 +93,11 @@ struct Loop {
     gather: Duration,
     plan_due: Option<Instant>,
     planning: Option<Planning>,
+    /// How many kinds must be listed.
+    kinds: usize,
+    /// Gangs whose volumes are bound first.
+    claims: Claims,
+    claiming: FuturesUnordered<BoxFuture<'static, keeper::Written>>,
     /// Bindings to write; and whether the pod is told by an event of its own.
     binds: VecDeque<(Bind, bool)>,
     binding: FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>,
@@ -123,6 +130,9 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         gather: GATHER,
         plan_due: None,
         planning: None,
+        kinds: feed::kinds(ctx.config.scheduler.volumes_told),
+        claims: Claims::default(),
+        claiming: FuturesUnordered::new(),
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
         evictions: VecDeque::new(),
@@ -137,7 +147,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         queues: Book::default(),
         queues_due: None,
     };
-    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler.scheduler_names);
+    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler);
     loop {
         this.start_writes(Instant::now());
         let next = this.next_due();
@@ -150,6 +160,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
                 None => return,
             },
             Some(outcome) = this.binding.next(), if !this.binding.is_empty() => this.bound(outcome),
+            Some(written) = this.claiming.next(), if !this.claiming.is_empty() => this.claims.written(written),
             Some(evicted) = this.evicting.next(), if !this.evicting.is_empty() => this.evicted(evicted),
             Some(written) = this.writes.next(), if !this.writes.is_empty() => this.written(written),
             () = tokio::time::sleep_until(next.unwrap_or_else(Instant::now)), if next.is_some() => {}
@@ -170,7 +181,7 @@ impl Loop {
     /// May plans be made? Not before everything was listed: a plan over part of the cluster
     /// would give away what others hold.
     fn ready(&self) -> bool {
-        self.listed.len() == KINDS
+        self.listed.len() == self.kinds
             && self.binds.len() < BINDS_WAITING_MAX
             && self.planning.is_none()
     }
@@ -188,7 +199,9 @@ impl Loop {
                 .min()
         });
         let queues = self.queues_due.filter(|_| self.reckons_queues());
-        [plan, writes.flatten(), queues].into_iter().flatten().min()
+        let claims = self.claims.next_due().filter(|_| self.planning.is_none());
+        let all = [plan, writes.flatten(), queues, claims];
+        all.into_iter().flatten().min()
     }
 
     fn take_changes(&mut self, first: Told, changes: &mut BoxStream<'static, Told>) {
@@ -246,7 +259,7 @@ impl Loop {
 
     fn has_listed(&mut self, kind: &'static str) {
         self.listed.insert(kind);
-        if self.listed.len() == KINDS {
+        if self.listed.len() == self.kinds {
             self.board.tally().set_listed();
         }
     }
@@ -268,6 +281,7 @@ impl Loop {
 
     /// What the loop itself must know of a change.
     fn heed(&mut self, event: &Event) {
+        self.claims.heed(event);
         match event {
             Event::PodChanged(pod) if pod.spec.as_ref().is_some_and(|s| s.node_name.is_some()) => {
                 let meta = &pod.metadata;
@@ -302,6 +316,15 @@ impl Loop {
 
     fn plan_if_due(&mut self) {
         let now = Instant::now();
+        if self.planning.is_none() && self.claims.stirred(now) {
+            let brain = self.brain.clone();
+            let settled = self.claims.settle(brain.lock().scheduler(), now);
+            if !settled.is_empty() {
+                settled.into_iter().for_each(|gang| self.settled(gang, now));
+                self.reconsider(&mut brain.lock());
+                self.plan_by(now + self.gather);
+            }
+        }
         if self.ready() && self.plan_due.is_some_and(|due| due <= now) {
             self.plan_due = None;
             let brain = self.brain.clone();
@@ -328,7 +351,7 @@ impl Loop {
 
     /// May queues' statuses be made now?
     fn reckons_queues(&self) -> bool {
-        self.listed.len() == KINDS && self.planning.is_none()
+        self.listed.len() == self.kinds && self.planning.is_none()
     }
 
     fn planned(&mut self, made: Result<(Plan, usize), JoinError>) {
@@ -368,10 +391,18 @@ impl Loop {
             let told = bind.group.lone || members <= MEMBERS_TOLD;
             (bind, told)
         };
-        self.binds.extend(plan.binds.into_iter().map(told));
+        let binds = plan.binds.into_iter().map(told).collect();
+        let (binds, needy) = self.claims.take(binds, now);
+        self.binds.extend(binds);
+        for (group, claims) in needy {
+            let all: Vec<&str> = claims.iter().map(String::as_str).collect();
+            tracing::info!(namespace = %group.namespace, name = %group.name, claims = %claims::names(&all), "a gang has a place and waits for its claims to be bound");
+        }
         for update in plan.groups {
-            self.groups
-                .put(update.group.clone(), update, now, statuses::is_news);
+            if let Some(update) = self.claims.keep(update) {
+                self.groups
+                    .put(update.group.clone(), update, now, statuses::is_news);
+            }
         }
         for Unscheduled {
             group,
@@ -400,6 +431,13 @@ impl Loop {
             };
             self.evicting
                 .push(evictor::evict(self.client.clone(), eviction).boxed());
+        }
+        while self.claiming.len() < claims::IN_FLIGHT {
+            let Some(write) = self.claims.next_write() else {
+                break;
+            };
+            self.claiming
+                .push(keeper::write(self.client.clone(), write).boxed());
         }
         self.start_binds();
         let writes_max = self.writes_max();
@@ -448,17 +486,7 @@ impl Loop {
 
     fn write_group(&mut self, group: GroupRef, update: &GroupUpdate) {
         let patch = self.transitions.patch(update, Timestamp::now());
-        let (kind, reason, message) = match statuses::complaint(update) {
-            Some(complaint) => (Kind::Warning, "Unschedulable", complaint.to_owned()),
-            None => match update
-                .conditions
-                .iter()
-                .find(|c| c.kind == "Scheduled" && c.status)
-            {
-                Some(_) => (Kind::Normal, "Scheduled", "the gang is whole".to_owned()),
-                None => (Kind::Normal, "", String::new()),
-            },
-        };
+        let (kind, reason, message) = statuses::words(update);
         let last = self.said.get(&group);
         // That a gang is whole is news to whoever was told that it waits; else its condition says it.
         let news = match kind {
@@ -493,93 +521,5 @@ impl Loop {
             Written::Pod(key, result)
         };
         self.writes.push(write.boxed());
-    }
-
-    fn bound(&mut self, (outcome, told): (Outcome, bool)) {
-        let Outcome { bind, refused } = outcome;
-        self.board.tally().bound(refused.is_some());
-        let about = about_pod(&bind.pod);
-        let Some(refused) = refused else {
-            self.rests.forget(&bind.group);
-            if !told {
-                return;
-            }
-            let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
-            let message = format!("Successfully assigned {namespace}/{name} to {}", bind.node);
-            self.notes.note(&about, Kind::Normal, "Scheduled", &message);
-            return;
-        };
-        let Refused { why: said, found } = refused;
-        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
-        let message = format!("binding to node {} was refused: {said}", bind.node);
-        self.notes
-            .note(&about, Kind::Warning, "FailedScheduling", &message);
-        self.board
-            .refused(&bind.group, &bind.pod.name, &bind.node, &message);
-        let until = self.rest(&bind.group);
-        let mut brain = self.brain.lock();
-        brain.bind_failed(&bind.pod, &bind.group, until, found);
-        drop(brain);
-        self.plan_by(Instant::now() + self.gather);
-    }
-
-    /// Until when a gang rests for which something failed.
-    fn rest(&mut self, group: &GroupRef) -> Timestamp {
-        self.rests.after_failure(group, Timestamp::now())
-    }
-
-    fn evicted(&mut self, evicted: Evicted) {
-        let Evicted { eviction, refused } = evicted;
-        self.board.tally().evicted(refused.is_some());
-        let about = about_pod(&eviction.pod);
-        let Some(said) = refused else {
-            self.notes.note(
-                &about,
-                Kind::Normal,
-                eviction.why.as_str(),
-                &eviction.message,
-            );
-            return;
-        };
-        let (pod, namespace) = (&eviction.pod.name, &eviction.pod.namespace);
-        tracing::warn!(%pod, %namespace, said, "an eviction was refused");
-        let message = format!("the eviction ({}) was refused: {said}", eviction.message);
-        self.notes
-            .note(&about, Kind::Warning, "FailedEviction", &message);
-        self.board
-            .refused(&eviction.group, pod, &eviction.node, &message);
-        let until = match &eviction.by {
-            Some(by) => self.rest(by),
-            None => Timestamp::now(),
-        };
-        self.brain.lock().eviction_failed(&eviction, until);
-        self.plan_by(Instant::now() + self.gather);
-    }
-
-    fn written(&mut self, written: Written) {
-        match written {
-            Written::Group(group, result) => {
-                self.groups.finish(&group);
-                if let Err(error) = result {
-                    tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "a PodGroup's status could not be written and is tried again");
-                    self.brain.lock().status_failed(&group);
-                    self.plan_by(Instant::now() + RETRY_AFTER);
-                }
-            }
-            Written::Pod(key, result) => {
-                self.pods.finish(&key);
-                if let Err(error) = result {
-                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written and is tried again");
-                    self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
-                }
-            }
-            Written::Queue(name, result) => {
-                if let Err(error) = result {
-                    tracing::warn!(%error, queue = %name, "a queue's status could not be written and is tried again");
-                    self.queues.unsay(&name);
-                    self.queues_due = Some(Instant::now() + QUEUES_EVERY);
-                }
-            }
-        }
     }
 }

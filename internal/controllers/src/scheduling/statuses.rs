@@ -11,6 +11,8 @@ use resources::kinds::{PodGroup, PodGroupStatus};
 use scheduler::{GroupCondition, GroupRef, GroupUpdate, PodRef};
 use serde_json::{Value, json};
 
+use crate::notes::Kind;
+
 /// How far each condition of each PodGroup's status goes back.
 #[derive(Default)]
 pub(super) struct Transitions(BTreeMap<GroupRef, BTreeMap<String, (bool, Timestamp)>>);
@@ -106,6 +108,18 @@ pub(super) fn complaint(update: &GroupUpdate) -> Option<&str> {
         .iter()
         .find(unschedulable)
         .map(|c| c.message.as_str())
+}
+
+/// What an event about the PodGroup says, and whether it is a warning.
+pub(super) fn words(update: &GroupUpdate) -> (Kind, &'static str, String) {
+    if let Some(complaint) = complaint(update) {
+        return (Kind::Warning, "Unschedulable", complaint.to_owned());
+    }
+    let whole = |c: &GroupCondition| c.kind == "Scheduled" && c.status;
+    match update.conditions.iter().any(whole) {
+        true => (Kind::Normal, "Scheduled", "the gang is whole".to_owned()),
+        false => (Kind::Normal, "", String::new()),
+    }
 }
 
 /// Writes a PodGroup's status. A PodGroup that is gone needs none.

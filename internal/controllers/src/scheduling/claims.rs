@@ -1,0 +1,381 @@
+//! Gangs that have a place and wait for their volumes: what must become of their claims is written
+//! down (a free volume is kept for its claim, a claim is told the node for which its volume is to be
+//! made), and nobody of a gang is bound before all claims of its members are, as kube-scheduler
+//! does it for a pod before it binds it. What can't be had in time is given up for the whole gang.
+//! Whose volume is which, and whether a claim is bound, is decided in `scheduler`.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use scheduler::{Bind, Event, GroupRef, GroupUpdate, Scheduler, VolumesReady};
+use tokio::time::Instant;
+
+use super::keeper::{Write, Written};
+
+/// How many claims and volumes may be written at once.
+pub(super) const IN_FLIGHT: usize = 32;
+/// How long a gang's claims may take to be bound (kube-scheduler's `bindTimeoutSeconds`).
+pub(super) const BIND_TIMEOUT: Duration = Duration::from_secs(600);
+/// How many claims are named in words.
+const NAMED_MAX: usize = 4;
+
+/// A binding, and whether the pod is told of it by an event of its own.
+type Binding = (Bind, bool);
+/// Gangs that wait for their claims, and which these are.
+pub(super) type Needy = BTreeMap<GroupRef, BTreeSet<String>>;
+
+/// One gang whose claims are being bound.
+struct Gang {
+    binds: Vec<Binding>,
+    /// What its PodGroup's status is to say once it is bound.
+    update: Option<GroupUpdate>,
+    until: Instant,
+    refused: Option<String>,
+}
+
+/// What became of a gang.
+pub(super) struct Settled {
+    pub(super) group: GroupRef,
+    /// Its bindings, and whether each pod is told of its own.
+    pub(super) binds: Vec<(Bind, bool)>,
+    pub(super) update: Option<GroupUpdate>,
+    /// Why its volumes can't be had; none where all are bound.
+    pub(super) refused: Option<String>,
+}
+
+/// All gangs whose claims are being bound.
+#[derive(Default)]
+pub(super) struct Claims {
+    gangs: BTreeMap<GroupRef, Gang>,
+    writes: VecDeque<Write>,
+    /// Something was told that may have settled one.
+    stirred: bool,
+}
+
+impl Claims {
+    /// Takes from a plan's bindings those of gangs that need volumes first; says which gangs those
+    /// are, and how many claims each waits for.
+    pub(super) fn take(&mut self, binds: Vec<Binding>, now: Instant) -> (Vec<Binding>, Needy) {
+        let mut needy = Needy::new();
+        for (bind, _) in &binds {
+            if !bind.volumes.is_empty() {
+                let claims = needy.entry(bind.group.clone()).or_default();
+                claims.extend(bind.volumes.iter().map(|step| step.claim.clone()));
+            }
+        }
+        if needy.is_empty() && self.gangs.is_empty() {
+            return (binds, needy);
+        }
+        let waits = |bind: &Bind| needy.contains_key(&bind.group) || self.holds(&bind.group);
+        let (waiting, ready): (Vec<_>, Vec<_>) =
+            binds.into_iter().partition(|(bind, _)| waits(bind));
+        for (bind, told) in waiting {
+            for step in &bind.volumes {
+                self.writes.push_back(Write {
+                    group: bind.group.clone(),
+                    claim: step.claim.clone(),
+                    uid: step.uid.clone(),
+                    from: step.from.clone(),
+                    node: bind.node.clone(),
+                });
+            }
+            let gang = self.gangs.entry(bind.group.clone());
+            let gang = gang.or_insert_with(|| Gang {
+                binds: Vec::new(),
+                update: None,
+                until: now + BIND_TIMEOUT,
+                refused: None,
+            });
+            gang.until = now + BIND_TIMEOUT;
+            gang.binds.push((bind, told));
+        }
+        self.stirred = true;
+        (ready, needy)
+    }
+
+    /// Is such a gang's binding held back?
+    pub(super) fn holds(&self, group: &GroupRef) -> bool {
+        self.gangs.contains_key(group)
+    }
+
+    /// Keeps what a PodGroup's status is to say until its members are bound; what is to be said now.
+    pub(super) fn keep(&mut self, update: GroupUpdate) -> Option<GroupUpdate> {
+        match self.gangs.get_mut(&update.group) {
+            Some(gang) if update.running == 0 => {
+                gang.update = Some(update);
+                None
+            }
+            _ => Some(update),
+        }
+    }
+
+    /// The next claim or volume to write, of a gang that was not refused since.
+    pub(super) fn next_write(&mut self) -> Option<Write> {
+        loop {
+            let write = self.writes.pop_front()?;
+            let gang = self.gangs.get(&write.group);
+            if gang.is_some_and(|gang| gang.refused.is_none()) {
+                return Some(write);
+            }
+        }
+    }
+
+    /// A write has ended.
+    pub(super) fn written(&mut self, written: Written) {
+        let Some(gang) = self.gangs.get_mut(&written.group) else {
+            return;
+        };
+        self.stirred = true;
+        match written.said {
+            Ok(version) => {
+                let steps = gang
+                    .binds
+                    .iter_mut()
+                    .flat_map(|(bind, _)| &mut bind.volumes);
+                for step in steps.filter(|step| step.claim == written.claim) {
+                    step.written = Some(version);
+                }
+            }
+            Err(why) => {
+                gang.refused.get_or_insert(why);
+            }
+        }
+    }
+
+    /// Takes in what is told of claims, volumes, nodes, and of pods that wait for them.
+    pub(super) fn heed(&mut self, event: &Event) {
+        if self.gangs.is_empty() {
+            return;
+        }
+        match event {
+            Event::ClaimChanged(_)
+            | Event::ClaimGone(..)
+            | Event::VolumeChanged(_)
+            | Event::VolumeGone(_)
+            | Event::NodeGone(_) => self.stirred = true,
+            Event::PodGone(namespace, name) => self.pod_gone(namespace, name),
+            Event::PodChanged(pod) if pod.metadata.deletion_timestamp.is_some() => {
+                let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+                self.pod_gone(namespace, pod.metadata.name.as_deref().unwrap_or_default());
+            }
+            _ => {}
+        }
+    }
+
+    fn pod_gone(&mut self, namespace: &str, name: &str) {
+        for gang in self.gangs.values_mut() {
+            let mut pods = gang.binds.iter().map(|(bind, _)| &bind.pod);
+            if pods.any(|pod| pod.namespace == namespace && pod.name == name) {
+                let why = format!("its member {name} is gone");
+                gang.refused.get_or_insert(why);
+                self.stirred = true;
+            }
+        }
+    }
+
+    /// When a gang has waited for too long.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.gangs.values().map(|gang| gang.until).min()
+    }
+
+    /// Is there something to look at?
+    pub(super) fn stirred(&self, now: Instant) -> bool {
+        self.stirred || self.next_due().is_some_and(|due| due <= now)
+    }
+
+    /// Takes out the gangs whose volumes are all bound, and those that won't be.
+    pub(super) fn settle(&mut self, scheduler: &Scheduler, now: Instant) -> Vec<Settled> {
+        self.stirred = false;
+        let mut settled = Vec::new();
+        let groups: Vec<GroupRef> = self.gangs.keys().cloned().collect();
+        for group in groups {
+            let Some(gang) = self.gangs.get_mut(&group) else {
+                continue;
+            };
+            let ready = match gang.refused.take() {
+                Some(why) => VolumesReady::No(why),
+                None => look(gang, scheduler, now),
+            };
+            let refused = match ready {
+                VolumesReady::NotYet => continue,
+                VolumesReady::Yes => None,
+                VolumesReady::No(why) => Some(why),
+            };
+            if let Some(Gang { binds, update, .. }) = self.gangs.remove(&group) {
+                settled.push(Settled {
+                    group,
+                    binds,
+                    update,
+                    refused,
+                });
+            }
+        }
+        settled
+    }
+}
+
+/// How a gang's claims stand.
+fn look(gang: &Gang, scheduler: &Scheduler, now: Instant) -> VolumesReady {
+    let mut unbound: BTreeSet<&str> = BTreeSet::new();
+    for (bind, _) in &gang.binds {
+        match scheduler.volumes_ready(&bind.pod, &bind.node, &bind.volumes) {
+            VolumesReady::Yes => {}
+            VolumesReady::NotYet => {
+                unbound.extend(bind.volumes.iter().map(|step| step.claim.as_str()));
+                if bind.volumes.is_empty() {
+                    unbound.insert(&bind.pod.name);
+                }
+            }
+            no @ VolumesReady::No(_) => return no,
+        }
+    }
+    if unbound.is_empty() {
+        return VolumesReady::Yes;
+    }
+    if gang.until > now {
+        return VolumesReady::NotYet;
+    }
+    let all: Vec<&str> = unbound.into_iter().collect();
+    VolumesReady::No(format!(
+        "PersistentVolumeClaims were not bound within {} s: {}",
+        BIND_TIMEOUT.as_secs(),
+        names(&all)
+    ))
+}
+
+/// Some names in words.
+pub(super) fn names(all: &[&str]) -> String {
+    let mut words = all[..all.len().min(NAMED_MAX)].join(", ");
+    if all.len() > NAMED_MAX {
+        words.push_str(&format!(" and {} more", all.len() - NAMED_MAX));
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use scheduler::{ClaimStep, Config, PodRef, VolumeSource};
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read<T: DeserializeOwned>(value: serde_json::Value) -> Box<T> {
+        Box::new(serde_json::from_value(value).unwrap())
+    }
+
+    fn bind(group: &str, name: &str, claim: Option<&str>) -> (Bind, bool) {
+        let step = |claim: &str| ClaimStep {
+            claim: claim.to_owned(),
+            uid: claim.to_owned(),
+            from: VolumeSource::Made,
+            written: None,
+        };
+        let bind = Bind {
+            pod: PodRef {
+                namespace: "ns".to_owned(),
+                name: name.to_owned(),
+                uid: name.to_owned(),
+            },
+            group: GroupRef {
+                namespace: "ns".to_owned(),
+                name: group.to_owned(),
+                lone: group == name,
+            },
+            node: "n1".to_owned(),
+            devices: Default::default(),
+            volumes: claim.map(step).into_iter().collect(),
+        };
+        (bind, true)
+    }
+
+    /// A node, and a pod of a gang whose claim waits for its pod.
+    fn waiting() -> Scheduler {
+        let mut scheduler = Scheduler::new(Config {
+            volumes_told: true,
+            ..Config::default()
+        });
+        scheduler.apply(Event::NodeChanged(read(json!({
+            "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},
+        }))));
+        scheduler.apply(Event::StorageClassChanged(read(json!({
+            "metadata": {"name": "made"}, "provisioner": "example.com/disk",
+            "volumeBindingMode": "WaitForFirstConsumer",
+        }))));
+        scheduler.apply(Event::ClaimChanged(read(json!({
+            "metadata": {"name": "data", "namespace": "ns", "uid": "data"},
+            "spec": {"storageClassName": "made"},
+        }))));
+        scheduler.apply(Event::PodChanged(read(json!({
+            "metadata": {"name": "g-0", "namespace": "ns", "uid": "g-0"},
+            "spec": {"schedulerName": "muster", "containers": [],
+                "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "data"}}]},
+        }))));
+        scheduler
+    }
+
+    fn gang(now: Instant) -> (Claims, Vec<(Bind, bool)>) {
+        let mut claims = Claims::default();
+        let all = vec![
+            bind("g", "g-0", Some("data")),
+            bind("alone", "alone", None),
+            bind("g", "g-1", None),
+        ];
+        let (ready, _) = claims.take(all, now);
+        (claims, ready)
+    }
+
+    #[test]
+    fn a_gang_is_held_back_whole_for_one_members_claim_and_others_go_on() {
+        let (mut claims, ready) = gang(Instant::now());
+        let names: Vec<&str> = ready.iter().map(|(b, _)| b.pod.name.as_str()).collect();
+        assert_eq!(names, ["alone"]);
+        assert!(claims.holds(&bind("g", "g-0", None).0.group));
+        assert_eq!(claims.next_write().unwrap().claim, "data");
+        assert!(claims.next_write().is_none());
+        // One that is placed later waits for those before it.
+        let (ready, _) = claims.take(vec![bind("g", "g-2", None)], Instant::now());
+        assert!(ready.is_empty());
+    }
+
+    #[test]
+    fn a_gang_whose_claims_are_not_bound_in_time_is_given_up_whole() {
+        let now = Instant::now();
+        let (mut claims, _) = gang(now);
+        let scheduler = waiting();
+        assert!(claims.settle(&scheduler, now).is_empty());
+        let late = claims.next_due().unwrap();
+        assert!(claims.stirred(late));
+        let settled = claims.settle(&scheduler, late);
+        assert_eq!(settled[0].binds.len(), 2);
+        assert_eq!(
+            settled[0].refused.as_deref(),
+            Some("PersistentVolumeClaims were not bound within 600 s: data")
+        );
+        assert_eq!(claims.next_due(), None);
+    }
+
+    #[test]
+    fn a_member_that_goes_or_a_write_that_is_refused_ends_it_for_all() {
+        let now = Instant::now();
+        let (mut claims, _) = gang(now);
+        claims.heed(&Event::PodGone("ns".to_owned(), "g-1".to_owned()));
+        let settled = claims.settle(&waiting(), now);
+        assert_eq!(
+            settled[0].refused.as_deref(),
+            Some("its member g-1 is gone")
+        );
+        let (mut claims, _) = gang(now);
+        claims.written(Written {
+            group: bind("g", "g-0", None).0.group,
+            claim: "data".to_owned(),
+            said: Err("no".to_owned()),
+        });
+        let settled = claims.settle(&waiting(), now);
+        assert_eq!(settled[0].refused.as_deref(), Some("no"));
+        assert!(
+            claims.next_write().is_none(),
+            "nothing more is written for it"
+        );
+    }
+}

@@ -1,0 +1,220 @@
+//! Writes down what must become of claims: a free volume is kept for its claim, a claim is told the
+//! node for which its volume is to be made. Each is read first and written only as it was read, so
+//! that nobody's volume is taken from him.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client, ResourceExt as _};
+use scheduler::{GroupRef, VolumeSource};
+use serde_json::{Value, json};
+
+use super::asking::{Answer, kept_back, until_answered};
+
+/// What says that a claim was bound by a scheduler, not by whoever made the volume.
+const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
+const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+
+/// A claim, or the volume for it, to be written.
+pub(super) struct Write {
+    pub(super) group: GroupRef,
+    pub(super) claim: String,
+    pub(super) uid: String,
+    pub(super) from: VolumeSource,
+    pub(super) node: String,
+}
+
+/// How such a write ended: which version it made, or what was said against it.
+pub(super) struct Written {
+    pub(super) group: GroupRef,
+    pub(super) claim: String,
+    pub(super) said: Result<u64, String>,
+}
+
+/// Writes one.
+pub(super) async fn write(client: Client, write: Write) -> Written {
+    let (meant, client) = (&write, &client);
+    let answer = until_answered(|| async move {
+        let answer = match &meant.from {
+            VolumeSource::Volume(name) => keep_volume(client, meant, name).await,
+            VolumeSource::Made => select_node(client, meant).await,
+        };
+        match answer {
+            Ok(said) => Answer::Given(said),
+            // Somebody else wrote meanwhile: it is looked at again.
+            Err(kube::Error::Api(status)) if status.code == 409 => Answer::Lost(status.message),
+            Err(error) if kept_back(&error) => Answer::Given(Err(error.to_string())),
+            Err(error) => match &error {
+                kube::Error::Api(status)
+                    if (400..500).contains(&status.code) && status.code != 429 =>
+                {
+                    Answer::Given(Err(error.to_string()))
+                }
+                _ => Answer::Lost(error.to_string()),
+            },
+        }
+    })
+    .await;
+    let (group, claim) = (write.group, write.claim);
+    let said = answer.and_then(|said| said);
+    Written {
+        said: said.map_err(|why| format!("PersistentVolumeClaim {claim}: {why}")),
+        group,
+        claim,
+    }
+}
+
+/// Keeps a free volume for its claim; which version of it says so, or why not.
+async fn keep_volume(
+    client: &Client,
+    write: &Write,
+    name: &str,
+) -> kube::Result<Result<u64, String>> {
+    let api: Api<PersistentVolume> = Api::all(client.clone());
+    let Some(volume) = api.get_opt(name).await? else {
+        return Ok(Err(format!("PersistentVolume {name} is gone")));
+    };
+    match kept_for(&volume, write) {
+        Kept::Already => Ok(Ok(version(volume.resource_version()))),
+        Kept::ByOther(other) => Ok(Err(format!(
+            "PersistentVolume {name} was given to claim {other} meanwhile"
+        ))),
+        Kept::Not(patch) => {
+            let params = PatchParams::default();
+            let kept = api.patch(name, &params, &Patch::Merge(patch)).await?;
+            Ok(Ok(version(kept.resource_version())))
+        }
+    }
+}
+
+/// Whom a volume is kept for.
+#[derive(Debug, PartialEq)]
+enum Kept {
+    Already,
+    ByOther(String),
+    /// Nobody, or not for this very claim; what makes it so.
+    Not(Value),
+}
+
+fn kept_for(volume: &PersistentVolume, write: &Write) -> Kept {
+    let said = |text: &Option<String>| text.clone().unwrap_or_default();
+    let of = volume
+        .spec
+        .as_ref()
+        .and_then(|spec| spec.claim_ref.as_ref());
+    let (namespace, claim) = (&write.group.namespace, &write.claim);
+    let mut metadata = json!({"resourceVersion": said(&volume.metadata.resource_version)});
+    match of {
+        None => {
+            // The cluster may let go of it again with its claim.
+            metadata["annotations"] = json!({ BY_CONTROLLER: "yes" });
+        }
+        Some(of) if said(&of.namespace) != *namespace || said(&of.name) != *claim => {
+            return Kept::ByOther(format!("{}/{}", said(&of.namespace), said(&of.name)));
+        }
+        Some(of) if said(&of.uid) == write.uid => return Kept::Already,
+        Some(of) if !said(&of.uid).is_empty() => {
+            return Kept::ByOther(format!("{namespace}/{claim} that was there before"));
+        }
+        Some(_) => {}
+    }
+    Kept::Not(json!({
+        "metadata": metadata,
+        "spec": {"claimRef": {
+            "apiVersion": "v1", "kind": "PersistentVolumeClaim",
+            "namespace": namespace, "name": claim, "uid": write.uid,
+        }},
+    }))
+}
+
+/// Has a claim's volume made for a node; which version of the claim says so, or why not.
+async fn select_node(client: &Client, write: &Write) -> kube::Result<Result<u64, String>> {
+    let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &write.group.namespace);
+    let Some(claim) = api.get_opt(&write.claim).await? else {
+        return Ok(Err("it is gone".to_owned()));
+    };
+    if claim.metadata.uid.as_deref() != Some(&write.uid) {
+        return Ok(Err("it is another one by now".to_owned()));
+    }
+    let bound = claim
+        .spec
+        .as_ref()
+        .is_some_and(|spec| spec.volume_name.is_some());
+    // For whichever node it is being made, its other users wait for that one.
+    if bound || claim.annotations().contains_key(SELECTED_NODE) {
+        return Ok(Ok(version(claim.resource_version())));
+    }
+    let patch = json!({"metadata": {
+        "resourceVersion": claim.metadata.resource_version,
+        "annotations": { SELECTED_NODE: write.node },
+    }});
+    let params = PatchParams::default();
+    let told = api
+        .patch(&write.claim, &params, &Patch::Merge(patch))
+        .await?;
+    Ok(Ok(version(told.resource_version())))
+}
+
+fn version(said: Option<String>) -> u64 {
+    said.and_then(|text| text.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write() -> Write {
+        Write {
+            group: GroupRef {
+                namespace: "ns".into(),
+                name: "g".into(),
+                lone: false,
+            },
+            claim: "data".into(),
+            uid: "u".into(),
+            from: VolumeSource::Volume("pv".into()),
+            node: "n1".into(),
+        }
+    }
+
+    fn volume(claim: Value) -> PersistentVolume {
+        serde_json::from_value(json!({
+            "metadata": {"name": "pv", "resourceVersion": "7"}, "spec": {"claimRef": claim},
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn a_free_volume_is_kept_for_its_claim_as_it_was_read() {
+        let Kept::Not(patch) = kept_for(&volume(Value::Null), &write()) else {
+            panic!("it is free");
+        };
+        assert_eq!(patch["metadata"]["resourceVersion"], "7");
+        assert_eq!(patch["metadata"]["annotations"][BY_CONTROLLER], "yes");
+        assert_eq!(
+            patch["spec"]["claimRef"],
+            json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim",
+                "namespace": "ns", "name": "data", "uid": "u"})
+        );
+    }
+
+    #[test]
+    fn a_volume_that_people_kept_for_the_claim_stays_theirs_to_delete() {
+        let by_name = json!({"namespace": "ns", "name": "data"});
+        let Kept::Not(patch) = kept_for(&volume(by_name), &write()) else {
+            panic!("it lacks the uid");
+        };
+        assert_eq!(patch["metadata"]["annotations"], Value::Null);
+        assert_eq!(patch["spec"]["claimRef"]["uid"], "u");
+    }
+
+    #[test]
+    fn a_volume_of_another_claim_is_left_alone() {
+        let said = |name: &str, uid: &str| {
+            let claim = json!({"namespace": "ns", "name": name, "uid": uid});
+            kept_for(&volume(claim), &write())
+        };
+        assert_eq!(said("data", "u"), Kept::Already);
+        assert_eq!(said("other", "v"), Kept::ByOther("ns/other".into()));
+        assert!(matches!(said("data", "before"), Kept::ByOther(_)));
+    }
+}

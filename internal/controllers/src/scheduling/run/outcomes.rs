@@ -1,0 +1,145 @@
+//! What came of what the loop wrote, or waited for: said where people look, and taken back where it
+//! was refused.
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use scheduler::GroupRef;
+use tokio::time::Instant;
+
+use super::{Loop, POD_WORDS_EVERY, QUEUES_EVERY, Written};
+use crate::notes::Kind;
+use crate::scheduling::binder::{Outcome, Refused};
+use crate::scheduling::claims::Settled;
+use crate::scheduling::evictor::Evicted;
+use crate::scheduling::statuses::{self, about_pod};
+
+/// How long a failed status write is left before it is said again.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Loop {
+    pub(super) fn bound(&mut self, (outcome, told): (Outcome, bool)) {
+        let Outcome { bind, refused } = outcome;
+        self.board.tally().bound(refused.is_some());
+        let about = about_pod(&bind.pod);
+        let Some(refused) = refused else {
+            self.rests.forget(&bind.group);
+            if !told {
+                return;
+            }
+            let (namespace, name) = (&bind.pod.namespace, &bind.pod.name);
+            let message = format!("Successfully assigned {namespace}/{name} to {}", bind.node);
+            self.notes.note(&about, Kind::Normal, "Scheduled", &message);
+            return;
+        };
+        let Refused { why: said, found } = refused;
+        tracing::warn!(pod = %bind.pod.name, namespace = %bind.pod.namespace, node = %bind.node, said, "a binding was refused");
+        let message = format!("binding to node {} was refused: {said}", bind.node);
+        self.notes
+            .note(&about, Kind::Warning, "FailedScheduling", &message);
+        self.board
+            .refused(&bind.group, &bind.pod.name, &bind.node, &message);
+        let until = self.rest(&bind.group);
+        let mut brain = self.brain.lock();
+        brain.bind_failed(&bind.pod, &bind.group, until, found);
+        drop(brain);
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    /// A gang's volumes are all bound, or can't be.
+    pub(super) fn settled(&mut self, gang: Settled, now: Instant) {
+        let Settled {
+            group,
+            binds,
+            update,
+            refused,
+        } = gang;
+        let Some(said) = refused else {
+            // Much may have been told of their nodes while they waited.
+            let nodes = binds.iter().map(|(bind, _)| bind.node.clone());
+            self.touched.extend(nodes);
+            self.binds.extend(binds);
+            if let Some(update) = update {
+                self.groups.put(group, update, now, statuses::is_news);
+            }
+            return;
+        };
+        tracing::warn!(namespace = %group.namespace, name = %group.name, said, "a gang's volumes could not be bound");
+        let message = format!("binding volumes: {said}");
+        let until = self.rest(&group);
+        let mut brain = self.brain.lock();
+        for (bind, _) in &binds {
+            let about = about_pod(&bind.pod);
+            self.notes
+                .note(&about, Kind::Warning, "FailedScheduling", &message);
+            brain.bind_failed(&bind.pod, &group, until, None);
+        }
+        brain.volumes_failed(&group, until, &said);
+        drop(brain);
+        if let Some((bind, _)) = binds.first() {
+            self.board
+                .refused(&group, &bind.pod.name, &bind.node, &message);
+        }
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    /// Until when a gang rests for which something failed.
+    fn rest(&mut self, group: &GroupRef) -> Timestamp {
+        self.rests.after_failure(group, Timestamp::now())
+    }
+
+    pub(super) fn evicted(&mut self, evicted: Evicted) {
+        let Evicted { eviction, refused } = evicted;
+        self.board.tally().evicted(refused.is_some());
+        let about = about_pod(&eviction.pod);
+        let Some(said) = refused else {
+            self.notes.note(
+                &about,
+                Kind::Normal,
+                eviction.why.as_str(),
+                &eviction.message,
+            );
+            return;
+        };
+        let (pod, namespace) = (&eviction.pod.name, &eviction.pod.namespace);
+        tracing::warn!(%pod, %namespace, said, "an eviction was refused");
+        let message = format!("the eviction ({}) was refused: {said}", eviction.message);
+        self.notes
+            .note(&about, Kind::Warning, "FailedEviction", &message);
+        self.board
+            .refused(&eviction.group, pod, &eviction.node, &message);
+        let until = match &eviction.by {
+            Some(by) => self.rest(by),
+            None => Timestamp::now(),
+        };
+        self.brain.lock().eviction_failed(&eviction, until);
+        self.plan_by(Instant::now() + self.gather);
+    }
+
+    pub(super) fn written(&mut self, written: Written) {
+        match written {
+            Written::Group(group, result) => {
+                self.groups.finish(&group);
+                if let Err(error) = result {
+                    tracing::warn!(%error, name = %group.name, namespace = %group.namespace, "a PodGroup's status could not be written and is tried again");
+                    self.brain.lock().status_failed(&group);
+                    self.plan_by(Instant::now() + RETRY_AFTER);
+                }
+            }
+            Written::Pod(key, result) => {
+                self.pods.finish(&key);
+                if let Err(error) = result {
+                    tracing::debug!(%error, pod = %key.1, "a pod's condition could not be written and is tried again");
+                    self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
+                }
+            }
+            Written::Queue(name, result) => {
+                if let Err(error) = result {
+                    tracing::warn!(%error, queue = %name, "a queue's status could not be written and is tried again");
+                    self.queues.unsay(&name);
+                    self.queues_due = Some(Instant::now() + QUEUES_EVERY);
+                }
+            }
+        }
+    }
+}
