@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow bench bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
+.PHONY: up down build test lint fast slow fault-rounds bench bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -42,6 +42,14 @@ fast: ## the pure crates and the shells in process
 slow: ## whole flows with real parts
 	cargo build --locked -p muster
 	$(NEXTEST) -p e2e --profile slow
+
+# ROUNDS of them, the first with the seed SEED: what a round says of itself is its seed, which has it again.
+ROUNDS ?= 100
+SEED ?= 1
+fault-rounds: parts ## a Kubernetes cluster where everything fails, again and again (ROUNDS, SEED)
+	cargo build --locked -p muster
+	MUSTER_FAULTS_ROUNDS=$(ROUNDS) MUSTER_FAULTS_SEED=$(SEED) $(NEXTEST) -p e2e --profile long --no-capture \
+		-E 'test(whatever_fails)'
 
 bench-frontier: ## utilisation against the wait of large gangs, under every policy
 	@cargo bench -q --locked -p simulator --bench frontier

@@ -5,6 +5,7 @@
 
 mod cluster;
 mod containerd;
+mod history;
 mod network;
 mod parts;
 mod plain;
@@ -15,6 +16,7 @@ mod waiting;
 
 pub use cluster::{Cluster, Cost, Kubelet, Setup};
 pub use containerd::{Containerd, IMAGE};
+pub use history::{Change, History};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use plain::{Target, Write};

@@ -4,6 +4,7 @@
 //!
 //! Nodes are plain objects, unless a test starts a kubelet ([`Kubelet`]).
 
+mod faults;
 mod kubelet;
 mod process;
 
@@ -19,6 +20,7 @@ use serde_json::{Value, json};
 
 use crate::platform::{free_address, free_port};
 use crate::{Ran, eventually, kubectl, run};
+pub(crate) use faults::post;
 pub use kubelet::Kubelet;
 use process::Process;
 
@@ -40,6 +42,8 @@ pub struct Cluster {
     etcd: Process,
     address: Ipv4Addr,
     port: u16,
+    /// Where etcd is: host and port.
+    etcd_address: String,
     /// Whether its nodes have kubelets.
     kubelets: bool,
     directory: tempfile::TempDir,
@@ -53,6 +57,7 @@ pub struct Setup {
     durable: bool,
     unmarked: bool,
     audited: bool,
+    plain_json: bool,
 }
 
 impl Default for Setup {
@@ -63,6 +68,7 @@ impl Default for Setup {
             durable: false,
             unmarked: false,
             audited: false,
+            plain_json: false,
         }
     }
 }
@@ -96,6 +102,13 @@ impl Setup {
     #[must_use]
     pub fn audited(mut self) -> Setup {
         self.audited = true;
+        self
+    }
+
+    /// kube-apiserver keeps every object as JSON in etcd, so that a [`crate::History`] can be read.
+    #[must_use]
+    pub fn plain_json(mut self) -> Setup {
+        self.plain_json = true;
         self
     }
 
@@ -146,7 +159,8 @@ impl Cluster {
         let directory = directory.expect("a directory");
         let at = |name: &str| directory.path().join(name).display().to_string();
         let (clients, peers, port) = (free_port(), free_port(), free_port());
-        let etcd_url = format!("http://127.0.0.1:{clients}");
+        let etcd_address = format!("127.0.0.1:{clients}");
+        let etcd_url = format!("http://{etcd_address}");
         let peer_url = format!("http://127.0.0.1:{peers}");
         let etcd = Process::part("etcd", directory.path())
             // What a test writes needn't outlive the machine.
@@ -191,6 +205,10 @@ impl Cluster {
             .flag("service-cluster-ip-range", "10.0.0.0/24")
             .flag("endpoint-reconciler-type", "none")
             .flag("kubelet-preferred-address-types", "InternalIP");
+        let apiserver = match setup.plain_json {
+            true => apiserver.flag("storage-media-type", "application/json"),
+            false => apiserver,
+        };
         let apiserver = match setup.audited {
             true => {
                 std::fs::write(at("audit.json"), audit_policy().to_string())
@@ -209,6 +227,7 @@ impl Cluster {
             etcd,
             address: setup.address,
             port,
+            etcd_address,
             kubelets: !setup.nodes.is_empty(),
             directory,
         };

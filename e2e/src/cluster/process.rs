@@ -29,23 +29,37 @@ impl Starting {
         let log = log.expect("the log can be written");
         let err = log.try_clone().expect("a file can be shared");
         let started = Timestamp::now();
-        let child = (self.command.stdin(Stdio::null()).stdout(log).stderr(err)).spawn();
-        let child = child.unwrap_or_else(|error| panic!("{} did not start: {error}", self.name));
+        self.command.stdin(Stdio::null()).stdout(log).stderr(err);
+        let child = spawned(&self.name, &mut self.command);
         Process {
-            name: self.name,
             child: Mutex::new(child),
             started,
-            log: self.log,
+            what: Box::new(What {
+                name: self.name,
+                command: Mutex::new(self.command),
+                log: self.log,
+            }),
         }
     }
 }
 
+fn spawned(name: &str, command: &mut Command) -> Child {
+    let child = command.spawn();
+    child.unwrap_or_else(|error| panic!("{name} did not start: {error}"))
+}
+
 /// A running program.
 pub(super) struct Process {
-    name: String,
     child: Mutex<Child>,
     /// When it was started.
     pub(super) started: Timestamp,
+    what: Box<What>,
+}
+
+/// What a program is started as.
+struct What {
+    name: String,
+    command: Mutex<Command>,
     log: PathBuf,
 }
 
@@ -75,13 +89,13 @@ impl Process {
     pub(super) fn must_run(&self) {
         let ended = self.child().try_wait();
         if let Ok(Some(status)) = ended {
-            panic!("{} ended ({status}):\n{}", self.name, self.log_end());
+            panic!("{} ended ({status}):\n{}", self.what.name, self.log_end());
         }
     }
 
     /// The log's last lines.
     pub(super) fn log_end(&self) -> String {
-        let text = std::fs::read(&self.log).unwrap_or_default();
+        let text = std::fs::read(&self.what.log).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
         let lines: Vec<&str> = text.lines().collect();
         lines[lines.len().saturating_sub(SHOWN)..].join("\n")
@@ -89,17 +103,17 @@ impl Process {
 
     /// Resident memory, in MiB.
     pub(super) fn resident_mib(&self) -> f64 {
-        crate::resident_mib(self.child().id())
+        crate::resident_mib(self.pid())
     }
 
     /// Is this its name?
     pub(super) fn is(&self, name: &str) -> bool {
-        self.name == name
+        self.what.name == name
     }
 
     /// What it has taken so far.
     pub(super) fn cost(&self) -> super::Cost {
-        let pid = self.child().id();
+        let pid = self.pid();
         super::Cost {
             cpu: crate::cpu_seconds(pid),
             peak_mib: crate::peak_resident_mib(pid),
@@ -112,12 +126,29 @@ impl Process {
         let _ = child.kill();
         let _ = child.wait();
     }
+
+    /// Starts it again as it was started, once it has ended.
+    pub(super) fn start_again(&self) {
+        let command = self.what.command.lock();
+        let mut command = command.unwrap_or_else(|broken| broken.into_inner());
+        let child = spawned(&self.what.name, &mut command);
+        *self.child() = child;
+    }
+
+    /// Its process.
+    pub(super) fn pid(&self) -> u32 {
+        self.child().id()
+    }
 }
 
 impl Drop for Process {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            eprintln!("--- the end of {}'s log:\n{}", self.name, self.log_end());
+            eprintln!(
+                "--- the end of {}'s log:\n{}",
+                self.what.name,
+                self.log_end()
+            );
         }
         self.kill();
     }

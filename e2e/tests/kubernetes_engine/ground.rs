@@ -171,6 +171,20 @@ impl Server {
         self.child.wait().unwrap().code()
     }
 
+    /// Holds it up: it keeps its connections and does nothing.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, name: &str) {
+        run(Command::new("kill").args([format!("-{name}"), self.child.id().to_string()])).ok();
+    }
+
     pub fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();

@@ -5,6 +5,7 @@
 
 mod agreement;
 mod extender;
+mod faults;
 mod ground;
 mod stores;
 mod volumes;

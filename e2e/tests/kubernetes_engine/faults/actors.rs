@@ -1,0 +1,422 @@
+//! Who else is at work in a round, each by what it reads in the ledger and each trying again whatever
+//! fails: the one who wants the work done, the kubelets, a client that binds pods of its own, and one
+//! who meddles with everything.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+use http::Request;
+use kube::Client;
+use serde_json::{Value, json};
+
+use super::draw::{Draw, GPUS, NAMES, Placer, Room, Round, Work};
+use super::ledger::{Ledger, Pod};
+
+/// How often each looks at the ledger.
+const PACE: Duration = Duration::from_millis(25);
+/// Requests of one actor under way at once.
+const IN_FLIGHT: usize = 16;
+/// How long one request may take; it is asked again then.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// A pod whose node has been gone for so long is removed, as the garbage collector does.
+const ORPHANED: Duration = Duration::from_millis(300);
+
+const PODS: &str = "/api/v1/namespaces/default/pods";
+const GROUPS: &str = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups";
+const NODES: &str = "/api/v1/nodes";
+const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases/muster-server";
+
+/// A request that may fail.
+pub struct Ask {
+    method: &'static str,
+    path: String,
+    body: Value,
+}
+
+pub fn create(path: &str, body: Value) -> Ask {
+    Ask {
+        method: "POST",
+        path: path.to_owned(),
+        body,
+    }
+}
+
+pub fn delete(path: String) -> Ask {
+    Ask {
+        method: "DELETE",
+        path,
+        body: json!({"gracePeriodSeconds": 0}),
+    }
+}
+
+pub fn merge(path: String, body: Value) -> Ask {
+    Ask {
+        method: "PATCH",
+        path,
+        body,
+    }
+}
+
+/// Deletes the very pod that is meant.
+fn remove(pod: &Pod) -> Ask {
+    let mut ask = delete(format!("{PODS}/{}", pod.name));
+    ask.body["preconditions"] = json!({"uid": pod.uid});
+    ask
+}
+
+/// A round's stage: everybody's client and ledger.
+#[derive(Clone)]
+pub struct Stage {
+    pub client: Client,
+    ledger: Arc<Mutex<Ledger>>,
+    pub round: Arc<Round>,
+    pub begun: Instant,
+}
+
+impl Stage {
+    pub fn new(client: Client, ledger: Arc<Mutex<Ledger>>, round: Arc<Round>) -> Stage {
+        Stage {
+            client,
+            ledger,
+            round,
+            begun: Instant::now(),
+        }
+    }
+
+    pub fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap()
+    }
+
+    /// Sends them all, and heeds no answer: who asked looks again.
+    pub async fn send(&self, asks: Vec<Ask>) {
+        let sending = asks.into_iter().map(|ask| {
+            let kind = match ask.method {
+                "PATCH" => "application/merge-patch+json",
+                _ => "application/json",
+            };
+            let request = Request::builder()
+                .method(ask.method)
+                .uri(ask.path)
+                .header("content-type", kind)
+                .body(ask.body.to_string().into_bytes())
+                .unwrap();
+            tokio::time::timeout(PATIENCE, self.client.request_text(request))
+        });
+        let mut sending = futures::stream::iter(sending).buffer_unordered(IN_FLIGHT);
+        while sending.next().await.is_some() {}
+    }
+
+    /// Does this again and again, for as long as it is not dropped.
+    async fn forever(&self, mut look: impl FnMut(&Ledger) -> Vec<Ask>) {
+        loop {
+            let asks = look(&self.ledger());
+            self.send(asks).await;
+            tokio::time::sleep(PACE).await;
+        }
+    }
+}
+
+/// The nodes' objects, to make (again).
+pub fn node(name: &str, has: Room) -> Ask {
+    let room: BTreeMap<&str, Value> = NAMES.into_iter().zip(amounts(has)).collect();
+    let gpu =
+        |at: i64| json!({"id": format!("{name}-{at}"), "index": at, "numa": 0, "healthy": true});
+    let gpus: Vec<Value> = (0..has[GPUS]).map(gpu).collect();
+    let inventory = json!({"gpus": gpus}).to_string();
+    create(
+        NODES,
+        json!({
+            "apiVersion": "v1", "kind": "Node",
+            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name},
+                "annotations": {"muster.io/inventory": inventory}},
+            "status": {"capacity": room, "allocatable": room, "conditions": [
+                {"type": "Ready", "status": "True", "reason": "Described", "message": "no kubelet"}]},
+        }),
+    )
+}
+
+/// As quantities.
+fn amounts(room: Room) -> [Value; 4] {
+    let [cores, gib, gpus, pods] = room.map(|n| n.to_string());
+    [
+        json!(cores),
+        json!(format!("{gib}Gi")),
+        json!(gpus),
+        json!(pods),
+    ]
+}
+
+pub fn cordon(name: &str, cordoned: bool) -> Ask {
+    merge(
+        format!("{NODES}/{name}"),
+        json!({"spec": {"unschedulable": cordoned}}),
+    )
+}
+
+pub fn node_gone(name: &str) -> Ask {
+    delete(format!("{NODES}/{name}"))
+}
+
+/// A pod that somebody put on a node without asking anyone.
+pub fn forced(name: &str, node: &str, gpus: i64) -> Ask {
+    let mut pod = pod(name, None, "crowd", [1, 1, gpus, 1]);
+    pod["spec"]["nodeName"] = json!(node);
+    create(PODS, pod)
+}
+
+fn pod(name: &str, gang: Option<&str>, scheduler: &str, asks: Room) -> Value {
+    let [cores, gib, gpus, _] = amounts(asks);
+    let mut requests = json!({"cpu": cores, "memory": gib});
+    let mut limits = json!({});
+    if asks[GPUS] > 0 {
+        requests["nvidia.com/gpu"] = gpus.clone();
+        limits["nvidia.com/gpu"] = gpus;
+    }
+    let notes = gang.map_or(
+        json!({}),
+        |gang| json!({"scheduling.k8s.io/group-name": gang}),
+    );
+    json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default", "annotations": notes},
+        "spec": {
+            "schedulerName": scheduler, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
+            "containers": [{"name": "c", "image": "example.com/c:1",
+                "resources": {"requests": requests, "limits": limits}}],
+        },
+    })
+}
+
+/// Names of a work's pods.
+fn members(work: &Work) -> impl Iterator<Item = String> {
+    (0..work.size).map(|at| format!("{}-{at}", work.name))
+}
+
+/// Wants the work done: makes PodGroups and pods when their time has come, again where they failed, were
+/// evicted or lost their node, ends what has run long enough, and takes back what is cancelled.
+pub async fn owner(stage: Stage) {
+    let mut whole_since: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut ended: BTreeMap<String, bool> = BTreeMap::new();
+    let round = stage.round.clone();
+    let begun = stage.begun;
+    let mut groups: BTreeMap<String, Instant> = BTreeMap::new();
+    stage
+        .forever(|ledger| {
+            let mut asks = Vec::new();
+            for work in &round.work {
+                let now = begun.elapsed();
+                if now < work.comes {
+                    continue;
+                }
+                let group = format!("{GROUPS}/{}", work.name);
+                let there: Vec<Option<&Pod>> =
+                    members(work).map(|name| ledger.pods.get(&name)).collect();
+                let over = ended.get(&work.name).copied().unwrap_or(false)
+                    || work.cancelled.is_some_and(|at| now >= at);
+                if over {
+                    let left: Vec<&Pod> = there.into_iter().flatten().collect();
+                    asks.extend(left.iter().map(|pod| remove(pod)));
+                    if work.minimum.is_some() && ledger.has_gang(&work.name) {
+                        asks.push(delete(group));
+                    }
+                    continue;
+                }
+                if let Some(minimum) = work.minimum.filter(|_| !ledger.has_gang(&work.name)) {
+                    // Not asked for again before the first answer may have come.
+                    let asked = groups.insert(work.name.clone(), Instant::now());
+                    if asked.is_none_or(|at| at.elapsed() > PACE * 4) {
+                        asks.push(create(
+                            GROUPS,
+                            json!({
+                                "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+                                "metadata": {"name": work.name, "namespace": "default"},
+                                "spec": {"minMember": minimum},
+                            }),
+                        ));
+                    }
+                }
+                let running = there
+                    .iter()
+                    .flatten()
+                    .filter(|pod| pod.phase == "Running")
+                    .count();
+                let succeeded = there
+                    .iter()
+                    .flatten()
+                    .filter(|pod| pod.phase == "Succeeded")
+                    .count();
+                let all = running + succeeded == work.size;
+                if all {
+                    let since = *whole_since
+                        .entry(work.name.clone())
+                        .or_insert_with(Instant::now);
+                    if work.runs.is_some_and(|runs| since.elapsed() >= runs) {
+                        asks.extend(
+                            there
+                                .iter()
+                                .flatten()
+                                .map(|pod| phase(pod, "Succeeded", "")),
+                        );
+                        ended.insert(work.name.clone(), succeeded == work.size);
+                        continue;
+                    }
+                }
+                for (name, there) in members(work).zip(there) {
+                    let lost = |pod: &Pod| {
+                        let gone = pod.node.as_ref().and_then(|node| ledger.gone.get(node));
+                        gone.is_some_and(|at| at.elapsed() > ORPHANED)
+                    };
+                    let gang = work.minimum.map(|_| work.name.as_str());
+                    let scheduler = work.placer.scheduler_name();
+                    match there {
+                        None => asks.push(create(PODS, pod(&name, gang, scheduler, work.asks))),
+                        Some(pod) if pod.phase == "Failed" || lost(pod) => asks.push(remove(pod)),
+                        Some(_) => {}
+                    }
+                }
+            }
+            asks
+        })
+        .await;
+}
+
+fn phase(pod: &Pod, phase: &str, reason: &str) -> Ask {
+    let path = format!("{PODS}/{}/status", pod.name);
+    merge(
+        path,
+        json!({"metadata": {"uid": pod.uid}, "status": {"phase": phase, "reason": reason}}),
+    )
+}
+
+/// What every kubelet does: it takes the pods that were bound to its node in their order, and fails one
+/// that finds no room there any more.
+pub async fn kubelets(stage: Stage) {
+    let mut admitted: BTreeMap<String, bool> = BTreeMap::new();
+    stage
+        .forever(|ledger| {
+            let mut asks = Vec::new();
+            for (name, node) in &ledger.nodes {
+                let mut pods: Vec<&Pod> = (ledger.pods.values())
+                    .filter(|pod| pod.holds() && pod.node.as_ref() == Some(name))
+                    .collect();
+                // Those that run were there first, whatever else has changed.
+                pods.sort_by_key(|pod| (!admitted.contains_key(&pod.uid), pod.bound.0));
+                let mut used = Room::default();
+                for pod in pods {
+                    let with: Vec<i64> = (0..4).map(|at| used[at] + pod.asks[at]).collect();
+                    let fits = (0..4).all(|at| with[at] <= node.room[at]);
+                    let admitted = *admitted.entry(pod.uid.clone()).or_insert(fits);
+                    if admitted {
+                        (0..4).for_each(|at| used[at] = with[at]);
+                    }
+                    match (admitted, pod.phase.as_str()) {
+                        (true, "Pending") => asks.push(phase(pod, "Running", "")),
+                        (false, "Pending") => asks.push(phase(pod, "Failed", "OutOfResources")),
+                        _ => {}
+                    }
+                }
+            }
+            asks
+        })
+        .await;
+}
+
+/// Binds its own pods wherever it sees room, whoever else may want that; in some rounds Muster's, too.
+pub async fn rival(stage: Stage) {
+    let mut draw = Draw::new(stage.round.seed ^ 0x0072_6976_616c);
+    let thieving = stage.round.thieving;
+    stage
+        .forever(|ledger| {
+            let mut asks = Vec::new();
+            let steals = draw.chance(thieving);
+            let wanted = |pod: &&Pod| {
+                let mine = pod.scheduler == Placer::Rival.scheduler_name();
+                let prey = pod.scheduler == Placer::Muster.scheduler_name() && pod.asks[GPUS] > 0;
+                (mine || steals && prey) && pod.node.is_none() && !pod.ended()
+            };
+            // One at a time, by what is known then.
+            let Some(pod) = ledger.pods.values().find(wanted) else {
+                return asks;
+            };
+            let open: Vec<&String> = (ledger.nodes.iter())
+                .filter(|(name, node)| {
+                    let used = ledger.used(name);
+                    node.cordoned.is_none()
+                        && (0..4).all(|at| used[at] + pod.asks[at] <= node.room[at])
+                })
+                .map(|(name, _)| name)
+                .collect();
+            if !open.is_empty() {
+                let node = draw.one_of(&open);
+                asks.push(create(
+                    &format!("{PODS}/{}/binding", pod.name),
+                    json!({
+                        "apiVersion": "v1", "kind": "Binding",
+                        "metadata": {"name": pod.name, "uid": pod.uid},
+                        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+                    }),
+                ));
+            }
+            asks
+        })
+        .await;
+}
+
+/// Writes to objects that others are about to write.
+pub async fn meddler(stage: Stage) {
+    let rate = stage.round.meddling;
+    if rate == 0 {
+        return;
+    }
+    let mut draw = Draw::new(stage.round.seed ^ 0x6d65_6464);
+    let mut times = 0;
+    loop {
+        let path = {
+            let ledger = stage.ledger();
+            let waiting = ledger.pods.values().filter(|pod| pod.node.is_none());
+            let pods = waiting.map(|pod| format!("{PODS}/{}", pod.name));
+            let groups = ledger.gangs().map(|name| format!("{GROUPS}/{name}"));
+            let nodes = ledger.nodes.keys().map(|name| format!("{NODES}/{name}"));
+            let all: Vec<String> = match draw.within(0, 10) {
+                0..3 => pods.collect(),
+                3..6 => groups.collect(),
+                6..9 => nodes.collect(),
+                _ => vec![LEASE.to_owned()],
+            };
+            (!all.is_empty()).then(|| all[draw.within(0, all.len() as u64) as usize].clone())
+        };
+        times += 1;
+        if let Some(path) = path {
+            let note = json!({"metadata": {"annotations": {"meddled": times.to_string()},
+                "labels": {"meddled": (times % 7).to_string()}}});
+            stage.send(vec![merge(path, note)]).await;
+        }
+        tokio::time::sleep(Duration::from_secs(1) / rate).await;
+    }
+}
+
+/// Removes all that a round made; what is left is asked for again.
+pub async fn sweep(stage: &Stage) {
+    let asks = {
+        let ledger = stage.ledger();
+        let pods = ledger.pods.values().map(remove);
+        let groups = ledger
+            .gangs()
+            .map(|name| delete(format!("{GROUPS}/{name}")));
+        let nodes = ledger.nodes.keys().map(|name| node_gone(name));
+        pods.chain(groups).chain(nodes).collect()
+    };
+    stage.send(asks).await;
+}
+
+/// Removes those whom nobody asked.
+pub async fn disperse(stage: &Stage) {
+    let asks = {
+        let ledger = stage.ledger();
+        let forced = ledger.pods.values().filter(|pod| pod.scheduler == "crowd");
+        forced.map(remove).collect()
+    };
+    stage.send(asks).await;
+}
