@@ -339,7 +339,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     // Of a driver that doesn't say when a GPU is well, another agent still knows that it is not;
     // it has to be gone and come back.
     let old = |state: &str| format!("[[state]]\ngpu = 6\nold_driver = true\n{state}\n");
-    describe_with(&ground.cluster, &[], &old("xids = [79]"));
+    describe_with(&ground.cluster, &[], &old("xids = [48, 79]"));
     ground.until_allocatable(7);
     ground.agent.kill().expect("the agent can be killed");
     ground.agent.wait().expect("the agent ends");
@@ -358,7 +358,7 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
         let why = ground.told("muster.io/suspect", "True");
         why.contains("lost").then_some(())
     });
-    describe_with(&ground.cluster, &[], &old("xids = [79]"));
+    describe_with(&ground.cluster, &[], &old(""));
     ground.until_allocatable(8);
     ground.told("muster.io/suspect", "False");
     assert!(log()[before..].contains("well again"), "it knew");

@@ -186,7 +186,8 @@ mod tests {
 
     #[test]
     fn each_sign_is_said_in_words_of_its_own() {
-        let signs: [(fn(&mut Gpu), &str); 9] = [
+        type Sign = (fn(&mut Gpu), &'static str);
+        let signs: [Sign; 9] = [
             (|gpu| gpu.signs.rows_pending = true, "wait to be replaced"),
             (|gpu| gpu.pcie.width = 8, "8 of 16 lanes"),
             (|gpu| gpu.pcie.generation = 3, "though it is busy"),
