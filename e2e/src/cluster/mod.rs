@@ -283,8 +283,9 @@ impl Cluster {
             .flag("root-ca-file", &self.authority().display().to_string())
             .flag("leader-elect", "false")
             .flag("secure-port", "0")
-            // Its usual 15 s are long for a test.
+            // Their usual 15 s are long for a test.
             .flag("horizontal-pod-autoscaler-sync-period", "2s")
+            .flag("pvclaimbinder-sync-period", "1s")
             .start();
         self.others.push(process);
         eventually("namespaces have their service account", START, || {
