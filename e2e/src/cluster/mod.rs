@@ -236,16 +236,24 @@ impl Cluster {
     }
 
     fn await_api(&self) {
-        let certificate = self.directory.path().join("certs/apiserver.crt");
-        eventually("kube-apiserver's certificate", START, || {
-            certificate.exists().then_some(())
+        // Written after the certificate, which may be there and not be whole yet.
+        let key = self.directory.path().join("certs/apiserver.key");
+        eventually("kube-apiserver's certificate and key", START, || {
+            key.exists().then_some(())
         });
         for name in USERS.iter().map(|(name, ..)| name) {
             self.write_kubeconfig(name, &token(name));
         }
+        let mut said = String::new();
         eventually("kube-apiserver is ready", START, || {
+            self.etcd.must_run();
             self.apiserver.must_run();
             let ran = self.kubectl(&["get", "--raw", "/readyz"]);
+            if ran.err != said {
+                // Why it never was, where it never is.
+                eprint!("{}", ran.err);
+                said = ran.err;
+            }
             (ran.code == Some(0)).then_some(())
         });
         // Made by kube-apiserver itself after it is ready.
