@@ -61,7 +61,7 @@ bench-metrics: parts ## what an agent's metrics cost with eight GPUs at work, be
 	cargo build --release --locked -p muster
 	@MUSTER_BINARY=$${CARGO_TARGET_DIR:-$$PWD/target}/release/muster cargo bench --quiet --locked -p e2e --bench metrics
 
-bench-kube: parts ## how fast gangs are bound in a Kubernetes cluster: a table (SHAPES, NODES, PODS, BESIDE, KWOK: see e2e/bench-kube)
+bench-kube: parts ## how fast gangs are bound in a Kubernetes cluster: a table (SHAPES, NODES, GPUS, PODS, BESIDE, KWOK: see e2e/bench-kube)
 	@e2e/bench-kube
 
 mutants: ## plant a bug against each property of the scheduler's plans: each must turn a test red

@@ -102,6 +102,7 @@ fn print(rows: &[Row]) {
 
 fn main() {
     let nodes = number("NODES", "1000");
+    let gpus = number("GPUS", "8");
     let pods = number("PODS", "5000");
     let shapes = chosen("SHAPES", "");
     let shapes: Vec<Shape> = match shapes.as_str() {
@@ -119,7 +120,12 @@ fn main() {
     let kwok = !chosen("KWOK", "").is_empty();
     let mut rows = Vec::new();
     let mut measure = |binder: Binder, shape: Shape| {
-        let rush = Rush { nodes, shape, kwok };
+        let rush = Rush {
+            nodes,
+            gpus,
+            shape,
+            kwok,
+        };
         let outcome = rush.run(binder);
         let row = Row {
             binder,
@@ -141,5 +147,5 @@ fn main() {
         measure(Binder::KubeScheduler, shapes[0]);
     }
     print(&rows);
-    println!("{nodes} nodes of 8 GPUs; {ASKED}");
+    println!("{nodes} nodes of {gpus} GPUs; {ASKED}");
 }

@@ -24,4 +24,4 @@ pub use platform::{
     Agent, Platform, Ran, cpu_seconds, free_address, peak_resident_mib, resident_mib, run,
 };
 pub use prometheus::{Prometheus, get};
-pub use waiting::{eventually, eventually_async};
+pub use waiting::{eventually, eventually_async, eventually_ok};

@@ -6,6 +6,7 @@ use e2e::rush::{Binder, Rush};
 fn every_gang_is_bound_at_the_cost_of_at_most_one_write_a_pod_beside_the_binding() {
     let rush = Rush {
         nodes: 20,
+        gpus: 8,
         shape: "5x20".parse().expect("a shape"),
         kwok: false,
     };

@@ -19,7 +19,7 @@ use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
 use crate::platform::{free_address, free_port};
-use crate::{Ran, eventually, kubectl, run};
+use crate::{Ran, eventually, eventually_ok, kubectl, run};
 pub(crate) use faults::post;
 pub use kubelet::Kubelet;
 use process::Process;
@@ -244,17 +244,11 @@ impl Cluster {
         for name in USERS.iter().map(|(name, ..)| name) {
             self.write_kubeconfig(name, &token(name));
         }
-        let mut said = String::new();
-        eventually("kube-apiserver is ready", START, || {
+        eventually_ok("kube-apiserver is ready", START, || {
             self.etcd.must_run();
             self.apiserver.must_run();
             let ran = self.kubectl(&["get", "--raw", "/readyz"]);
-            if ran.err != said {
-                // Why it never was, where it never is.
-                eprint!("{}", ran.err);
-                said = ran.err;
-            }
-            (ran.code == Some(0)).then_some(())
+            (ran.code == Some(0)).then_some(()).ok_or(ran.err)
         });
         // Made by kube-apiserver itself after it is ready.
         eventually("the default namespace", START, || {

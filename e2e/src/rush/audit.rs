@@ -21,8 +21,10 @@ pub(super) struct Entry {
 /// What was accepted since the log was opened.
 pub(super) struct Audit {
     log: File,
-    /// The start of a line whose end is not written yet.
+    /// Lines that were not read yet, and the start of one whose end is not written yet.
     rest: Vec<u8>,
+    /// How many lines there were.
+    lines: usize,
     entries: Vec<Entry>,
 }
 
@@ -34,14 +36,25 @@ impl Audit {
         Audit {
             log,
             rest: Vec::new(),
+            lines: 0,
             entries: Vec::new(),
         }
     }
 
-    /// Takes in what was written since.
-    pub(super) fn read(&mut self) {
+    /// How many writes there were, whatever became of them. Costs whoever is measured beside it next to
+    /// nothing, as reading each line would not.
+    pub(super) fn tried(&mut self) -> usize {
+        let before = self.rest.len();
         let read = self.log.read_to_end(&mut self.rest);
         read.expect("the audit log can be read");
+        let new = self.rest[before..].iter().filter(|byte| **byte == b'\n');
+        self.lines += new.count();
+        self.lines
+    }
+
+    /// Takes in what was written since.
+    pub(super) fn read(&mut self) {
+        self.tried();
         let Some(end) = self.rest.iter().rposition(|byte| *byte == b'\n') else {
             return;
         };

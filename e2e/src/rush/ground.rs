@@ -5,9 +5,6 @@ use serde_json::{Value, json};
 use super::Rush;
 use crate::Write;
 
-/// GPUs of each node.
-pub(super) const GPUS: usize = 8;
-
 /// What is to be sent, in stages: one is through before the next begins.
 pub(super) fn stages(rush: &Rush, scheduler: &str) -> Vec<Vec<Write>> {
     let nodes = || (0..rush.nodes).map(node_name);
@@ -15,7 +12,7 @@ pub(super) fn stages(rush: &Rush, scheduler: &str) -> Vec<Vec<Write>> {
     let pods = rush.shape.members();
     vec![
         nodes()
-            .map(|name| Write::create("/api/v1/nodes", &node(&name)))
+            .map(|name| Write::create("/api/v1/nodes", &node(&name, rush.gpus)))
             .collect(),
         // Admission marks a new node as not ready, and no controller runs here that would take the mark away.
         nodes()
@@ -42,9 +39,9 @@ pub(super) fn node_name(i: usize) -> String {
     format!("n{i}")
 }
 
-fn node(name: &str) -> Value {
+fn node(name: &str, gpus: usize) -> Value {
     let room =
-        json!({"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": GPUS.to_string()});
+        json!({"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": gpus.to_string()});
     json!({
         "apiVersion": "v1", "kind": "Node",
         "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},

@@ -77,8 +77,10 @@ impl Binder {
 /// What is to be bound, and where.
 #[derive(Clone, Debug)]
 pub struct Rush {
-    /// Nodes, of 8 GPUs each.
+    /// Nodes.
     pub nodes: usize,
+    /// GPUs of each node.
+    pub gpus: usize,
     /// The pods, in gangs.
     pub shape: Shape,
     /// kwok marks what is bound as running.
@@ -120,7 +122,7 @@ impl Rush {
     /// Makes a cluster of its own with nodes, gangs and pods, and lets one bind them all. Fails where a
     /// pod is bound twice, or not all are within a quarter of an hour.
     pub fn run(&self, binder: Binder) -> Outcome {
-        let (pods, room) = (self.shape.pods(), self.nodes * ground::GPUS);
+        let (pods, room) = (self.shape.pods(), self.nodes * self.gpus);
         assert!(pods <= room, "{pods} pods of one GPU don't fit {room} GPUs");
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(2)
@@ -156,6 +158,9 @@ impl Rush {
         eventually("every pod is bound", LONGEST, || {
             // A binder that has ended is told of here.
             let _ = binder.program().map(|program| cluster.cost(program));
+            if audit.tried() < pods {
+                return None;
+            }
             audit.read();
             (audit.bindings().count() >= pods).then_some(())
         });

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
+use resources::times;
 use serde_json::{Value, json};
 
 use crate::call::Call;
@@ -107,7 +108,7 @@ fn assign(call: &Call, live: &Value, binding: &Value, node: &str) -> Result<Next
         );
         meta_mut(&mut next).insert("annotations".into(), Value::Object(annotations));
     }
-    let now = object::seconds(call.server.now());
+    let now = times::seconds(call.server.now());
     object::set_condition(&mut next, "PodScheduled", json!({"status": "True"}), &now);
     Ok(Next::Put(Box::new(next)))
 }

@@ -3,6 +3,7 @@
 
 use resources::names;
 use resources::registry::{self, Kind};
+use resources::times;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -47,7 +48,7 @@ fn first_objects() -> Vec<Value> {
 }
 
 pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
-    let now = object::seconds(server.now());
+    let now = times::seconds(server.now());
     let mut missing = Vec::new();
     for mut object in first_objects() {
         let Some(kind) = registry::of(&object) else {

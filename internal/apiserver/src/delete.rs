@@ -5,6 +5,7 @@ use axum::body::Body;
 use http::{Response, StatusCode};
 use jiff::{SignedDuration, Timestamp};
 use resources::registry::Kind;
+use resources::times;
 use serde_json::Value;
 
 use crate::call::Call;
@@ -139,7 +140,7 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     if let Some(due) = due {
         meta.insert(
             "deletionTimestamp".into(),
-            object::seconds(due.max(now)).into(),
+            times::seconds(due.max(now)).into(),
         );
         meta.insert("deletionGracePeriodSeconds".into(), grace.into());
     }

@@ -9,7 +9,7 @@ use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use resources::budget::{Count, Standing, desired_healthy, is_about};
-use resources::registry;
+use resources::{registry, times};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
@@ -30,7 +30,7 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
     }
     let options = DeleteOptions::of_value(&sent["deleteOptions"])?;
     let dry = call.dry(options.dry_run);
-    let now = object::seconds(call.server.now());
+    let now = times::seconds(call.server.now());
     let protected = budgets(call)?;
     let _turn = match protected.is_empty() {
         true => None,

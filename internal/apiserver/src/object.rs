@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use jiff::Timestamp;
 use resources::registry::Kind;
 use serde_json::{Map, Value};
 use store::{Entry, EntryMeta, Revision, View};
@@ -193,11 +192,6 @@ pub fn carry(from: &Value, to: &mut Map<String, Value>, key: &str) {
         Some(value) => to.insert(key.to_string(), value.clone()),
         None => to.remove(key),
     };
-}
-
-/// A time as Kubernetes writes it: whole seconds.
-pub fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// Sets a condition of the status; its `lastTransitionTime` is kept unless the status changes.

@@ -3,6 +3,7 @@
 
 use axum::body::Body;
 use http::Response;
+use resources::times;
 use schema::apply::{ApplyError, Manager, Operation, apply};
 use schema::{PatchError, json_patch, merge_patch, strategic};
 use serde_json::{Map, Value};
@@ -204,7 +205,7 @@ fn merged(
     manager: &Manager,
     force: bool,
 ) -> Result<Value, Failure> {
-    let now = object::seconds(call.server.now());
+    let now = times::seconds(call.server.now());
     let server = &call.server.0;
     apply(
         &server.schemas,

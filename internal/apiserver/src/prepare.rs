@@ -1,6 +1,7 @@
 //! Owns what an object goes through between being decoded and being written: identity, unknown fields, defaults,
 //! admission, what the server alone sets, validation, field managers. Reads snapshots only and writes nothing.
 
+use resources::times;
 use schema::apply::{Manager, Operation, track_update};
 use serde_json::Value;
 use uuid::Uuid;
@@ -72,7 +73,7 @@ pub(crate) fn creation(
         generate_name(&mut object);
     }
 
-    let now = object::seconds(call.server.now());
+    let now = times::seconds(call.server.now());
     let meta = meta_mut(&mut object);
     for unwanted in [
         "resourceVersion",
@@ -148,7 +149,7 @@ pub(crate) fn change(
     refuse_new_finalizers(call, live, &next)?;
     if tracking == Tracking::Update {
         let manager = manager(call, Operation::Update, part)?;
-        let now = object::seconds(call.server.now());
+        let now = times::seconds(call.server.now());
         track_update(
             &call.server.0.schemas,
             kind.schema,

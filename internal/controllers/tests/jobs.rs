@@ -3,21 +3,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+mod served;
+
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::{Config, Context};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Event, Pod, Service};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
-use resources::access::Caller;
 use resources::kinds::{JobConditionType, PodGroup, PyTorchJob};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use served::served;
 
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -32,16 +34,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start() -> Cluster {
-        let data = tempfile::tempdir().unwrap();
-        let dir = data.path().to_owned();
-        let client = tokio::task::spawn_blocking(move || {
-            let store = store::Store::open(&dir, store::Options::default()).unwrap();
-            ApiServer::open(store, ApiConfig::default()).unwrap()
-        });
-        let client = client
-            .await
-            .unwrap()
-            .client(Caller::component("controllers"));
+        let (data, client) = served("controllers").await;
         let (stop, _) = watch::channel(false);
         let mut cluster = Cluster {
             client,

@@ -1,17 +1,19 @@
 //! Of several candidates one leads, by a Lease, against the resource API in process.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod served;
+
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::lead::{Candidate, Fence, Fenced, Times};
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::{Api, Client};
-use resources::access::Caller;
 use serde_json::json;
 use tokio::time::Instant;
+
+use served::served;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Long enough for a busy machine to renew in time.
@@ -20,17 +22,6 @@ const TIMES: Times = Times {
     renew: Duration::from_secs(4),
     retry: Duration::from_millis(200),
 };
-
-async fn api() -> (tempfile::TempDir, Client) {
-    let data = tempfile::tempdir().unwrap();
-    let dir = data.path().to_owned();
-    let opened = tokio::task::spawn_blocking(move || {
-        let store = store::Store::open(&dir, store::Options::default()).unwrap();
-        ApiServer::open(store, ApiConfig::default()).unwrap()
-    });
-    let client = opened.await.unwrap();
-    (data, client.client(Caller::component("controllers")))
-}
 
 fn candidate(client: &Client, identity: &str) -> Candidate {
     Candidate::new(client.clone(), "default", "leader", identity, TIMES)
@@ -58,7 +49,7 @@ fn is_fenced(error: &kube::Error) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn one_leads_and_the_other_only_once_its_writes_have_ended() {
-    let (_data, client) = api().await;
+    let (_data, client) = served("controllers").await;
     let mut first = soon(candidate(&client, "first").lead()).await;
     let mut other = candidate(&client, "second");
     let mut known = other.leader();
@@ -91,7 +82,7 @@ async fn one_leads_and_the_other_only_once_its_writes_have_ended() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_lease_let_go_is_taken_at_once_and_a_lost_one_ends_the_term() {
-    let (_data, client) = api().await;
+    let (_data, client) = served("controllers").await;
     let first = soon(candidate(&client, "first").lead()).await;
     first.release().await;
     assert_eq!(holder(&client).await.as_deref(), Some(""));
@@ -111,7 +102,7 @@ async fn a_lease_let_go_is_taken_at_once_and_a_lost_one_ends_the_term() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn who_writes_a_note_on_the_lease_of_a_dead_leader_holds_up_nobody() {
-    let (_data, client) = api().await;
+    let (_data, client) = served("controllers").await;
     // Its term is never renewed.
     let _dead = soon(candidate(&client, "first").lead()).await;
     let leases: Api<Lease> = Api::namespaced(client.clone(), "default");

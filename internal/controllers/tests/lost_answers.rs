@@ -2,11 +2,12 @@
 //! what was asked for may have been done, and the watch that would tell is interrupted, too.
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+mod served;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::{Config, Context, scheduling};
 use http::{Method, Request, Response};
 use k8s_openapi::api::core::v1::{Node, Pod};
@@ -14,9 +15,10 @@ use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
-use resources::access::Caller;
 use serde_json::json;
 use tokio::sync::watch;
+
+use served::served;
 
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -100,16 +102,7 @@ fn is_bound(pod: &Pod) -> bool {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn while_nobody_knows_whether_a_pod_is_bound_its_room_is_nobody_elses() {
-    let data = tempfile::tempdir().unwrap();
-    let dir = data.path().to_owned();
-    let server = tokio::task::spawn_blocking(move || {
-        let store = store::Store::open(&dir, store::Options::default()).unwrap();
-        ApiServer::open(store, ApiConfig::default()).unwrap()
-    });
-    let client = server
-        .await
-        .unwrap()
-        .client(Caller::component("controllers"));
+    let (_data, client) = served("controllers").await;
     with_one_gpu(&client).await;
     let line = Line::default();
     line.bad.store(true, Ordering::SeqCst);

@@ -2,30 +2,19 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+mod served;
+
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::notes::{Kind, Notes};
 use k8s_openapi::api::core::v1::{Event, ObjectReference};
 use kube::api::ListParams;
 use kube::{Api, Client};
-use resources::access::Caller;
+
+use served::served;
 
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn server() -> (tempfile::TempDir, Client) {
-    let data = tempfile::tempdir().unwrap();
-    let dir = data.path().to_owned();
-    let opening = tokio::task::spawn_blocking(move || {
-        let store = store::Store::open(&dir, store::Options::default()).unwrap();
-        ApiServer::open(store, ApiConfig::default()).unwrap()
-    });
-    (
-        data,
-        opening.await.unwrap().client(Caller::component("test")),
-    )
-}
 
 fn pod(name: &str) -> ObjectReference {
     ObjectReference {
@@ -57,7 +46,7 @@ async fn until(client: &Client, met: impl Fn(&[Event]) -> bool) -> Vec<Event> {
 
 #[tokio::test]
 async fn the_same_remark_becomes_one_event_whose_count_grows() {
-    let (_data, client) = server().await;
+    let (_data, client) = served("test").await;
     let notes = Notes::new(client.clone(), "scheduler");
     for _ in 0..5 {
         notes.note(
@@ -88,7 +77,7 @@ async fn the_same_remark_becomes_one_event_whose_count_grows() {
 
 #[tokio::test]
 async fn counts_not_yet_written_are_written_when_the_last_handle_goes() {
-    let (_data, client) = server().await;
+    let (_data, client) = served("test").await;
     let notes = Notes::new(client.clone(), "scheduler");
     let other = notes.clone();
     notes.note(&pod("a"), Kind::Normal, "Looked", "at it");
@@ -103,7 +92,7 @@ async fn counts_not_yet_written_are_written_when_the_last_handle_goes() {
 
 #[tokio::test]
 async fn a_namespace_that_does_not_exist_stops_nothing() {
-    let (_data, client) = server().await;
+    let (_data, client) = served("test").await;
     let notes = Notes::new(client.clone(), "scheduler");
     let mut lost = pod("x");
     lost.namespace = Some("gone".to_owned());
@@ -114,7 +103,7 @@ async fn a_namespace_that_does_not_exist_stops_nothing() {
 
 #[tokio::test]
 async fn more_remarks_than_can_wait_are_dropped_and_counted() {
-    let (_data, client) = server().await;
+    let (_data, client) = served("test").await;
     let notes = Notes::new(client.clone(), "scheduler");
     // Nothing is written while this does not give way.
     for n in 0..20_000 {

@@ -3,11 +3,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+mod served;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::scheduling::{self, ReportBoard};
 use controllers::{Config, Context};
 use http::{Request, Response};
@@ -17,13 +18,14 @@ use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams};
 use kube::client::Body;
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
-use resources::access::Caller;
 use resources::devices::chosen;
 use resources::kinds::{PodGroup, PodGroupPhase, Queue};
 use resources::report::Verdict;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
+
+use served::served;
 
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,16 +84,7 @@ impl Cluster {
     }
 
     async fn start_with(refusals: Refusals) -> Cluster {
-        let data = tempfile::tempdir().unwrap();
-        let dir = data.path().to_owned();
-        let server = tokio::task::spawn_blocking(move || {
-            let store = store::Store::open(&dir, store::Options::default()).unwrap();
-            ApiServer::open(store, ApiConfig::default()).unwrap()
-        });
-        let client = server
-            .await
-            .unwrap()
-            .client(Caller::component("controllers"));
+        let (data, client) = served("controllers").await;
         let (stop, board, tasks) = schedule(refusing(client.clone(), refusals));
         Cluster {
             client,

@@ -3,33 +3,21 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
+mod served;
+
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client};
-use resources::access::Caller;
 use resources::kinds::PyTorchJob;
 use serde_json::json;
 
+use served::served;
+
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-async fn server() -> (tempfile::TempDir, Client) {
-    let data = tempfile::tempdir().unwrap();
-    let dir = data.path().to_owned();
-    let opening = tokio::task::spawn_blocking(move || {
-        let store = store::Store::open(&dir, store::Options::default()).unwrap();
-        ApiServer::open(store, ApiConfig::default()).unwrap()
-    });
-    let client = opening
-        .await
-        .unwrap()
-        .client(Caller::component("controllers"));
-    (data, client)
-}
 
 async fn add_node(client: &Client, name: &str, gpus: u32) {
     let nodes: Api<Node> = Api::all(client.clone());
@@ -88,7 +76,7 @@ async fn until_bound(pods: &Api<Pod>, name: &str) {
 
 #[tokio::test]
 async fn a_gang_runs_whole_and_the_next_one_waits_whole() {
-    let (_data, client) = server().await;
+    let (_data, client) = served("controllers").await;
     let handle = controllers::start(
         client.clone(),
         controllers::Config {

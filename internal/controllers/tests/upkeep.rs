@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod served;
+
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-use apiserver::{ApiConfig, ApiServer};
 use controllers::{Config, Context};
 use jiff::Timestamp;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -18,11 +19,12 @@ use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::runtime::wait::await_condition;
 use kube::{Api, Client, Resource, ResourceExt as _};
-use resources::access::Caller;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use tokio::sync::watch;
+
+use served::served;
 
 /// Far beyond what anything here takes: a test that waits this long has failed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -36,13 +38,7 @@ struct Cluster {
 
 impl Cluster {
     async fn start(node_grace: Duration) -> Cluster {
-        let data = tempfile::tempdir().unwrap();
-        let dir = data.path().to_owned();
-        let server = tokio::task::spawn_blocking(move || {
-            let store = store::Store::open(&dir, store::Options::default()).unwrap();
-            ApiServer::open(store, ApiConfig::default()).unwrap()
-        });
-        let client = server.await.unwrap().client(Caller::component("upkeep"));
+        let (data, client) = served("upkeep").await;
         let (stop, stopping) = watch::channel(false);
         controllers::upkeep::spawn(&Context {
             client: client.clone(),

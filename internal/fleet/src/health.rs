@@ -9,12 +9,13 @@ use kube::api::{Patch, PatchParams, PostParams};
 use resources::load::{GpuLoads, NodeLoad};
 use resources::names::{LOAD, SUSPECT};
 use resources::node_event;
+use resources::times::seconds;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use crate::Fleet;
 use crate::error::{FleetError, api};
-use crate::node::{Nodes, seconds};
+use crate::node::Nodes;
 
 /// The wait before what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

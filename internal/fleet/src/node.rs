@@ -10,6 +10,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
+use resources::times::seconds;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
@@ -377,11 +378,6 @@ fn conditions(node: &Node, now: Timestamp) -> Vec<Value> {
     all
 }
 
-/// A time as Kubernetes writes it in most places: whole seconds.
-pub fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
-}
-
 /// A time as Kubernetes writes a MicroTime.
 pub fn micros(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string()
@@ -514,9 +510,8 @@ mod tests {
     }
 
     #[test]
-    fn times_are_written_as_kubernetes_does() {
+    fn a_lease_is_renewed_in_microseconds() {
         let time: Timestamp = "2025-03-04T05:06:07.123456789Z".parse().unwrap();
-        assert_eq!(seconds(time), "2025-03-04T05:06:07Z");
         assert_eq!(micros(time), "2025-03-04T05:06:07.123456Z");
     }
 }

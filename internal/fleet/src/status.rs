@@ -12,13 +12,13 @@ use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::Client;
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use parking_lot::Mutex;
+use resources::times::seconds;
 use rpc::agent::v1::{EventNote, PodGone, PodStatus};
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
 use crate::error::status_code;
 use crate::index::node_of;
-use crate::node::seconds;
 
 /// Pods with something still to be written, for one session.
 const MAX_PENDING_PODS: usize = 4096;

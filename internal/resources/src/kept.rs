@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::json;
 use crate::registry::{self, Kind};
+use crate::times::seconds;
 
 /// The label of the CustomResourceDefinitions that Muster installed for these kinds. Where a kind's definition has
 /// another or none it is another operator's, and left alone.
@@ -140,10 +141,6 @@ impl Kept {
     fn is_stale(&self, said: &Value) -> bool {
         json::text(said, &["reason"]) == REASON && json::text(said, &["message"]) != self.message
     }
-}
-
-fn seconds(now: Timestamp) -> String {
-    now.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 #[cfg(test)]

@@ -28,3 +28,4 @@ pub mod span;
 pub mod standing;
 pub mod syntax;
 pub mod tidying;
+pub mod times;

@@ -1,9 +1,11 @@
 //! Events about nodes, as the agent beside a kubelet and the embedded engine's server write them.
 //! Pure; `kubectl describe node` finds them.
 
-use jiff::{RoundMode, Timestamp, TimestampRound, Unit};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
 use serde_json::json;
+
+use crate::times::seconds;
 
 /// The namespace of events about what has none.
 pub const NAMESPACE: &str = "default";
@@ -15,10 +17,7 @@ const MESSAGE_MAX: usize = 1024;
 pub fn of(node: &str, warning: bool, reason: &str, message: &str, now: Timestamp) -> Event {
     // Unique without randomness: no two events of a node are told in the same nanosecond.
     let suffix = format!("{:x}", now.as_nanosecond());
-    let whole = TimestampRound::new()
-        .smallest(Unit::Second)
-        .mode(RoundMode::Trunc);
-    let now = now.round(whole).unwrap_or(now).to_string();
+    let now = seconds(now);
     let mut end = message.len().min(MESSAGE_MAX);
     while !message.is_char_boundary(end) {
         end -= 1;

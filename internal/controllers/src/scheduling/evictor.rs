@@ -8,11 +8,11 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use resources::names::CHECKPOINT_BY;
+use resources::times::seconds;
 use scheduler::Eviction;
 use serde_json::{Value, json};
 
 use super::asking::{Answer, until_answered};
-use super::statuses::seconds;
 
 /// A pod's grace period where it says none, in seconds.
 const GRACE: i64 = 30;

@@ -39,7 +39,7 @@ const GATHER: Duration = Duration::from_millis(5);
 /// How many changes are taken in before the loop looks at anything else.
 const CHANGES_AT_ONCE: usize = 1024;
 /// How many bindings may be under way at once.
-const BINDS_IN_FLIGHT: usize = 64;
+const BINDS_IN_FLIGHT: usize = 128;
 /// How many evictions may be under way at once.
 const EVICTIONS_IN_FLIGHT: usize = 32;
 /// No new plan is made while so many binds wait to be written.

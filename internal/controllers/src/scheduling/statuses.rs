@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{ObjectReference, Pod};
 use kube::api::{Patch, PatchParams};
 use kube::{Api, Client};
 use resources::kinds::{PodGroup, PodGroupStatus};
+use resources::times::seconds;
 use scheduler::{GroupCondition, GroupRef, GroupUpdate, PodRef};
 use serde_json::{Value, json};
 
@@ -166,11 +167,6 @@ fn ignore_gone<T>(answer: Result<T, kube::Error>) -> Result<(), kube::Error> {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409 | 422) => Ok(()),
         answer => answer.map(|_| ()),
     }
-}
-
-/// Kubernetes' times have whole seconds.
-pub(super) fn seconds(time: Timestamp) -> String {
-    time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }
 
 /// A pod, for events about it.

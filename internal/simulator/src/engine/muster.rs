@@ -1,7 +1,7 @@
 //! The production scheduler as a planner: told of objects as the API would show them, its plans
 //! held against the invariants before they count, as the server does.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
@@ -33,6 +33,8 @@ pub(crate) struct Muster {
     names: Vec<std::sync::Arc<str>>,
     /// Gangs by namespace, name and whether they are a pod without a group.
     gangs: BTreeMap<(String, String, bool), GangIx>,
+    /// The members' pods of those who are there, as the API shows them.
+    pods: HashMap<GangIx, Vec<Pod>>,
     reports: bool,
 }
 
@@ -56,6 +58,7 @@ impl Muster {
                 .collect(),
             names: hosts.iter().map(|host| host.name.clone()).collect(),
             gangs: BTreeMap::new(),
+            pods: HashMap::new(),
             reports,
         };
         for class in &scenario.priority_classes {
@@ -86,7 +89,6 @@ impl Muster {
         if let Some(cluster) = &mut self.cluster {
             match &event {
                 Event::NodeChanged(node) => cluster.put_node(node),
-                Event::PodChanged(pod) => cluster.put_pod(pod),
                 Event::PodGone(namespace, name) => cluster.drop_pod(&pod_id(namespace, name)),
                 Event::PodGroupChanged(group) => cluster.put_group(group),
                 Event::PodGroupGone(namespace, name) => cluster.drop_group(namespace, name),
@@ -103,36 +105,29 @@ impl Muster {
             .unwrap_or(Timestamp::MAX)
     }
 
-    /// The member's pod as the API shows it now.
-    fn shown(&self, at: GangIx, member: usize, of: &Member, now: Seconds) -> Pod {
-        let mut pod = of.pod.clone();
-        pod.metadata.uid = Some(format!("{at}-{member}-{}", of.generation));
-        let node = match of.stage {
+    /// Tells how a member's pod stands now.
+    fn show(&mut self, at: GangIx, place: usize, member: &Member, now: Seconds) {
+        let now = self.time(now);
+        let pods = self.pods.get_mut(&at);
+        let Some(pod) = pods.and_then(|pods| pods.get_mut(place)) else {
+            return;
+        };
+        let node = match member.stage {
             Stage::Waiting => None,
             Stage::Placed { node } | Stage::Leaving { node } => Some(node),
         };
-        let mut status = PodStatus {
-            phase: Some("Pending".to_owned()),
-            ..PodStatus::default()
-        };
-        if let Some(node) = node {
-            if let Some(spec) = &mut pod.spec {
-                spec.node_name = Some(self.names[node].to_string());
+        stand(pod, member, node.map(|node| &*self.names[node]), now);
+        self.tell_pod(at, place);
+    }
+
+    fn tell_pod(&mut self, at: GangIx, place: usize) {
+        let pods = self.pods.get(&at);
+        if let Some(pod) = pods.and_then(|pods| pods.get(place)) {
+            if let Some(cluster) = &mut self.cluster {
+                cluster.put_pod(pod);
             }
-            status.phase = Some("Running".to_owned());
-            status.start_time = Some(Time(of.since.unwrap_or_else(|| self.time(now))));
-            if !of.devices.is_empty()
-                && let Ok(text) = serde_json::to_string(&of.devices)
-            {
-                let annotations = pod.metadata.annotations.get_or_insert_default();
-                annotations.insert(DEVICES.to_owned(), text);
-            }
+            self.scheduler.pod_changed(pod);
         }
-        if matches!(of.stage, Stage::Leaving { .. }) {
-            pod.metadata.deletion_timestamp = Some(Time(self.time(now)));
-        }
-        pod.status = Some(status);
-        pod
     }
 
     fn gate(&mut self, binds: &mut Vec<Bind>, now: Timestamp) -> Vec<String> {
@@ -243,42 +238,44 @@ impl Planner for Muster {
         if let Some(group) = &gang.group {
             self.tell(Event::PodGroupChanged(group.clone()));
         }
-        for (place, member) in gang.members.iter().enumerate() {
-            let pod = self.shown(at, place, member, now);
-            self.tell(Event::PodChanged(Box::new(pod)));
+        let members = gang.members.iter().enumerate();
+        let pods = members.clone().map(|(place, of)| made(at, place, of));
+        self.pods.insert(at, pods.collect());
+        for (place, member) in members {
+            self.show(at, place, member, now);
         }
     }
 
     fn running(&mut self, at: GangIx, gang: &Gang, members: &[usize], now: Seconds) {
         for place in members {
-            let pod = self.shown(at, *place, &gang.members[*place], now);
-            self.tell(Event::PodChanged(Box::new(pod)));
+            self.show(at, *place, &gang.members[*place], now);
         }
     }
 
     fn leaving(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
-        let pod = self.shown(at, member, &gang.members[member], now);
-        self.tell(Event::PodChanged(Box::new(pod)));
+        self.show(at, member, &gang.members[member], now);
     }
 
     fn returned(&mut self, at: GangIx, gang: &Gang, member: usize, now: Seconds) {
-        let pod = self.shown(at, member, &gang.members[member], now);
-        self.tell(Event::PodGone(
-            gang.namespace.clone(),
-            gang.members[member].name().to_owned(),
-        ));
-        self.tell(Event::PodChanged(Box::new(pod)));
+        let of = &gang.members[member];
+        self.tell(Event::PodGone(gang.namespace.clone(), of.name().to_owned()));
+        let pods = self.pods.get_mut(&at);
+        if let Some(pod) = pods.and_then(|pods| pods.get_mut(member)) {
+            *pod = made(at, member, of);
+        }
+        self.show(at, member, of, now);
     }
 
-    fn ended(&mut self, at: GangIx, gang: &Gang, now: Seconds) {
+    fn ended(&mut self, at: GangIx, gang: &Gang, _: Seconds) {
         // Seen as succeeded first: what is learnt from ends is learnt from that.
-        for (place, member) in gang.members.iter().enumerate() {
-            let mut pod = self.shown(at, place, member, now);
-            if let Some(status) = &mut pod.status {
-                status.phase = Some("Succeeded".to_owned());
-            }
-            self.tell(Event::PodChanged(Box::new(pod)));
+        let pods = self.pods.get_mut(&at).into_iter().flatten();
+        for status in pods.filter_map(|pod| pod.status.as_mut()) {
+            status.phase = Some("Succeeded".to_owned());
         }
+        for place in 0..gang.members.len() {
+            self.tell_pod(at, place);
+        }
+        self.pods.remove(&at);
         for member in &gang.members {
             self.tell(Event::PodGone(
                 gang.namespace.clone(),
@@ -330,6 +327,37 @@ impl Planner for Muster {
         decided.evictions = plan.evictions.iter().filter_map(eviction::read).collect();
         self.read_reports(&plan, &mut decided);
         decided
+    }
+}
+
+/// A member's pod as it is made: it waits.
+fn made(at: GangIx, place: usize, of: &Member) -> Pod {
+    let mut pod = of.pod.clone();
+    pod.metadata.uid = Some(format!("{at}-{place}-{}", of.generation));
+    pod
+}
+
+/// Lets a pod stand as its member does: on this node, or waiting. Where it once was it stays until it goes.
+fn stand(pod: &mut Pod, of: &Member, node: Option<&str>, now: Timestamp) {
+    let phase = if node.is_some() { "Running" } else { "Pending" };
+    pod.status = Some(PodStatus {
+        phase: Some(phase.to_owned()),
+        start_time: node.map(|_| Time(of.since.unwrap_or(now))),
+        ..PodStatus::default()
+    });
+    if let Some(node) = node {
+        if let Some(spec) = &mut pod.spec {
+            spec.node_name = Some(node.to_owned());
+        }
+        if !of.devices.is_empty()
+            && let Ok(text) = serde_json::to_string(&of.devices)
+        {
+            let annotations = pod.metadata.annotations.get_or_insert_default();
+            annotations.insert(DEVICES.to_owned(), text);
+        }
+    }
+    if matches!(of.stage, Stage::Leaving { .. }) {
+        pod.metadata.deletion_timestamp = Some(Time(now));
     }
 }
 

@@ -1,24 +1,18 @@
 //! Owns a Job's status: the counts, the times, and the telling of each change of phase as
 //! Kubernetes 1.34 tells it.
 
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{JobCondition, JobStatus, UncountedTerminatedPods};
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use resources::times::whole;
 
 use super::phase::{Phase, Verdict};
 use super::plan::Plan;
 use super::tally::Tally;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
-
-/// The time as statuses hold it: whole seconds.
-fn stamp(now: Timestamp) -> Timestamp {
-    let whole = jiff::TimestampRound::new()
-        .smallest(Unit::Second)
-        .mode(jiff::RoundMode::Floor);
-    now.round(whole).unwrap_or(now)
-}
 
 /// A pod that waits or runs and was not told to go.
 pub(crate) fn is_active(pod: &Pod) -> bool {
@@ -65,7 +59,7 @@ pub(crate) fn moved(
     to: &Phase,
     now: Timestamp,
 ) -> Vec<EventNote> {
-    let now = stamp(now);
+    let now = whole(now);
     let mut events = Vec::new();
     if *from == Phase::Suspended && *to != Phase::Suspended {
         set(

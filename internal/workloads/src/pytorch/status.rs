@@ -3,9 +3,10 @@
 
 use std::collections::BTreeMap;
 
-use jiff::{Timestamp, Unit};
+use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use resources::kinds::{JobConditionType, PyTorchJobStatus, ReplicaStatus};
+use resources::times::whole;
 
 use super::conditions;
 use super::phase::Phase;
@@ -14,16 +15,6 @@ use super::pods::role_labels;
 use super::roster::Roster;
 use crate::action::EventNote;
 use crate::pod_facts::{self, PodPhase};
-
-/// The time as statuses hold it: whole seconds.
-pub(crate) fn stamp(now: Timestamp) -> Timestamp {
-    let whole = now.round(
-        jiff::TimestampRound::new()
-            .smallest(Unit::Second)
-            .mode(jiff::RoundMode::Floor),
-    );
-    whole.unwrap_or(now)
-}
 
 /// Counts the pods by replica type.
 pub(crate) fn count(plan: &Plan<'_>, roster: &Roster<'_>) -> BTreeMap<String, ReplicaStatus> {
@@ -93,7 +84,7 @@ pub(crate) fn moved(
     why: Option<String>,
     now: Timestamp,
 ) -> Vec<EventNote> {
-    let now = stamp(now);
+    let now = whole(now);
     let name = plan.name();
     let mut events = Vec::new();
     if from == Phase::Suspended && to != Phase::Suspended {
@@ -173,7 +164,7 @@ pub(crate) fn refused(
         now,
     );
     if status.completion_time.is_none() {
-        status.completion_time = Some(Time(stamp(now)));
+        status.completion_time = Some(Time(whole(now)));
     }
     (status, events)
 }
@@ -185,7 +176,7 @@ fn tell(
     message: String,
     now: Timestamp,
 ) -> Vec<EventNote> {
-    if !conditions::set(status, type_, true, word, &message, stamp(now)) {
+    if !conditions::set(status, type_, true, word, &message, whole(now)) {
         return Vec::new();
     }
     let reason = format!("{}{word}", super::KIND);
