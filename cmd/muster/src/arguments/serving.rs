@@ -244,6 +244,11 @@ pub struct MachineOptions {
     /// demos
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
+    /// A machine description that says which network cards there are to be, with which ports up and
+    /// at which rates: one that `muster doctor --save-machine` wrote where all is well. Without it,
+    /// cards are held against each other and against what they were
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
     /// Let pods that name an image run their command on the host, without the image
     #[arg(long)]
     pub host_images: bool,
