@@ -319,6 +319,21 @@ fn devices_outlive_the_agent_and_the_kubelet_and_an_ill_one_leaves_until_it_is_w
     ground.until_allocatable(8);
     ground.told("muster.io/suspect", "False");
 
+    // A link that was up and goes down is told of the node, and takes no GPU out.
+    let card = |state: &str| {
+        format!(
+            "[[nic]]\nname = \"mlx5_0\"\nports = [{{ gbits = 400, layer = \"InfiniBand\", state = \"{state}\" }}]\n"
+        )
+    };
+    describe_with(&ground.cluster, &[6], &card("ACTIVE"));
+    ground.until_allocatable(7);
+    describe_with(&ground.cluster, &[], &card("DOWN"));
+    let why = ground.told("muster.io/fabric-failed", "True");
+    assert!(why.starts_with("mlx5_0/1: port state: DOWN"), "{why}");
+    ground.until_allocatable(8);
+    describe_with(&ground.cluster, &[], &card("ACTIVE"));
+    ground.told("muster.io/fabric-failed", "False");
+
     // An application's error takes no GPU out; the GPU's own does until it is quiet.
     describe_with(
         &ground.cluster,

@@ -84,12 +84,14 @@ impl Ground {
 
     /// Until the node's suspicion has this status and these words.
     fn until_suspect(&self, status: &str, words: &str) {
-        eventually(&format!("the suspicion is {status}: {words}"), SOON, || {
+        self.until_condition("muster.io/suspect", status, words);
+    }
+
+    fn until_condition(&self, name: &str, status: &str, words: &str) {
+        eventually(&format!("{name} is {status}: {words}"), SOON, || {
             let node = self.platform.get("node", "gpus");
             let conditions = node["status"]["conditions"].as_array()?;
-            let ours = conditions
-                .iter()
-                .find(|it| it["type"] == "muster.io/suspect")?;
+            let ours = conditions.iter().find(|it| it["type"] == name)?;
             let said = ours["message"].as_str()?.contains(words);
             (ours["status"] == status && said).then_some(())
         });
@@ -240,4 +242,45 @@ fn the_policy_that_is_printed_is_read_and_what_is_wrong_in_one_is_said() {
     ] {
         assert!(refused.err.contains(words), "{}", refused.err);
     }
+}
+
+/// Two network cards, of which the first's port is in this state.
+fn cards(state: &str) -> String {
+    let card = |at: u32, state: &str| {
+        format!(
+            "[[nic]]\nname = \"mlx5_{at}\"\nfirmware = \"1\"\n\
+             ports = [{{ gbits = 400, layer = \"InfiniBand\", state = \"{state}\" }}]\n"
+        )
+    };
+    format!("{}{}", card(0, state), card(1, "ACTIVE"))
+}
+
+#[test]
+fn a_gang_keeps_off_a_node_whose_rdma_fails_until_it_works_again() {
+    let fabric = "muster.io/fabric-failed";
+    let ground = Ground::start();
+    describe(&ground.description, &cards("ACTIVE"));
+    ground.until_allocatable(4);
+    // The link was seen up once a GPU that fails with it has left.
+    describe(
+        &ground.description,
+        &format!("{}[[state]]\ngpu = 0\nlost = true\n", cards("ACTIVE")),
+    );
+    ground.until_allocatable(3);
+    describe(&ground.description, &cards("DOWN"));
+    ground.until_condition(fabric, "True", "mlx5_0/1: port state: DOWN, LinkUp");
+    ground.platform.apply(GANG);
+    eventually("the gang says why it waits", SOON, || {
+        let said = ground.platform.cli(&["explain", "train"]).out;
+        said.contains("had failing RDMA").then_some(())
+    });
+    describe(&ground.description, &cards("ACTIVE"));
+    ground.until_condition(fabric, "False", "");
+    ground.running("train-master-0", "");
+    ground.running("train-worker-0", "");
+    let events = ground.platform.cli(&["describe", "node", "gpus"]).ok();
+    assert!(
+        events.contains("RdmaFails") && events.contains("RdmaWorks"),
+        "{events}"
+    );
 }

@@ -100,7 +100,8 @@ pub enum Command {
     /// serves them. Kinds that Muster keeps and does not run yet (Volcano Jobs, RayClusters,
     /// ScaledObjects, Knative Services) are left alone where another operator has them
     Crds(Crds),
-    /// Check this machine: what the agent can isolate and which devices it sees
+    /// Check this machine: what the agent can isolate, which devices it sees, and whether its RDMA
+    /// works, with what to do where it doesn't
     Doctor(Doctor),
     /// Draw how this machine's GPUs and network cards are joined, as `nvidia-smi topo -m` does,
     /// and what each kind of path carries

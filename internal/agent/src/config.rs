@@ -45,6 +45,8 @@ pub struct AgentConfig {
     pub cri_socket: Option<PathBuf>,
     /// Labels of the node.
     pub labels: BTreeMap<String, String>,
+    /// A file that describes which network cards there are to be, in place of what most of a kind have.
+    pub expected: Option<PathBuf>,
     /// How often the hardware is looked at for changes, and for what it is doing.
     pub look: Duration,
     /// Where XIDs of GPUs are heard, and what is done about them. Kept below `data` if it doesn't
@@ -102,6 +104,7 @@ mod tests {
             node_name: name.to_owned(),
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
+            expected: None,
             host_images: false,
             cri_socket: None,
             labels: BTreeMap::new(),

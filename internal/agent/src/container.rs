@@ -128,6 +128,11 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
     }
+    // The pod is in the node's network. What its author says of NCCL goes before what was found.
+    let address = parts.node.ip.parse().ok();
+    for (name, value) in parts.machine.rdma.variables(&gpus.ids, address) {
+        variables.set_default(name, &value);
+    }
     Ok(variables)
 }
 
@@ -252,10 +257,21 @@ mod tests {
     use serde_json::{Value, json};
 
     fn make(container: Value, pod_spec: Value) -> Result<ContainerSpec, String> {
+        make_on(&Machine::default(), "{}", container, pod_spec)
+    }
+
+    fn make_on(
+        machine: &Machine,
+        devices: &str,
+        container: Value,
+        pod_spec: Value,
+    ) -> Result<ContainerSpec, String> {
         let mut spec = pod_spec;
         spec["containers"] = json!([container]);
         let pod: Pod = serde_json::from_value(json!({
-            "metadata": {"namespace": "ns", "name": "p", "uid": "u"}, "spec": spec}))
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u",
+                "annotations": {"muster.io/devices": devices}},
+            "spec": spec}))
         .unwrap();
         let places = Places::from([(
             "conf".to_owned(),
@@ -269,7 +285,7 @@ mod tests {
             container: &pod.spec.as_ref().unwrap().containers[0],
             resolved: None,
             node: &NodeFacts::default(),
-            machine: &Machine::default(),
+            machine,
             places: &places,
             hosts_file: Path::new("/data/hosts"),
             message_file: Path::new("/data/message"),
@@ -332,6 +348,56 @@ mod tests {
         assert_eq!(env("NVIDIA_VISIBLE_DEVICES"), Some("void"));
         assert_eq!(env("HOSTNAME"), Some("h"));
         assert_eq!(env("PATH"), Some(DEFAULT_PATH));
+    }
+
+    /// A machine of one GPU and one network card, which a driver was found for.
+    fn with_rdma() -> Machine {
+        use hardware::rdma::{CardFiles, Files, Proposal};
+        let found = hardware::Inventory {
+            gpus: vec![hardware::Gpu {
+                id: "GPU-0".to_owned(),
+                ..hardware::Gpu::default()
+            }],
+            nics: vec![hardware::Nic {
+                name: "mlx5_0".to_owned(),
+                ports: vec![hardware::Port {
+                    number: 1,
+                    state: "ACTIVE".to_owned(),
+                    ..hardware::Port::default()
+                }],
+                ..hardware::Nic::default()
+            }],
+            ..hardware::Inventory::default()
+        };
+        let card = CardFiles {
+            verbs: Some("uverbs0".to_owned()),
+            ..CardFiles::default()
+        };
+        let files = Files {
+            cards: [("mlx5_0".to_owned(), card)].into(),
+            ..Files::default()
+        };
+        Machine {
+            rdma: Proposal::of(&found, &files),
+            ..Machine::of(&found)
+        }
+    }
+
+    #[test]
+    fn work_with_gpus_is_told_of_the_cards_unless_its_author_says_which() {
+        let told = |devices: &str, gpus: &str, env: Value| {
+            let container = json!({"name": "main", "command": ["x"], "env": env,
+                "resources": {"limits": {"nvidia.com/gpu": gpus}}});
+            let spec = make_on(&with_rdma(), devices, container, json!({})).unwrap();
+            let mut env = spec.env.into_iter();
+            env.find(|(name, _)| name == "NCCL_IB_HCA")
+                .map(|(_, value)| value)
+        };
+        let one = r#"{"main":{"nvidia.com/gpu":["GPU-0"]}}"#;
+        assert_eq!(told(one, "1", json!([])).as_deref(), Some("=mlx5_0:1"));
+        let own = json!([{"name": "NCCL_IB_HCA", "value": "^mlx5_9"}]);
+        assert_eq!(told(one, "1", own).as_deref(), Some("^mlx5_9"));
+        assert_eq!(told("{}", "0", json!([])), None, "it has no GPU");
     }
 
     #[test]

@@ -116,9 +116,8 @@ mod tests {
                 gpus: (0..4).map(gpu).collect(),
                 ..NodeInventory::default()
             },
-            chooser: std::sync::Arc::default(),
-            suspect: String::new(),
             minors: [("GPU-3".to_owned(), 7)].into(),
+            ..Machine::default()
         }
     }
 

@@ -16,6 +16,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 pub struct Seen {
     loads: GpuLoads,
     suspect: String,
+    fabric: String,
 }
 
 impl Seen {
@@ -25,6 +26,7 @@ impl Seen {
         Seen {
             loads: loads.collect(),
             suspect: suspicion(found),
+            fabric: found.fabric.clone(),
         }
     }
 
@@ -33,6 +35,7 @@ impl Seen {
             load_json: serde_json::to_string(&self.loads)
                 .expect("loads are plain data and always JSON"),
             suspect: self.suspect.clone(),
+            fabric: self.fabric.clone(),
         }
     }
 }
@@ -60,8 +63,8 @@ pub fn suspicion(found: &hardware::Inventory) -> String {
         let concerns = gpu.concerns.iter();
         concerns.map(|concern| format!("GPU {}: {concern}", gpu.index))
     });
-    let all = unwell.chain(concerned);
-    let all: Vec<String> = all.chain(found.warnings.iter().cloned()).collect();
+    let machine = found.concerns.iter().chain(&found.warnings).cloned();
+    let all: Vec<String> = unwell.chain(concerned).chain(machine).collect();
     match &all[..] {
         [] => String::new(),
         [one] => one.clone(),
@@ -78,7 +81,8 @@ impl Told {
     pub fn news(&mut self, seen: Seen, now: Instant) -> Option<Health> {
         if let Some((last, at)) = &self.0 {
             let old = counts(&seen.loads) && now.duration_since(*at) >= AGAIN;
-            let same = seen.suspect == last.suspect && !worth_telling(&seen.loads, &last.loads);
+            let said = |seen: &Seen| (seen.suspect.clone(), seen.fabric.clone());
+            let same = said(&seen) == said(last) && !worth_telling(&seen.loads, &last.loads);
             if same && !old {
                 return None;
             }

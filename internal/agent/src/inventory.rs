@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::kubelet::Sharing;
 use crate::labels;
+use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NodeInventory, NumaNode};
 
@@ -17,6 +18,10 @@ pub struct Machine {
     pub minors: BTreeMap<String, u32>,
     /// What is wrong and does not stop the node, in a sentence; empty if nothing is.
     pub suspect: String,
+    /// How its RDMA fails, in a sentence; empty if nothing says so.
+    pub fabric: String,
+    /// What work is told of its RDMA.
+    pub rdma: Proposal,
     /// Which GPUs go well together.
     pub chooser: Arc<Chooser>,
 }
@@ -71,6 +76,8 @@ impl Machine {
                 })
                 .collect(),
             suspect: crate::health::suspicion(found),
+            fabric: found.fabric.clone(),
+            rdma: Proposal::default(),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
     }

@@ -13,6 +13,7 @@ mod env;
 mod error;
 mod expand;
 mod eyes;
+mod fabric;
 mod fields;
 mod health;
 mod hosts;
@@ -107,14 +108,18 @@ pub async fn run_with(
     let kept = || config.data.join("xids.json");
     hearing.state.get_or_insert_with(kept);
     let xids = xids::Xids::listen(hearing, source.clone());
-    let mut eyes = eyes::Eyes::new(source);
+    let mut eyes = eyes::Eyes::new(source.clone());
     let mut found = eyes.look().await?;
     xids.lock().judge(&mut found, tokio::time::Instant::now());
+    let expected = config.expected.as_deref();
+    let fabric = fabric::Fabric::watch(&source, expected, &found).await?;
+    fabric.judge(&mut found, tokio::time::Instant::now());
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
     let started = jiff::Timestamp::now().as_second();
-    let machine = inventory::Machine::labelled(&found, &kubelet::Sharing::default(), started);
+    let mut machine = inventory::Machine::labelled(&found, &kubelet::Sharing::default(), started);
+    machine.rdma = fabric.proposal(&found);
     let node = Arc::new(Node {
         facts: NodeFacts {
             name: config.node_name.clone(),
@@ -127,6 +132,7 @@ pub async fn run_with(
         machine: Mutex::new(machine),
         started,
         xids: xids.clone(),
+        fabric,
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),

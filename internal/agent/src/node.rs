@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use crate::disk::Layout;
 use crate::engine::Engine;
 use crate::eyes::Eyes;
+use crate::fabric::Fabric;
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
 use crate::lifecycle::Hold;
@@ -27,6 +28,8 @@ pub struct Node {
     pub machine: Mutex<Machine>,
     /// What the driver reported of its GPUs.
     pub xids: Arc<Mutex<Xids>>,
+    /// How its RDMA stands.
+    pub fabric: Arc<Fabric>,
     /// Who looks at its hardware; one session at a time.
     pub eyes: tokio::sync::Mutex<Eyes>,
     /// When this agent started, seconds since 1970.

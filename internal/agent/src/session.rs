@@ -230,12 +230,16 @@ async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMe
             _ = tick.tick() => {}
             // A GPU that fails is told of at once.
             () = news.notified() => {}
+            // So is a link that goes down.
+            () = node.fabric.news() => {}
         }
         match eyes.look().await {
             Ok(mut found) => {
                 (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
+                (node.fabric).judge(&mut found, tokio::time::Instant::now());
                 let sharing = crate::kubelet::Sharing::default();
-                let now = crate::inventory::Machine::labelled(&found, &sharing, node.started);
+                let mut now = crate::inventory::Machine::labelled(&found, &sharing, node.started);
+                now.rdma = node.fabric.proposal(&found);
                 let json = now.json();
                 let changed = {
                     let mut machine = node.machine.lock();

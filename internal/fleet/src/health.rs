@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use resources::load::{GpuLoads, NodeLoad};
-use resources::names::{LOAD, SUSPECT};
+use resources::names::{FABRIC_FAILED, LOAD, SUSPECT};
 use resources::node_event;
 use resources::times::seconds;
 use serde_json::{Value, json};
@@ -20,11 +20,32 @@ use crate::node::Nodes;
 /// The wait before what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What an event says of a node of which nothing is suspected any more.
-const WELL: &str = "nothing is wrong that is known of";
+/// A condition that agents speak of: its name, its reason where there is trouble and where there is
+/// none, and what an event says once there is none any more. The agent beside a kubelet has the same
+/// words.
+struct Subject {
+    name: &'static str,
+    trouble: &'static str,
+    well: &'static str,
+    words: &'static str,
+}
 
-/// The most of an agent's suspicion that is kept, in characters.
-const SUSPECT_CHARS: usize = 512;
+static SUSPICION: Subject = Subject {
+    name: SUSPECT,
+    trouble: "AgentSuspects",
+    well: "NothingFound",
+    words: "nothing is wrong that is known of",
+};
+
+static FABRIC: Subject = Subject {
+    name: FABRIC_FAILED,
+    trouble: "RdmaFails",
+    well: "RdmaWorks",
+    words: "nothing is known against its RDMA any more",
+};
+
+/// The most of an agent's sentence that is kept, in characters.
+const SAID_CHARS: usize = 512;
 
 /// What an agent says of its node's health, checked.
 #[derive(Clone, Debug, PartialEq)]
@@ -35,16 +56,19 @@ pub struct Health {
     pub loads: GpuLoads,
     /// What is wrong and does not stop the node; empty if nothing is.
     pub suspect: String,
+    /// How its RDMA fails; empty if nothing says so.
+    pub fabric: String,
 }
 
 impl Health {
     /// Reads a message that was heard just now.
     pub fn of(message: &rpc::agent::v1::Health) -> Result<Self, serde_json::Error> {
-        let cut = |text: &str| text.chars().take(SUSPECT_CHARS).collect();
+        let cut = |text: &str| text.chars().take(SAID_CHARS).collect();
         Ok(Health {
             at: Timestamp::now(),
             loads: serde_json::from_str(&message.load_json)?,
             suspect: cut(&message.suspect),
+            fabric: cut(&message.fabric),
         })
     }
 }
@@ -92,19 +116,25 @@ impl Nodes {
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        let suspected = |node: &Node| suspicion(node, health);
-        if self.write_conditions(name, json!({}), suspected).await? {
-            self.write_event(name, health).await;
+        let all = [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)];
+        for (nth, (subject, said)) in (0..).zip(all) {
+            let conditions = |node: &Node| condition(node, subject, said, health.at);
+            if (self.write_conditions(name, json!({}), conditions)).await? {
+                // Events of a node are told apart by their time.
+                let at = health.at.saturating_add(SignedDuration::from_nanos(nth));
+                let at = at.unwrap_or(health.at);
+                self.write_event(name, subject, said, at).await;
+            }
         }
         Ok(())
     }
 
     /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
-    async fn write_event(&self, name: &str, health: &Health) {
-        let (_, reason) = words(&health.suspect);
-        let warning = !health.suspect.is_empty();
-        let message = if warning { &health.suspect } else { WELL };
-        let event = node_event::of(name, warning, reason, message, health.at);
+    async fn write_event(&self, name: &str, subject: &Subject, said: &str, at: Timestamp) {
+        let (_, reason) = subject.status(said);
+        let warning = !said.is_empty();
+        let message = if warning { said } else { subject.words };
+        let event = node_event::of(name, warning, reason, message, at);
         let written = self.events.create(&PostParams::default(), &event).await;
         if let Err(error) = written {
             tracing::debug!(node = name, %error, "an event could not be written");
@@ -112,43 +142,47 @@ impl Nodes {
     }
 }
 
-/// Status and reason of the condition that says this. The agent beside a kubelet has the same.
-fn words(suspect: &str) -> (&'static str, &'static str) {
-    match suspect {
-        "" => ("False", "NothingFound"),
-        _ => ("True", "AgentSuspects"),
+impl Subject {
+    /// Status and reason of the condition that says this.
+    fn status(&self, said: &str) -> (&'static str, &'static str) {
+        match said {
+            "" => ("False", self.well),
+            _ => ("True", self.trouble),
+        }
     }
 }
 
-/// The node's conditions with what is suspected among them; none where that says what they say.
-fn suspicion(node: &Node, health: &Health) -> Option<Vec<Value>> {
+/// The node's conditions with what is said among them; none where that says what they say.
+fn condition(node: &Node, subject: &Subject, now: &str, at: Timestamp) -> Option<Vec<Value>> {
     let current = node
         .status
         .as_ref()
         .and_then(|status| status.conditions.clone())
         .unwrap_or_default();
-    let own = current.iter().find(|condition| condition.type_ == SUSPECT);
+    let own = current
+        .iter()
+        .find(|condition| condition.type_ == subject.name);
     let said = own.filter(|condition| condition.status == "True");
     let said = said.map_or("", |condition| condition.message.as_deref().unwrap_or(""));
-    if said == health.suspect {
+    if said == now {
         return None;
     }
-    let (status, reason) = words(&health.suspect);
+    let (status, reason) = subject.status(now);
     let since = own
         .filter(|condition| condition.status == status)
         .and_then(|condition| condition.last_transition_time.as_ref())
-        .map_or(health.at, |time| time.0);
+        .map_or(at, |time| time.0);
     let mut all: Vec<Value> = current
         .iter()
-        .filter(|condition| condition.type_ != SUSPECT)
+        .filter(|condition| condition.type_ != subject.name)
         .filter_map(|condition| serde_json::to_value(condition).ok())
         .collect();
     all.push(json!({
-        "type": SUSPECT,
+        "type": subject.name,
         "status": status,
         "reason": reason,
-        "message": health.suspect,
-        "lastHeartbeatTime": seconds(health.at),
+        "message": now,
+        "lastHeartbeatTime": seconds(at),
         "lastTransitionTime": seconds(since),
     }));
     Some(all)
@@ -160,10 +194,9 @@ mod tests {
 
     #[test]
     fn a_suspicion_becomes_a_condition_once_and_ends_when_nothing_is_found() {
-        let health = |suspect: &str, second: i64| Health {
-            at: Timestamp::from_second(second).unwrap(),
-            loads: GpuLoads::new(),
-            suspect: suspect.to_owned(),
+        let suspicion = |node: &Node, said: &str, second: i64| {
+            let at = Timestamp::from_second(second).unwrap();
+            condition(node, &SUSPICION, said, at)
         };
         let node = |conditions: Vec<Value>| -> Node {
             let status = json!({"conditions": conditions});
@@ -171,8 +204,8 @@ mod tests {
         };
         let ready = json!({"type": "Ready", "status": "True"});
         let well = node(vec![ready]);
-        assert_eq!(suspicion(&well, &health("", 1)), None);
-        let all = suspicion(&well, &health("GPU 2 is lost", 1)).unwrap();
+        assert_eq!(suspicion(&well, "", 1), None);
+        let all = suspicion(&well, "GPU 2 is lost", 1).unwrap();
         assert_eq!(
             (&all[0]["type"], &all[1]["type"]),
             (&json!("Ready"), &json!(SUSPECT))
@@ -182,8 +215,13 @@ mod tests {
             (&json!("True"), &json!("GPU 2 is lost"))
         );
         let suspect = node(all);
-        assert_eq!(suspicion(&suspect, &health("GPU 2 is lost", 5)), None);
-        let all = suspicion(&suspect, &health("", 9)).unwrap();
+        assert_eq!(suspicion(&suspect, "GPU 2 is lost", 5), None);
+        // What is said of something else stands beside it.
+        let at = Timestamp::from_second(7).unwrap();
+        let both = condition(&suspect, &FABRIC, "mlx5_0/1: down", at).unwrap();
+        assert_eq!((both.len(), &both[2]["type"]), (3, &json!(FABRIC_FAILED)));
+        assert_eq!(both[2]["reason"], "RdmaFails");
+        let all = suspicion(&suspect, "", 9).unwrap();
         assert_eq!((all.len(), &all[1]["status"]), (2, &json!("False")));
         assert_eq!(all[1]["lastTransitionTime"], "1970-01-01T00:00:09Z");
     }

@@ -47,6 +47,12 @@ pub struct Inventory {
     pub origin: Origin,
     /// What could not be found out though it seems to be there; in sentences.
     pub warnings: Vec<String>,
+    /// What is wrong with it beside its GPUs, and does not stop it; in sentences.
+    #[serde(default)]
+    pub concerns: Vec<String>,
+    /// Why work that spans machines can't be expected to go on here; empty if nothing says so.
+    #[serde(default)]
+    pub fabric: String,
 }
 
 /// Where GPUs were learned of.

@@ -4,8 +4,8 @@
 //! Owns the finding out: CPUs and memory from sysfs and proc ([`system`]), the PCIe tree and
 //! network cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or all from a description of
 //! a machine in a file ([`description`]), which stands in where there are no GPUs to test or
-//! show things with. And the pure knowledge of what was found: paths and what they carry
-//! ([`graph`]), as a table ([`matrix`]).
+//! show things with; whether its RDMA works ([`rdma`]). And the pure knowledge of what was found:
+//! paths and what they carry ([`graph`]), as a table ([`matrix`]).
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
@@ -22,6 +22,7 @@ pub mod meter;
 pub mod mig;
 pub mod pcie;
 pub mod ports;
+pub mod rdma;
 pub mod reading;
 pub mod ring;
 pub mod signs;

@@ -76,7 +76,9 @@ pub fn read(root: &Path) -> Vec<PortReading> {
             let at = dir.join("ports").join(port.number.to_string());
             let counted = COUNTERS.into_iter().filter_map(|counter| {
                 let (file, _, unit) = counter;
-                let value: u64 = line(&at.join(file))?.parse().ok()?;
+                // Soft-RoCE has a standard counter among its own.
+                let own = || line(&at.join(format!("hw_{file}")));
+                let value: u64 = line(&at.join(file)).or_else(own)?.parse().ok()?;
                 Some((counter, value.saturating_mul(unit)))
             });
             found.push(PortReading {
@@ -87,6 +89,19 @@ pub fn read(root: &Path) -> Vec<PortReading> {
         }
     }
     found
+}
+
+/// A word for each port of this machine's cards that changes when one comes up or goes down: a few
+/// small files, where [`read`] reads some dozens a port.
+pub fn states(root: &Path) -> Vec<(String, String)> {
+    let cards = entries(&root.join("sys/class/infiniband")).into_iter();
+    let ports = cards.flat_map(|(card, dir)| {
+        let ports = entries(&dir.join("ports")).into_iter();
+        ports.map(move |(port, dir)| (format!("{card}/{port}"), dir))
+    });
+    ports
+        .map(|(name, dir)| (name, line(&dir.join("state")).unwrap_or_default()))
+        .collect()
 }
 
 #[cfg(test)]
@@ -126,5 +141,7 @@ mod tests {
         ];
         assert_eq!(counted, expected);
         assert!(read(&root.path().join("nowhere")).is_empty());
+        let wanted = [("mlx5_0/1".to_owned(), "4: ACTIVE".to_owned())];
+        assert_eq!(states(root.path()), wanted);
     }
 }

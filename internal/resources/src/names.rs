@@ -212,6 +212,9 @@ pub const DURATION: &str = "muster.io/duration";
 /// A node condition: `True` says that something is wrong there that does not stop it yet. Pods go
 /// elsewhere where there is room.
 pub const SUSPECT: &str = "muster.io/suspect";
+/// A node condition: `True` says that the node's RDMA fails. Gangs of several pods with GPUs are not
+/// placed there; others are.
+pub const FABRIC_FAILED: &str = "muster.io/fabric-failed";
 /// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
 pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
 /// A node label: `true` keeps the node for pods that replace ones lost with their node.

@@ -137,6 +137,9 @@ impl Scheduler {
             return;
         };
         let offer = Offer::read(node, &mut self.names);
+        if offer.health.fabric_failed {
+            self.fabric_failed();
+        }
         let at = self.node_at(name);
         // Nodes are reported every few seconds, mostly unchanged.
         let Some(known) = &self.nodes[at].offer else {
@@ -168,6 +171,7 @@ impl Scheduler {
         let key = told.key.clone();
         let (class, asks) = self.read_asks(pod, told.spec, &key.namespace);
         let class = self.volumed(&told, class);
+        let class = self.spanned(&told.gang, told.ours, class);
         let mut new = Pod {
             uid: told.uid,
             class,
@@ -496,6 +500,7 @@ impl Scheduler {
         if regrouped {
             self.regroup(&key);
         }
+        self.span_members_anew(&key);
         self.settle(&key);
     }
 
@@ -536,6 +541,7 @@ impl Scheduler {
         gang.moved = true;
         gang.shown = None;
         gang.admitted = false;
+        self.span_members_anew(&key);
         self.settle(&key);
     }
 

@@ -52,6 +52,8 @@ struct Key {
     unreadable: bool,
     /// Where its volumes let it run.
     reach: Option<Arc<Reach>>,
+    /// Its pods' work goes over the network between them.
+    spans: bool,
 }
 
 /// One class.
@@ -168,6 +170,11 @@ impl Class {
         self.key.reach.as_deref()
     }
 
+    /// Does its pods' work go over the network between them?
+    pub(crate) fn spans(&self) -> bool {
+        self.key.spans
+    }
+
     /// What it asks of the pods around it; none if it does not care.
     pub(crate) fn manners(&self) -> Option<&Manners> {
         self.manners.as_deref()
@@ -239,6 +246,7 @@ impl Classes {
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
             unreadable: wish.unreadable,
             reach: None,
+            spans: false,
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {
@@ -273,12 +281,23 @@ impl Classes {
     /// The same class for pods whose volumes let them run just there, with one member more. The
     /// class that is given keeps its members.
     pub(crate) fn reaching(&mut self, ix: ClassIx, reach: Option<Arc<Reach>>) -> ClassIx {
+        self.changed(ix, |key| key.reach = reach)
+    }
+
+    /// The same class for pods whose work goes over the network between them, or doesn't, with one
+    /// member more. The class that is given keeps its members.
+    pub(crate) fn spanning(&mut self, ix: ClassIx, spans: bool) -> ClassIx {
+        self.changed(ix, |key| key.spans = spans)
+    }
+
+    /// The class that a change makes of another, with one member more.
+    fn changed(&mut self, ix: ClassIx, change: impl FnOnce(&mut Key)) -> ClassIx {
         let of = self.get(self.base(ix));
-        if of.key.reach == reach {
+        let mut class = of.clone();
+        change(&mut class.key);
+        if of.key == class.key {
             return self.rejoin(self.base(ix));
         }
-        let mut class = of.clone();
-        class.key.reach = reach;
         if let Some(ix) = self.index.get(&class.key) {
             return self.rejoin(*ix);
         }

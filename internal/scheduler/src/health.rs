@@ -1,11 +1,11 @@
 //! What is known of a node's health and load beyond ready or not: suspicion, spares, heat, power,
-//! and work that nobody told the scheduler of. Says how much less welcome that makes a node;
-//! never refuses one but a spare.
+//! failing RDMA, and work that nobody told the scheduler of. Says how much less welcome that makes a
+//! node; never refuses one but a spare, and one whose RDMA fails to whom it matters.
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1 as k8s;
 use resources::load::NodeLoad;
-use resources::names::{IDLE_WATTS, LOAD, SPARE, SUSPECT};
+use resources::names::{FABRIC_FAILED, IDLE_WATTS, LOAD, SPARE, SUSPECT};
 
 /// A node that is suspect is taken after all others, but before avoided taints.
 const SUSPICION: i64 = 700_000;
@@ -29,6 +29,7 @@ pub(crate) struct Load {
 pub(crate) struct Health {
     pub(crate) suspect: bool,
     pub(crate) spare: bool,
+    pub(crate) fabric_failed: bool,
     waking: i64,
     pub(crate) load: Option<Load>,
 }
@@ -36,14 +37,17 @@ pub(crate) struct Health {
 impl Health {
     pub(crate) fn read(node: &k8s::Node) -> Health {
         let label = |name: &str| node.metadata.labels.as_ref().and_then(|all| all.get(name));
-        let mut conditions = node
-            .status
-            .iter()
-            .flat_map(|s| s.conditions.iter().flatten());
+        let conditions = node.status.iter();
+        let conditions = conditions.flat_map(|s| s.conditions.iter().flatten());
+        let says = |name: &str| {
+            let mut all = conditions.clone();
+            all.any(|c| c.type_ == name && c.status == "True")
+        };
         let watts = label(IDLE_WATTS).and_then(|text| text.parse::<i64>().ok());
         let annotations = node.metadata.annotations.as_ref();
         Health {
-            suspect: conditions.any(|c| c.type_ == SUSPECT && c.status == "True"),
+            suspect: says(SUSPECT),
+            fabric_failed: says(FABRIC_FAILED),
             spare: label(SPARE).is_some_and(|value| value == "true"),
             waking: watts.map_or(0, |watts| (watts / WATTS_A_POINT).clamp(0, WAKING_MAX)),
             load: annotations
@@ -54,7 +58,8 @@ impl Health {
     }
 
     pub(crate) fn but_for_load(&self, other: &Health) -> bool {
-        (self.suspect, self.spare, self.waking) == (other.suspect, other.spare, other.waking)
+        let known = |it: &Health| (it.suspect, it.spare, it.fabric_failed, it.waking);
+        known(self) == known(other)
     }
 
     /// When what is known of the load is too old to go by.

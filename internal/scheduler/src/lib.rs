@@ -15,6 +15,7 @@ mod devices;
 mod event;
 mod evict;
 mod expect;
+mod fabric;
 mod few;
 mod filter;
 mod fit;

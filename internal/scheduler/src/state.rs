@@ -60,6 +60,8 @@ pub struct Scheduler {
     pub(crate) clock: u64,
     pub(crate) ranks_stale: bool,
     pub(crate) classes: Classes,
+    /// There was a node whose RDMA fails: see `fabric`.
+    pub(crate) fabrics_failed: bool,
     pub(crate) views: BTreeMap<ClassIx, View>,
     pub(crate) pods: Table<PodKey, Pod>,
     pub(crate) gangs: Table<GangKey, Gang>,
@@ -153,6 +155,7 @@ impl Scheduler {
         Scheduler {
             expected: Expected::new(&config.expected, &mut classes, &mut names),
             classes,
+            fabrics_failed: false,
             by_memory: BTreeSet::new(),
             memories: BTreeMap::new(),
             on_gpus: BTreeSet::new(),

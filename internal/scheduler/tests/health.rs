@@ -54,6 +54,63 @@ fn a_gang_that_fits_on_healthy_nodes_keeps_off_suspect_ones_though_those_are_ful
     assert_eq!(nodes_used(&s.plan(now()), "g"), ["b"]);
 }
 
+fn failing(name: &str, gpus: i64) -> Event {
+    node_with(name, gpus, |node| {
+        let condition = json!({"type": "muster.io/fabric-failed", "status": "True"});
+        let conditions = node["status"]["conditions"].as_array_mut();
+        conditions.unwrap().push(condition);
+    })
+}
+
+#[test]
+fn gangs_keep_off_nodes_whose_rdma_fails_and_who_does_not_need_it_goes_there() {
+    let mut s = scheduler();
+    s.apply(failing("a", 8));
+    gang(&mut s, "g", 2, 1);
+    let plan = s.plan(now());
+    assert!(plan.binds.is_empty());
+    let said = report(&plan, "g").sentence();
+    let words = "1 node(s) had failing RDMA, over which the gang's pods would work";
+    assert!(said.contains(words), "{said}");
+    assert_eq!(place(&mut s, "alone", 4).as_deref(), Some("a"));
+    gang(&mut s, "one", 1, 1);
+    assert_eq!(nodes_used(&s.plan(now()), "one"), ["a"]);
+    gang(&mut s, "none", 2, 0);
+    assert_eq!(nodes_used(&s.plan(now()), "none"), ["a"]);
+    // Its RDMA works again.
+    s.apply(node("a", 8));
+    assert_eq!(nodes_used(&s.plan(now()), "g"), ["a"]);
+}
+
+#[test]
+fn a_gang_that_waits_keeps_off_a_node_whose_rdma_fails_meanwhile() {
+    let mut s = scheduler();
+    gang(&mut s, "before", 2, 8);
+    assert!(s.plan(now()).binds.is_empty());
+    s.apply(failing("a", 8));
+    s.apply(node("b", 8));
+    assert!(
+        s.plan(now()).binds.is_empty(),
+        "one of its pods has no node"
+    );
+    s.apply(node("c", 8));
+    assert_eq!(nodes_used(&s.plan(now()), "before"), ["b", "c"]);
+}
+
+#[test]
+fn a_gang_whose_group_comes_after_its_pods_keeps_off_too() {
+    let mut s = scheduler();
+    s.apply(failing("a", 8));
+    for member in ["late-0", "late-1"] {
+        s.apply(pod(member, "late", 1));
+    }
+    s.apply(group_with("late", 2, |_| {}));
+    assert!(s.plan(now()).binds.is_empty());
+    // One that asks for less than two is none that works over the network.
+    s.apply(group_with("late", 1, |_| {}));
+    assert_eq!(nodes_used(&s.plan(now()), "late"), ["a"]);
+}
+
 #[test]
 fn spare_nodes_wait_for_pods_that_replace_lost_ones() {
     let mut s = scheduler();

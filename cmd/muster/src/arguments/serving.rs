@@ -244,6 +244,11 @@ pub struct MachineOptions {
     /// demos
     #[arg(long, value_name = "FILE")]
     pub machine: Option<PathBuf>,
+    /// A machine description that says which network cards there are to be, with which ports up and
+    /// at which rates: one that `muster doctor --save-machine` wrote where all is well. Without it,
+    /// cards are held against each other and against what they were
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
     /// Let pods that name an image run their command on the host, without the image
     #[arg(long)]
     pub host_images: bool,
@@ -293,6 +298,14 @@ pub struct Doctor {
     /// Write what was seen to FILE as a machine description, for --machine here or elsewhere
     #[arg(long, value_name = "FILE")]
     pub save_machine: Option<PathBuf>,
+    /// A machine description that says which network cards there are to be, with which firmware
+    /// and rates: one saved on a machine that is well. Without it, cards are held against each
+    /// other
+    #[arg(long, value_name = "FILE")]
+    pub expect: Option<PathBuf>,
+    /// Look for sys, proc, etc and dev below DIR: a host's as a container has it, or a copy
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub root: PathBuf,
 }
 
 #[derive(Args, Debug)]

@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use resources::amounts::{Amounts, pod_requests};
 use resources::devices::{NodeInventory, inventory};
 use resources::load::NodeLoad;
-use resources::names::{LOAD, NVIDIA_GPU, SUSPECT};
+use resources::names::{FABRIC_FAILED, LOAD, NVIDIA_GPU, SUSPECT};
 use serde_json::{Value, json};
 
 use super::output::{self, Table};
@@ -220,9 +220,14 @@ fn status(node: &Node) -> String {
 /// What is wrong with a node that does not stop it.
 fn suspicion(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
-    let mut suspected = conditions.iter().filter(|c| c.type_ == SUSPECT);
-    let found = suspected.find(|c| c.status == "True")?;
-    Some(found.message.clone().unwrap_or_default())
+    // What keeps gangs off comes first.
+    let said = [FABRIC_FAILED, SUSPECT].into_iter().filter_map(|name| {
+        let mut all = conditions.iter();
+        let found = all.find(|c| c.type_ == name && c.status == "True")?;
+        Some(found.message.clone().unwrap_or_default())
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| said.join("; "))
 }
 
 /// What a node's GPUs were doing when that was last seen: how many were at work, and the hottest.
@@ -299,6 +304,14 @@ mod tests {
             cells[cells.len() - 2..],
             ["1 of 2 GPUs at work, up to 71 °C", "GPU 1 is not well"]
         );
+        let mut failing = row(None);
+        let status = failing.node.status.as_mut().unwrap();
+        status.conditions = serde_json::from_value(json!([
+            {"type": "muster.io/suspect", "status": "True", "message": "GPU 1 is not well"},
+            {"type": "muster.io/fabric-failed", "status": "True", "message": "mlx5_0/1: down"}]))
+        .unwrap();
+        let last = node_line(&failing, true).pop();
+        assert_eq!(last.as_deref(), Some("mlx5_0/1: down; GPU 1 is not well"));
         assert_eq!(cells[2], "1 of 2 (1 unhealthy)");
         assert_eq!(cells[3], "2x H100");
     }

@@ -1,10 +1,13 @@
-//! `muster doctor`: what the agent could isolate here, and which devices it sees; and
-//! `muster topology`, how these are joined; and `muster xids`, what follows from their errors.
+//! `muster doctor`: what the agent could isolate here, which devices it sees, and whether its RDMA
+//! works; and `muster topology`, how these are joined; and `muster xids`, what follows from their
+//! errors.
 
 use std::io::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use hardware::description::Description;
+use hardware::rdma::{self, Answer as Found};
 use hardware::{Inventory, Source};
 
 use crate::arguments::{Doctor, Topology, Xids};
@@ -12,7 +15,9 @@ use crate::client::Answer;
 
 /// Checks this machine; no when something that pods rely on is missing.
 pub async fn doctor(arguments: Doctor) -> Result<Answer> {
-    let inventory = look(arguments.machine)?;
+    let expected = arguments.expect.as_deref().map(expected).transpose()?;
+    let described = arguments.machine.is_some();
+    let inventory = look(arguments.machine, &arguments.root)?;
     if let Some(path) = &arguments.save_machine {
         let text = hardware::description::save(&inventory).map_err(anyhow::Error::msg)?;
         std::fs::write(path, text)
@@ -60,6 +65,14 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     if inventory.gpus.iter().any(|gpu| !gpu.healthy) {
         answer = Answer::No;
     }
+    let root = (!described).then_some(arguments.root.as_path());
+    let checks = fabric(&inventory, root, expected.as_ref()).await;
+    if !checks.is_empty() {
+        print!("RDMA\n{}", rdma::draw(&checks));
+    }
+    if checks.iter().any(|check| check.answer == Found::Fail) {
+        answer = Answer::No;
+    }
     println!("isolation of pods that run as processes:");
     if !isolation().await? {
         answer = Answer::No;
@@ -69,7 +82,7 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
 
 /// Draws how a machine's devices are joined.
 pub fn topology(arguments: Topology) -> Result<Answer> {
-    let inventory = look(arguments.machine)?;
+    let inventory = look(arguments.machine, Path::new("/"))?;
     let text = hardware::matrix::draw(&inventory);
     std::io::stdout().lock().write_all(text.as_bytes())?;
     for warning in &inventory.warnings {
@@ -86,11 +99,38 @@ pub fn xids(arguments: &Xids) -> Result<Answer> {
     Ok(Answer::Yes)
 }
 
-fn look(description: Option<PathBuf>) -> Result<Inventory> {
+fn look(description: Option<PathBuf>, root: &Path) -> Result<Inventory> {
     Ok(hardware::discover(Source {
         description,
+        sysfs_root: root.to_owned(),
         ..Source::default()
     })?)
+}
+
+/// What a machine is to have, as a file describes it.
+fn expected(file: &Path) -> Result<Inventory> {
+    let mut inventory = Inventory::default();
+    let description = Description::load(file).context("--expect")?;
+    description.apply(&mut inventory);
+    Ok(inventory)
+}
+
+/// Everything about RDMA; of a described machine, what it says. Where there are ports, their
+/// counters are looked at twice.
+async fn fabric(
+    found: &Inventory,
+    root: Option<&Path>,
+    expected: Option<&Inventory>,
+) -> Vec<rdma::Check> {
+    let files = root.map(|root| rdma::Files::read(root, found));
+    let mut checks = rdma::examine(found, files.as_ref(), expected);
+    if let Some(root) = root.filter(|_| !found.nics.is_empty()) {
+        let counted = || rdma::Counted::of(&hardware::ports::read(root));
+        let before = counted();
+        tokio::time::sleep(rdma::LEAST).await;
+        checks.extend(rdma::growth(&before, &counted(), rdma::LEAST));
+    }
+    checks
 }
 
 fn of_gpu(gpu: &hardware::Gpu) -> String {

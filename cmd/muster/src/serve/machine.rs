@@ -89,6 +89,7 @@ fn common(
         node_name: name,
         node_ip: address,
         machine_description: options.machine.clone(),
+        expected: options.expect.clone(),
         host_images: options.host_images,
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
@@ -147,6 +148,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             description: machine.machine.clone(),
             ..Source::default()
         },
+        expected: machine.expect.clone(),
         dev: "/dev".into(),
         settings: plugin_settings(arguments)?,
         xids: Hearing {

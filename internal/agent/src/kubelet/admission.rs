@@ -40,6 +40,22 @@ pub struct Asking {
     pub count: usize,
     /// What the scheduler chose for it; none when another scheduler placed the pod.
     pub chosen: Option<Vec<String>>,
+    /// The variables that it sets itself, where its pod is in the node's network; none elsewhere.
+    pub own: Option<BTreeSet<String>>,
+}
+
+impl Asking {
+    /// Those of the variables proposed for the node's network that are for the container: none
+    /// where it has a network of its own, and none that it sets itself. What it has of a ConfigMap
+    /// or Secret goes before them anyway, as the kubelet sets what a plugin says first.
+    pub fn takes(
+        &self,
+        proposed: Vec<(&'static str, String)>,
+    ) -> impl Iterator<Item = (String, String)> {
+        let wanted = |name: &str| self.own.as_ref().is_some_and(|own| !own.contains(name));
+        let taken = proposed.into_iter().filter(move |(name, _)| wanted(name));
+        taken.map(|(name, value)| (name.to_owned(), value))
+    }
 }
 
 /// Containers that were answered, by uid and name: what the kubelet lists omits init containers.
@@ -153,6 +169,10 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
         container: container.name.clone(),
         count,
         chosen,
+        own: (spec.host_network == Some(true)).then(|| {
+            let all = container.env.iter().flatten();
+            all.map(|variable| variable.name.clone()).collect()
+        }),
     })
 }
 
@@ -230,6 +250,28 @@ mod tests {
         let kubelet = [listed("a", &[("first", &["a-first-0"])])];
         let after = asking(GPU, 1, &kubelet, &pods, &Answered::new());
         assert_eq!(after.expect("the second").container, "second");
+    }
+
+    #[test]
+    fn what_is_proposed_is_for_pods_in_the_nodes_network_and_says_nothing_that_they_say() {
+        let mut on_host = pod("a", &[("c", 1)]);
+        let spec = on_host.spec.as_mut().expect("a spec");
+        spec.containers[0].env =
+            serde_json::from_value(json!([{"name": "NCCL_IB_HCA", "value": "mine"}])).expect("env");
+        let taken = |pod: &Pod| {
+            let pods = [pod.clone()];
+            let asks = asking(GPU, 1, &[listed("a", &[])], &pods, &Answered::new());
+            let proposed = vec![
+                ("NCCL_IB_HCA", "=mlx5_0:1".to_owned()),
+                ("NCCL_IB_GID_INDEX", "3".to_owned()),
+            ];
+            let asking = asks.expect("it asks");
+            asking.takes(proposed).collect::<Vec<_>>()
+        };
+        assert!(taken(&on_host).is_empty());
+        on_host.spec.as_mut().expect("a spec").host_network = Some(true);
+        let index = ("NCCL_IB_GID_INDEX".to_owned(), "3".to_owned());
+        assert_eq!(taken(&on_host), [index]);
     }
 
     #[test]

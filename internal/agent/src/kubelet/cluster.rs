@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use resources::devices::MIG_SINGLE;
-use resources::names::{MIG_NOT_UNIFORM, SUSPECT};
+use resources::names::{FABRIC_FAILED, MIG_NOT_UNIFORM, SUSPECT};
 use resources::node_event;
 use serde_json::json;
 use tokio::sync::watch;
@@ -55,7 +55,8 @@ impl Cluster {
         let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.name);
         let same = before.as_ref().filter(|before| before.status == status);
         // What an agent before this one said is not said again.
-        if same.is_some_and(|same| same.message.as_deref() == Some(message)) {
+        let spared = condition.sparing && trouble.is_none() && before.is_none();
+        if spared || same.is_some_and(|same| same.message.as_deref() == Some(message)) {
             return Ok(());
         }
         if trouble.is_some() {
@@ -116,12 +117,15 @@ impl Cluster {
 /// and words where there is none.
 struct Condition {
     name: &'static str,
+    /// A node that never had such trouble does not say that it has none.
+    sparing: bool,
     trouble: &'static str,
     well: (&'static str, &'static str),
 }
 
 static STRATEGY: Condition = Condition {
     name: MIG_NOT_UNIFORM,
+    sparing: false,
     trouble: "SeveralProfiles",
     well: ("Kept", "slices are given out as the strategy says"),
 };
@@ -129,14 +133,24 @@ static STRATEGY: Condition = Condition {
 /// The embedded engine's server writes it in the same words.
 static SUSPECTED: Condition = Condition {
     name: SUSPECT,
+    sparing: false,
     trouble: "AgentSuspects",
     well: ("NothingFound", "nothing is wrong that is known of"),
+};
+
+/// The embedded engine's server writes it in the same words.
+static FABRIC: Condition = Condition {
+    name: FABRIC_FAILED,
+    sparing: true,
+    trouble: "RdmaFails",
+    well: ("RdmaWorks", "nothing is known against its RDMA any more"),
 };
 
 /// Keeps the node's annotation, labels and conditions at what the machine has.
 pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
     let mut said: Option<Option<String>> = None;
     let mut suspected: Option<String> = None;
+    let mut failed: Option<String> = None;
     loop {
         let now = machine.borrow_and_update().clone();
         let trouble = now.inventory.not_uniform();
@@ -152,6 +166,11 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
             if suspected.as_deref() != Some(now.suspect.as_str()) {
                 cluster.tell_trouble(&SUSPECTED, suspect).await?;
                 suspected = Some(now.suspect.clone());
+            }
+            if failed.as_deref() != Some(now.fabric.as_str()) {
+                let fabric = (!now.fabric.is_empty()).then_some(now.fabric.as_str());
+                cluster.tell_trouble(&FABRIC, fabric).await?;
+                failed = Some(now.fabric.clone());
             }
             Ok::<_, kube::Error>(())
         };

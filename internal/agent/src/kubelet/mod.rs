@@ -26,6 +26,7 @@ pub use sharing::Sharing;
 pub use socket::held;
 
 use crate::eyes::Eyes;
+use crate::fabric::Fabric;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
 use crate::xids::{Hearing, Xids};
@@ -48,6 +49,8 @@ pub struct KubeletConfig {
     pub node: String,
     /// Where GPUs are looked for.
     pub source: Source,
+    /// A file that describes which network cards there are to be, in place of what most of a kind have.
+    pub expected: Option<PathBuf>,
     /// Where device files are.
     pub dev: PathBuf,
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
@@ -106,14 +109,20 @@ pub async fn run_beside_kubelet(
     let started = jiff::Timestamp::now().as_second();
     let xids = Xids::listen(config.xids.clone(), config.source.clone());
     let heard = xids.clone();
+    let found = eyes.look().await?;
+    let expected = config.expected.as_deref();
+    let fabric = Fabric::watch(&config.source, expected, &found).await?;
     let take_in = move |mut found: hardware::Inventory| {
         (heard.lock()).judge(&mut found, tokio::time::Instant::now());
+        fabric.judge(&mut found, tokio::time::Instant::now());
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
-        Machine::labelled(&found, &sharing, started)
+        let mut machine = Machine::labelled(&found, &sharing, started);
+        machine.rdma = fabric.proposal(&found);
+        machine
     };
-    let first = take_in(eyes.look().await?);
+    let first = take_in(found);
     first.chooser.prepare();
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);

@@ -185,7 +185,9 @@ impl Plugin {
                 devices.push(unit.device);
             }
         }
-        let equipment = self.equipment(&devices);
+        let mut equipment = self.equipment(&devices);
+        let proposed = self.machine.borrow().rdma.variables(&devices, None);
+        (equipment.envs).extend(asking.takes(proposed));
         tracing::info!(
             pod = asking.pod,
             container = asking.container,

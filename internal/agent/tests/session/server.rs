@@ -111,6 +111,7 @@ impl Server {
             node_name: node.to_owned(),
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
+            expected: None,
             host_images: false,
             cri_socket: None,
             labels: [("zone".to_owned(), "test".to_owned())].into(),

@@ -189,12 +189,16 @@ fn status_of(node: &Node) -> (String, Tone) {
 
 fn suspicion(node: &Node) -> String {
     let status = node.status.iter();
-    let mut conditions = status.flat_map(|status| status.conditions.iter().flatten());
-    let found = conditions.find(|c| c.type_ == names::SUSPECT && c.status == "True");
-    let words = found.map(|c| c.message.clone().or(c.reason.clone()));
-    words.map_or_else(String::new, |words| {
-        words.unwrap_or_else(|| "no reason is given".to_string())
-    })
+    let conditions = status.flat_map(|status| status.conditions.iter().flatten());
+    // What keeps gangs off comes first.
+    let said = [names::FABRIC_FAILED, names::SUSPECT].map(|name| {
+        let mut all = conditions.clone();
+        let found = all.find(|c| c.type_ == name && c.status == "True")?;
+        let words = found.message.clone().or(found.reason.clone());
+        Some(words.unwrap_or_else(|| "no reason is given".to_string()))
+    });
+    let said: Vec<String> = said.into_iter().flatten().collect();
+    said.join("; ")
 }
 
 fn runtimes(node: &Node) -> String {

@@ -26,6 +26,7 @@ pub(crate) enum Refusal {
     Affinity,
     Taint,
     Spare,
+    Fabric,
     GpuModel,
     GpuMemory,
     GpuCompute,
@@ -38,7 +39,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 16] = [
+    pub(crate) const ALL: [Refusal; 17] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -46,6 +47,7 @@ impl Refusal {
         Refusal::Affinity,
         Refusal::Taint,
         Refusal::Spare,
+        Refusal::Fabric,
         Refusal::GpuModel,
         Refusal::GpuMemory,
         Refusal::GpuCompute,
@@ -67,6 +69,7 @@ impl Refusal {
             Refusal::Affinity => "node(s) didn't match Pod's node affinity/selector",
             Refusal::Taint => "node(s) had untolerated taint(s)",
             Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
+            Refusal::Fabric => "node(s) had failing RDMA, over which the gang's pods would work",
             Refusal::GpuModel => "node(s) had no GPU of the model asked for",
             Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
@@ -89,6 +92,7 @@ impl Refusal {
             Refusal::Affinity => "not selected",
             Refusal::Taint => "tainted",
             Refusal::Spare => "a spare",
+            Refusal::Fabric => "its RDMA fails",
             Refusal::GpuModel => "another GPU",
             Refusal::GpuMemory => "too little GPU memory",
             Refusal::GpuCompute => "an older GPU",
@@ -115,6 +119,10 @@ impl Refusal {
             }
             Refusal::Taint => "a toleration for the nodes' taints",
             Refusal::Spare => "a spare node given to all (without the label muster.io/spare)",
+            Refusal::Fabric => {
+                "a node whose RDMA works: its condition muster.io/fabric-failed says what is wrong, \
+                 and muster doctor on it more"
+            }
             Refusal::GpuModel => "a node with GPUs of the model asked for",
             Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
             Refusal::GpuCompute => "a node with GPUs of the compute capability asked for",
@@ -158,6 +166,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     }
     if offer.health.spare && !class.replaces() {
         return Some(Refusal::Spare);
+    }
+    if offer.health.fabric_failed && class.spans() {
+        return Some(Refusal::Fabric);
     }
     if class.kind().is_some_and(|kind| kind != offer.models) {
         return Some(Refusal::GpuModel);

@@ -1,0 +1,235 @@
+//! What is made of the checks of a node's RDMA. Pure.
+//!
+//! A node is out, for gangs on several nodes, for what a person said is to be (a description), for a
+//! card or port that was there and up and isn't, and for a port beside a GPU that is down where most
+//! of its like are up: work across machines would hang or fail there. What became worse (lanes, rates,
+//! counters that grow) makes the node suspect: it works, and others are better. How a machine is set
+//! up is in its log and in `muster doctor`'s table: it is the same on all machines like it, and to
+//! suspect all of them says nothing. Whoever runs there already is left alone: NCCL tries again for a
+//! while, and a link that comes back in time saves the work.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use hardware::Inventory;
+use hardware::rdma::{Answer, Check, Weight};
+use tokio::time::Instant;
+
+/// For how long a sign that has passed is told, so that a node's condition doesn't flap.
+const LATELY: Duration = Duration::from_secs(600);
+
+/// Remembers what was there.
+#[derive(Debug, Default)]
+pub struct Judge {
+    /// Cards that were there, and ports that were up.
+    cards: BTreeSet<String>,
+    up: BTreeSet<String>,
+    /// What became worse, by the question and its place, and when it was seen last.
+    lately: BTreeMap<(String, &'static str), (String, Instant)>,
+}
+
+impl Judge {
+    /// Says what is wrong with a machine of which this was found.
+    pub fn judge(&mut self, found: &mut Inventory, checks: &[Check], now: Instant) {
+        let failed = || checks.iter().filter(|check| check.answer == Answer::Fail);
+        let mut out: Vec<String> = (failed())
+            .filter(|check| check.weight == Weight::Breaks)
+            .map(Check::sentence)
+            .collect();
+        out.extend(self.missed(found, checks));
+        for check in failed().filter(|check| check.weight == Weight::Harms) {
+            let key = (check.place.clone(), check.name);
+            self.lately.insert(key, (check.sentence(), now));
+        }
+        (self.lately).retain(|_, (_, at)| now.duration_since(*at) < LATELY);
+        (found.concerns).extend(self.lately.values().map(|(said, _)| said.clone()));
+        found.fabric = match &out[..] {
+            [] => String::new(),
+            [one] => one.clone(),
+            [first, rest @ ..] => format!("{first} (and {} more)", rest.len()),
+        };
+    }
+
+    /// What was there and isn't, but for what is said already.
+    fn missed(&mut self, found: &Inventory, checks: &[Check]) -> Vec<String> {
+        let cards: BTreeSet<String> = found.nics.iter().map(|nic| nic.name.clone()).collect();
+        let mut up = BTreeSet::new();
+        for nic in &found.nics {
+            let ports = nic.ports.iter().filter(|port| port.is_up());
+            up.extend(ports.map(|port| format!("{}/{}", nic.name, port.number)));
+        }
+        let told = |place: &str| {
+            let breaks = |it: &&Check| it.answer == Answer::Fail && it.weight == Weight::Breaks;
+            checks
+                .iter()
+                .filter(breaks)
+                .any(|check| check.place == place)
+        };
+        let known = |place: &String| {
+            let (card, _) = place.split_once('/').unwrap_or((place, ""));
+            cards.contains(card)
+        };
+        let mut said: Vec<String> = (self.cards.difference(&cards))
+            .map(|card| {
+                format!("{card}: it was there and is gone; look at dmesg, restart the machine")
+            })
+            .collect();
+        let down = self
+            .up
+            .difference(&up)
+            .filter(|place| known(place) && !told(place));
+        said.extend(down.map(|place| {
+            let how = checks
+                .iter()
+                .find(|it| it.name == "port state" && it.place == **place);
+            let how = how.map_or("", |check| check.found.as_str());
+            format!(
+                "{place}: port state: {how}, and it was up; look at cable, switch and interface"
+            )
+        }));
+        self.cards.extend(cards);
+        self.up.extend(up);
+        said
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::rdma::examine;
+    use hardware::{Gpu, Nic, PcieLink, Port};
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// A machine with a card of one port for each of these states; GPUs are under the first `paired`.
+    fn machine(states: &[&str], paired: usize) -> Inventory {
+        let link = PcieLink {
+            generation: 5,
+            width: 16,
+            max_generation: 5,
+            max_width: 16,
+        };
+        let switch = |at: usize| hardware::PcieSwitch {
+            address: format!("switch-{at}"),
+            under: format!("pci0000:{at}"),
+            ..hardware::PcieSwitch::default()
+        };
+        let nic = |(at, state): (usize, &&str)| Nic {
+            name: format!("mlx5_{at}"),
+            pci: format!("0000:0{at}:00.0"),
+            under: format!("switch-{at}"),
+            firmware: "1".to_owned(),
+            link,
+            ports: vec![Port {
+                number: 1,
+                state: (*state).to_owned(),
+                layer: "InfiniBand".to_owned(),
+                gbits: 400,
+                ..Port::default()
+            }],
+            ..Nic::default()
+        };
+        let gpu = |at: usize| Gpu {
+            id: format!("GPU-{at}"),
+            under: format!("switch-{at}"),
+            ..Gpu::default()
+        };
+        Inventory {
+            switches: (0..states.len()).map(switch).collect(),
+            nics: states.iter().enumerate().map(nic).collect(),
+            gpus: (0..paired).map(gpu).collect(),
+            ..Inventory::default()
+        }
+    }
+
+    fn judged(judge: &mut Judge, mut found: Inventory, now: Instant) -> Inventory {
+        let checks = examine(&found, None, None);
+        judge.judge(&mut found, &checks, now);
+        found
+    }
+
+    const UP: &str = "ACTIVE";
+    const DOWN: &str = "DOWN";
+
+    #[test]
+    fn what_was_up_and_is_not_takes_the_node_out_until_it_is_again() {
+        let (mut judge, now) = (Judge::default(), Instant::now());
+        assert_eq!(judged(&mut judge, machine(&[UP], 0), now).fabric, "");
+        let down = judged(&mut judge, machine(&[DOWN], 0), now);
+        assert!(
+            down.fabric.starts_with("mlx5_0/1: port state: DOWN"),
+            "{}",
+            down.fabric
+        );
+        assert!(down.fabric.contains("it was up"), "{}", down.fabric);
+        assert_eq!(judged(&mut judge, machine(&[UP], 0), now).fabric, "");
+        let gone = judged(&mut judge, machine(&[], 0), now).fabric;
+        assert!(
+            gone.starts_with("mlx5_0: it was there and is gone"),
+            "{gone}"
+        );
+    }
+
+    #[test]
+    fn a_port_that_was_never_up_takes_the_node_out_beside_a_gpu_only() {
+        for (states, paired, out, suspect) in [
+            (&[DOWN, UP, UP][..], 3, true, false),
+            (&[DOWN, UP, UP], 0, false, true),
+            // As many are down: nobody knows which are used.
+            (&[DOWN, UP], 2, false, false),
+            // RDMA is not used here.
+            (&[DOWN, DOWN], 2, false, false),
+        ] {
+            let (mut judge, now) = (Judge::default(), Instant::now());
+            let found = judged(&mut judge, machine(states, paired), now);
+            let said = (!found.fabric.is_empty(), !found.concerns.is_empty());
+            assert_eq!(said, (out, suspect), "{states:?} {found:?}");
+        }
+    }
+
+    #[test]
+    fn what_became_worse_is_suspect_for_a_while_and_settings_never_are() {
+        let (mut judge, now) = (Judge::default(), Instant::now());
+        let mut slow = machine(&[UP, UP], 2);
+        slow.nics[0].ports[0].gbits = 200;
+        slow.nics[1].firmware = "2".to_owned();
+        let found = judged(&mut judge, slow, now);
+        assert_eq!(found.fabric, "");
+        let [one] = &found.concerns[..] else {
+            panic!("{:?}", found.concerns)
+        };
+        assert!(
+            one.starts_with("mlx5_0/1: rate: 200 Gb/s in the place of 400"),
+            "{one}"
+        );
+        let again = |judge: &mut Judge, later: Duration| {
+            judged(judge, machine(&[UP, UP], 2), now + later)
+                .concerns
+                .len()
+        };
+        assert_eq!(again(&mut judge, LATELY / 2), 1);
+        assert_eq!(again(&mut judge, LATELY), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_node_whose_ports_are_all_as_they_were_at_best_is_never_out(
+            before in proptest::collection::vec(any::<bool>(), 1..5), paired in 0..5_usize,
+        ) {
+            let states = |up: &[bool]| -> Vec<&str> { up.iter().map(|up| if *up { UP } else { DOWN }).collect() };
+            let (mut judge, now) = (Judge::default(), Instant::now());
+            let all = vec![true; before.len()];
+            judged(&mut judge, machine(&states(&before), paired.min(before.len())), now);
+            let now_up = judged(&mut judge, machine(&states(&all), paired.min(before.len())), now);
+            prop_assert_eq!(now_up.fabric, "");
+            // And one that lost any is.
+            for lost in 0..all.len() {
+                let mut some = all.clone();
+                some[lost] = false;
+                let out = judged(&mut judge, machine(&states(&some), paired.min(all.len())), now);
+                let name = format!("mlx5_{lost}/1");
+                prop_assert!(out.fabric.starts_with(&name), "{}", out.fabric);
+            }
+        }
+    }
+}

@@ -1,0 +1,318 @@
+//! Checks of cards, their ports and their places, from the inventory and what is expected. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::inventory::{Inventory, LinkKind};
+use crate::rdma::{Check, Near, Question, Weight, port_name};
+use crate::wiring::{Nic, Port};
+
+const CARDS: Question = Question("cards", Weight::Breaks);
+const FIRMWARE: Question = Question("firmware", Weight::Setting);
+const STATE: Question = Question("port state", Weight::Breaks);
+/// The same of a port that no GPU is near to, where others are up.
+const STATE_ASIDE: Question = Question("port state", Weight::Harms);
+/// The same where no port is up at all, and nobody says that one is to be: it may be that RDMA is
+/// not used here.
+const STATE_UNUSED: Question = Question("port state", Weight::Setting);
+const LAYER: Question = Question("link layer", Weight::Setting);
+const RATE: Question = Question("rate", Weight::Harms);
+const PCIE: Question = Question("PCIe link", Weight::Harms);
+const PAIRING: Question = Question("GPU to card", Weight::Setting);
+
+/// How one makes known what is to be.
+const WRITE_DOWN: &str = "write a good machine down with --save-machine, and give that as --expect";
+
+/// All of them.
+pub fn all(found: &Inventory, expected: Option<&Inventory>, near: &Near) -> Vec<Check> {
+    let mut checks = vec![cards(found, expected)];
+    for (at, nic) in found.nics.iter().enumerate() {
+        let kin = Kin {
+            found,
+            near,
+            at,
+            expected: expected.and_then(|expected| same(expected, nic)),
+            described: expected.is_some(),
+        };
+        if !nic.pci.is_empty() {
+            checks.push(kin.firmware(nic));
+            checks.push(pcie(nic));
+        }
+        for port in &nic.ports {
+            checks.push(kin.state(nic, port));
+            if port.is_up() {
+                checks.push(kin.layer(nic, port));
+                checks.push(kin.rate(nic, port));
+            }
+        }
+    }
+    checks.extend(pairing(found, near));
+    checks
+}
+
+/// A card among those of another look at the same machine, or of its like.
+fn same<'a>(among: &'a Inventory, nic: &Nic) -> Option<&'a Nic> {
+    let by_address = |it: &&Nic| !nic.pci.is_empty() && it.pci == nic.pci;
+    let mut all = among.nics.iter();
+    all.find(by_address)
+        .or_else(|| among.nics.iter().find(|it| it.name == nic.name))
+}
+
+fn cards(found: &Inventory, expected: Option<&Inventory>) -> Check {
+    let Some(expected) = expected else {
+        let found = format!("{} found; nobody says how many are to be", found.nics.len());
+        return CARDS.unknown("", found, WRITE_DOWN);
+    };
+    let missing: Vec<&str> = (expected.nics.iter())
+        .filter(|nic| same(found, nic).is_none())
+        .map(|nic| nic.name.as_str())
+        .collect();
+    let count = format!(
+        "{} of {}",
+        expected.nics.len() - missing.len(),
+        expected.nics.len()
+    );
+    if missing.is_empty() {
+        return CARDS.pass("", format!("{count} that are expected"));
+    }
+    CARDS.fail(
+        "",
+        format!("{count} that are expected: {} missing", missing.join(", ")),
+        "look whether lspci lists it and its driver is loaded (modprobe mlx5_ib); if not, restart \
+         the machine, and then have the card exchanged",
+    )
+}
+
+/// A card beside others of its kind, and what it is expected to be.
+struct Kin<'a> {
+    found: &'a Inventory,
+    near: &'a Near,
+    /// The card's place in the inventory.
+    at: usize,
+    expected: Option<&'a Nic>,
+    /// Somebody says what is to be.
+    described: bool,
+}
+
+impl Kin<'_> {
+    /// Other cards of the model that are as near to GPUs as this one: those between GPUs and those
+    /// for storage are often of one model and not alike.
+    fn others(&self) -> impl Iterator<Item = &Nic> {
+        let (nics, near) = (&self.found.nics, self.near);
+        let paired = near.paired(self.at);
+        let alike = move |(at, nic): &(usize, &Nic)| {
+            *at != self.at && nic.model == nics[self.at].model && near.paired(*at) == paired
+        };
+        nics.iter().enumerate().filter(alike).map(|(_, nic)| nic)
+    }
+
+    fn expected_port(&self, port: &Port) -> Option<&Port> {
+        let mut ports = self.expected?.ports.iter();
+        ports.find(|it| it.number == port.number)
+    }
+
+    fn firmware(&self, nic: &Nic) -> Check {
+        if nic.firmware.is_empty() {
+            let advice = "look at it with ethtool -i or mlxfwmanager";
+            return FIRMWARE.unknown(&nic.name, "it does not say", advice);
+        }
+        let wanted = match self.expected {
+            Some(expected) => Some(expected.firmware.clone()),
+            None => most(self.others().chain([nic]).map(|it| it.firmware.clone()))
+                .filter(|_| self.others().next().is_some()),
+        };
+        match wanted.filter(|wanted| !wanted.is_empty()) {
+            None => {
+                let found = format!("{}; nobody says which is to be", nic.firmware);
+                FIRMWARE.unknown(&nic.name, found, WRITE_DOWN)
+            }
+            Some(wanted) if wanted == nic.firmware => FIRMWARE.pass(&nic.name, wanted),
+            Some(wanted) => FIRMWARE.fail(
+                &nic.name,
+                format!("{} in the place of {wanted}", nic.firmware),
+                "bring all cards of a model to one version (mlxfwmanager), then restart the machine",
+            ),
+        }
+    }
+
+    fn state(&self, nic: &Nic, port: &Port) -> Check {
+        let place = port_name(nic, port);
+        let word = |text: &str| if text.is_empty() { "unknown" } else { text }.to_owned();
+        let found = format!("{}, {}", word(&port.state), word(&port.physical));
+        if port.state.is_empty() {
+            let advice = "look at it with ibstat or rdma link";
+            return STATE.unknown(&place, found, advice);
+        }
+        if port.is_up() && ["", "LinkUp"].contains(&port.physical.as_str()) {
+            return STATE.pass(&place, found);
+        }
+        if self.described {
+            return match self.expected_port(port) {
+                Some(expected) if expected.is_up() => STATE.fail(&place, found, remedy(port)),
+                _ => STATE.pass(&place, format!("{found}; it is not expected to be up")),
+            };
+        }
+        let all_down = !self
+            .found
+            .nics
+            .iter()
+            .flat_map(|nic| &nic.ports)
+            .any(Port::is_up);
+        let kin: Vec<bool> = (self.others().chain([nic]))
+            .flat_map(|nic| &nic.ports)
+            .map(Port::is_up)
+            .collect();
+        let up = kin.iter().filter(|up| **up).count();
+        if !all_down && up * 2 <= kin.len() {
+            let found =
+                format!("{found}; so are as many of its kind, and nobody says which are used");
+            return STATE.unknown(&place, found, WRITE_DOWN);
+        }
+        let question = match (all_down, self.near.paired(self.at)) {
+            (true, _) => STATE_UNUSED,
+            (false, true) => STATE,
+            (false, false) => STATE_ASIDE,
+        };
+        question.fail(&place, found, remedy(port))
+    }
+
+    fn layer(&self, nic: &Nic, port: &Port) -> Check {
+        let place = port_name(nic, port);
+        if port.layer.is_empty() {
+            let advice = "look at it with ibstat";
+            return LAYER.unknown(&place, "it does not say", advice);
+        }
+        let wanted = match self.expected_port(port) {
+            Some(expected) => Some(expected.layer.clone()),
+            None => most(self.ports(nic).map(|port| port.layer.clone())),
+        };
+        match wanted.filter(|wanted| !wanted.is_empty() && *wanted != port.layer) {
+            None => LAYER.pass(&place, port.layer.clone()),
+            Some(wanted) => LAYER.fail(
+                &place,
+                format!("{} in the place of {wanted}", port.layer),
+                "set the port's type (mlxconfig -d CARD set LINK_TYPE_P1=1 for InfiniBand, 2 for \
+                 Ethernet), then restart the machine",
+            ),
+        }
+    }
+
+    fn rate(&self, nic: &Nic, port: &Port) -> Check {
+        let place = port_name(nic, port);
+        if port.gbits == 0 {
+            let advice = "look at it with ibstat or ethtool";
+            return RATE.unknown(&place, "it does not say", advice);
+        }
+        let wanted = match self.expected_port(port) {
+            Some(expected) => expected.gbits,
+            None => {
+                let alike = |it: &&Port| it.is_up() && it.layer == port.layer;
+                let kin = self.ports(nic).filter(alike).map(|it| it.gbits);
+                kin.max().unwrap_or(0)
+            }
+        };
+        let known = self.expected_port(port).is_some() || self.others().next().is_some();
+        if port.gbits < wanted {
+            return RATE.fail(
+                &place,
+                format!("{} Gb/s in the place of {wanted}", port.gbits),
+                "the link has lost lanes or came up slower: seat or exchange cable and transceiver, \
+                 and look at the switch's port (mlxlink -d CARD)",
+            );
+        }
+        let found = format!("{} Gb/s", port.gbits);
+        if known {
+            RATE.pass(&place, found)
+        } else {
+            let found = format!("{found}; nobody says what it is to be");
+            RATE.unknown(&place, found, WRITE_DOWN)
+        }
+    }
+
+    /// The ports of a card and its like.
+    fn ports<'b>(&'b self, nic: &'b Nic) -> impl Iterator<Item = &'b Port> {
+        self.others().chain([nic]).flat_map(|nic| &nic.ports)
+    }
+}
+
+/// The value that is there most often; of several the last in order.
+fn most(values: impl Iterator<Item = String>) -> Option<String> {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for value in values.filter(|value| !value.is_empty()) {
+        *counts.entry(value).or_default() += 1;
+    }
+    let all = counts.into_iter().map(|(value, count)| (count, value));
+    all.max().map(|(_, value)| value)
+}
+
+/// What is to be done about a port that isn't up.
+fn remedy(port: &Port) -> &'static str {
+    let infiniband = port.layer == "InfiniBand";
+    match (port.state.as_str(), port.physical.as_str()) {
+        ("INIT" | "ARMED", _) if infiniband => {
+            "its link is up, and no subnet manager has set it up: look at the fabric's (sminfo), or \
+             start opensm"
+        }
+        (_, "Disabled") if infiniband => "it was switched off: switch it on (ibportstate)",
+        (_, "Disabled") => {
+            "its interface is down or has no carrier: ip link set INTERFACE up, then look at cable \
+             and switch"
+        }
+        (_, "Polling") => "nothing answers at the other end: look at cable, transceiver and switch",
+        _ => "look at its interface (ip link), cable, transceiver and the switch's port",
+    }
+}
+
+fn pcie(nic: &Nic) -> Check {
+    let link = nic.link;
+    if link.generation == 0 || link.width == 0 || link.max_generation == 0 || link.max_width == 0 {
+        let advice = "look at it with lspci -vv (LnkSta, LnkCap)";
+        return PCIE.unknown(&nic.name, "the kernel does not say", advice);
+    }
+    let found = format!("generation {}, {} lanes", link.generation, link.width);
+    if link.generation >= link.max_generation && link.width >= link.max_width {
+        return PCIE.pass(&nic.name, found);
+    }
+    PCIE.fail(
+        &nic.name,
+        format!(
+            "{found}, where card and slot can do generation {}, {} lanes",
+            link.max_generation, link.max_width
+        ),
+        "seat the card and its riser anew, and look at the slot's settings in the firmware",
+    )
+}
+
+/// How near each GPU's nearest card is.
+fn pairing(found: &Inventory, near: &Near) -> Vec<Check> {
+    if found.nics.is_empty() {
+        return Vec::new();
+    }
+    let close = |kind: LinkKind| kind <= LinkKind::Pxb;
+    let any = near.gpus.iter().flatten().any(|(kind, _)| close(*kind));
+    let of_gpu = |(gpu, nearest): (&crate::Gpu, &Option<(LinkKind, Vec<usize>)>)| {
+        let place = format!("GPU {}", gpu.index);
+        let Some((kind, nics)) = nearest.as_ref().filter(|_| !gpu.under.is_empty()) else {
+            let advice = "look at nvidia-smi topo -m";
+            return PAIRING.unknown(&place, "where it hangs is not known", advice);
+        };
+        let names: Vec<&str> = nics
+            .iter()
+            .map(|nic| found.nics[*nic].name.as_str())
+            .collect();
+        let said = format!("{} to {}", kind.as_str(), names.join(", "));
+        match (close(*kind), any) {
+            (true, _) => PAIRING.pass(&place, said),
+            (false, true) => PAIRING.fail(
+                &place,
+                format!("{said}, where other GPUs have a card under their switch"),
+                "look whether its card is missing, or sits in another slot than in machines like this",
+            ),
+            (false, false) => PAIRING.unknown(
+                &place,
+                format!("{said}; no GPU has one under its switch"),
+                "if the machine is not built so: move cards to slots under the GPUs' switches",
+            ),
+        }
+    };
+    found.gpus.iter().zip(&near.gpus).map(of_gpu).collect()
+}

@@ -1,0 +1,134 @@
+//! What NCCL is told of a machine's RDMA, for the GPUs that a container was given. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::Ipv4Addr;
+
+use crate::inventory::{Inventory, LinkKind};
+use crate::rdma::routes::{self, Route};
+use crate::rdma::{Files, Near, gid};
+
+/// What may be proposed to work on a machine.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Proposal {
+    /// Ports that work can use.
+    ports: Vec<Usable>,
+    /// For each GPU and slice by id, the ports under its switch, by their places above.
+    near: BTreeMap<String, Vec<usize>>,
+    /// Whether cards reach GPUs' memory.
+    direct: bool,
+    /// Networks that are reached without a gateway.
+    routes: Vec<Route>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Usable {
+    /// As NCCL names it, `mlx5_0:1`.
+    name: String,
+    /// Its RoCE address's index; none where it needs none or has none.
+    gid: Option<u32>,
+    /// It needs one.
+    routed: bool,
+}
+
+impl Proposal {
+    /// Of a machine. Only ports that are up and as fast as any are proposed: those are the ones
+    /// between GPUs, where others are there for storage and management.
+    pub fn of(found: &Inventory, files: &Files) -> Proposal {
+        // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
+        let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
+        let all = (found.nics.iter().enumerate())
+            .filter(|(_, nic)| fits(&nic.name))
+            .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
+            .filter(|(_, _, port)| port.is_up());
+        let all: Vec<_> = all.collect();
+        let kind = all
+            .iter()
+            .map(|(_, _, port)| (port.gbits, &port.layer))
+            .max();
+        let best = all
+            .into_iter()
+            .filter(|(_, _, port)| Some((port.gbits, &port.layer)) == kind);
+        let mut ports = Vec::new();
+        let mut of_card: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+        for (at, nic, port) in best {
+            let gids = files
+                .cards
+                .get(&nic.name)
+                .and_then(|card| card.gids.get(&port.number));
+            let gid = gids
+                .and_then(|gids| gid::best(gids))
+                .map(|(gid, _)| gid.index);
+            let routed = port.layer == "Ethernet";
+            of_card.entry(at).or_default().push(ports.len());
+            ports.push(Usable {
+                name: format!("{}:{}", nic.name, port.number),
+                gid: gid.filter(|_| routed),
+                routed,
+            });
+        }
+        let mut near = BTreeMap::new();
+        for (gpu, nearest) in found.gpus.iter().zip(&Near::of(found).gpus) {
+            let Some((_, nics)) = nearest.as_ref().filter(|(kind, _)| *kind <= LinkKind::Pxb)
+            else {
+                continue;
+            };
+            let under: Vec<usize> = nics
+                .iter()
+                .filter_map(|nic| of_card.get(nic))
+                .flatten()
+                .copied()
+                .collect();
+            let slices = gpu.slices.iter().flatten().map(|slice| &slice.id);
+            for id in slices.chain([&gpu.id]).filter(|_| !under.is_empty()) {
+                near.insert(id.clone(), under.clone());
+            }
+        }
+        Proposal {
+            ports,
+            near,
+            direct: files.direct.works(&files.kernel),
+            routes: files.routes.clone(),
+        }
+    }
+
+    /// The variables for a container with these GPUs or slices: the ports under the switches of
+    /// its GPUs, or all where one of its GPUs has none there; for all that goes another way, the
+    /// interface of the node's `address`, where that is known. Nothing where there is no RDMA, or for
+    /// a container without GPUs.
+    ///
+    /// They are for containers in the node's own network: another has other interfaces and cards,
+    /// and NCCL doesn't start where an interface that it was told of is not there.
+    pub fn variables(
+        &self,
+        devices: &[String],
+        address: Option<Ipv4Addr>,
+    ) -> Vec<(&'static str, String)> {
+        if devices.is_empty() || self.ports.is_empty() {
+            return Vec::new();
+        }
+        let under: Option<Vec<&Vec<usize>>> = devices.iter().map(|id| self.near.get(id)).collect();
+        let paired = under.is_some();
+        let chosen: BTreeSet<usize> = match under {
+            Some(under) => under.into_iter().flatten().copied().collect(),
+            None => (0..self.ports.len()).collect(),
+        };
+        let ports = || chosen.iter().map(|at| &self.ports[*at]);
+        let names: Vec<&str> = ports().map(|port| port.name.as_str()).collect();
+        // '=': these names and none that begin so.
+        let mut variables = vec![("NCCL_IB_HCA", format!("={}", names.join(",")))];
+        let indices: BTreeSet<Option<u32>> = ports().map(|port| port.gid).collect();
+        let mut indices = indices.into_iter();
+        if let (Some(Some(index)), None) = (indices.next(), indices.next())
+            && ports().all(|port| port.routed)
+        {
+            variables.push(("NCCL_IB_GID_INDEX", index.to_string()));
+        }
+        if self.direct && paired {
+            variables.push(("NCCL_NET_GDR_LEVEL", LinkKind::Pxb.as_str().to_owned()));
+        }
+        if let Some(name) = address.and_then(|address| routes::interface(&self.routes, address)) {
+            variables.push(("NCCL_SOCKET_IFNAME", format!("={name}")));
+        }
+        variables
+    }
+}
