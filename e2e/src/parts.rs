@@ -28,7 +28,10 @@ fn target() -> PathBuf {
 /// A program that `e2e/parts/get` built or installed.
 pub fn part(name: &str) -> PathBuf {
     let parts = repository().join("target/parts");
-    existing(parts.join(name), "e2e/parts/get kubernetes helm python")
+    existing(
+        parts.join(name),
+        "e2e/parts/get kubernetes helm containerd python",
+    )
 }
 
 /// kubectl, built from its Go module.

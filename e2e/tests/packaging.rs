@@ -105,6 +105,13 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
             ]),
         ),
         (
+            "devices by CDI",
+            vec![
+                "--set=agent.cdi=true".to_owned(),
+                file("agent.devicePlugin", "packaging/examples/device-plugin.yaml"),
+            ],
+        ),
+        (
             "a scheduler's configuration and a described machine",
             vec![
                 file(
@@ -256,6 +263,17 @@ fn values_reach_what_they_are_for() {
         "/data/kubelet/device-plugins"
     );
     assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+
+    let cdi = all("devices by CDI");
+    let agent = one(&cdi, "DaemonSet", "muster-agent");
+    let plugin = "--device-plugin-config=/etc/muster/device-plugin.yaml";
+    assert!(words(agent).iter().any(|word| word == plugin));
+    let volumes = &agent["spec"]["template"]["spec"]["volumes"];
+    let path = |at: usize| &volumes[at]["hostPath"]["path"];
+    assert_eq!((path(3), path(4)), (&json!("/var/run/cdi"), &json!("/")));
+    let text = one(&cdi, "ConfigMap", "muster-agent")["data"]["device-plugin.yaml"].as_str();
+    let plugin = &documents(text.unwrap())[0]["flags"]["plugin"];
+    assert_eq!(plugin["containerDriverRoot"], "/driver-root");
 }
 
 #[test]

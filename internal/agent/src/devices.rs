@@ -119,6 +119,7 @@ mod tests {
             chooser: std::sync::Arc::default(),
             suspect: String::new(),
             minors: [("GPU-3".to_owned(), 7)].into(),
+            capabilities: BTreeMap::new(),
         }
     }
 

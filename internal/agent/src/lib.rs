@@ -2,6 +2,7 @@
 //! given, with or without the server being there. Decides nothing about placement; what a pod's
 //! life looks like is decided by the pure state machine in [`lifecycle`].
 
+mod cdi;
 mod checks;
 mod concerns;
 mod config;
@@ -41,11 +42,15 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use cdi::DIRECTORY as CDI_DIRECTORY;
 pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
-pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
+pub use kubelet::{
+    KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
+    run_beside_kubelet,
+};
 pub use metrics::{Listen, NoPort, PORT};
 pub use xids::{Hearing, Policy as XidPolicy};
 

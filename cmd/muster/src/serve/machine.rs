@@ -1,10 +1,13 @@
 //! The agent's configuration, from arguments and from what this host is.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::Duration;
 
-use agent::{AgentConfig, Hearing, KubeletConfig, Listen, PluginSettings, XidPolicy};
+use agent::{
+    AgentConfig, DeviceListStrategy, Hearing, KubeletConfig, Listen, PluginSettings, XidPolicy,
+};
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
@@ -44,6 +47,10 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
         (
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
+        ),
+        (
+            !arguments.device_list_strategy.is_empty(),
+            "--device-list-strategy",
         ),
     ];
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
@@ -148,6 +155,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             ..Source::default()
         },
         dev: "/dev".into(),
+        cdi: arguments.cdi_dir.clone(),
         settings: plugin_settings(arguments)?,
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
@@ -204,6 +212,13 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     }
     if let Some(strategy) = &arguments.mig_strategy {
         settings.mig_strategy = Some(strategy.clone());
+    }
+    let ways = arguments.device_list_strategy.iter();
+    let ways: BTreeSet<_> = ways
+        .filter_map(|name| DeviceListStrategy::named(name))
+        .collect();
+    if !ways.is_empty() {
+        settings.delivery.ways = ways;
     }
     Ok(settings)
 }

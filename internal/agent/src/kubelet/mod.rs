@@ -5,6 +5,7 @@
 
 mod admission;
 mod cluster;
+mod delivery;
 mod offer;
 mod plugin;
 mod preference;
@@ -13,17 +14,21 @@ mod sharing;
 mod socket;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
 
 pub use cluster::Cluster;
+pub use delivery::Way;
 pub use settings::PluginSettings;
 #[cfg(test)]
 pub use sharing::Replicated;
 pub use sharing::Sharing;
 pub use socket::held;
+
+use delivery::CdiFile;
 
 use crate::eyes::Eyes;
 use crate::inventory::Machine;
@@ -50,6 +55,9 @@ pub struct KubeletConfig {
     pub source: Source,
     /// Where device files are.
     pub dev: PathBuf,
+    /// Where container runtimes look for what devices mean (CDI); [`crate::CDI_DIRECTORY`] unless
+    /// they were told otherwise.
+    pub cdi: PathBuf,
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
     /// else slices are given out by their profile.
     pub settings: PluginSettings,
@@ -115,9 +123,13 @@ pub async fn run_beside_kubelet(
     };
     let first = take_in(eyes.look().await?);
     first.chooser.prepare();
+    let cdi = CdiFile::new(&config.cdi, &config.settings.delivery).map(Arc::new);
+    // Before anybody is given a device by it.
+    let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
+    renew(&first);
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
-    let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
+    let serve = socket::serve_all(&config, &cdi, api.clone(), machine.clone(), stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
@@ -128,6 +140,7 @@ pub async fn run_beside_kubelet(
             match eyes.look().await {
                 Ok(found) => {
                     let now = take_in(found);
+                    renew(&now);
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {

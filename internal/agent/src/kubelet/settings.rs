@@ -4,6 +4,7 @@
 
 use serde_json::{Map, Value};
 
+use super::delivery::Delivery;
 use super::sharing::{Replicated, Selection, Sharing};
 
 /// The most devices that one may count as.
@@ -13,24 +14,25 @@ const REPLICAS_MAX: u64 = 1024;
 pub const MIG_STRATEGIES: [&str; 3] = ["none", "single", "mixed"];
 
 /// Fields of `flags` that the incumbent has and that mean nothing here.
-const FLAGS_UNUSED: [&str; 9] = [
+const FLAGS_UNUSED: [&str; 7] = [
     "deviceDiscoveryStrategy",
     "failOnInitError",
     "gdrcopyEnabled",
     "gdsEnabled",
     "gfd",
     "mofedEnabled",
-    "nvidiaDevRoot",
-    "nvidiaDriverRoot",
     "useNodeFeatureAPI",
 ];
 
 /// Fields of `flags.plugin` that the incumbent has and that mean nothing here.
-const PLUGIN_UNUSED: [&str; 4] = [
+const PLUGIN_UNUSED: [&str; 2] = ["cdiFeatureFlags", "nvidiaCTKPath"];
+
+/// Fields that say by which ways devices reach a container.
+const FLAGS_DELIVERY: [&str; 2] = ["nvidiaDevRoot", "nvidiaDriverRoot"];
+const PLUGIN_DELIVERY: [&str; 3] = [
     "cdiAnnotationPrefix",
-    "cdiFeatureFlags",
     "containerDriverRoot",
-    "nvidiaCTKPath",
+    "deviceListStrategy",
 ];
 
 /// What the configuration says.
@@ -39,8 +41,11 @@ pub struct PluginSettings {
     /// How slices of GPUs are given out: one of [`MIG_STRATEGIES`]; none where it isn't said.
     pub mig_strategy: Option<String>,
     /// Whether containers are given the device files themselves. NVIDIA's default is not; here it
-    /// is, where nothing is said, as runtimes without NVIDIA's hook need them.
+    /// is, where nothing is said, as runtimes without NVIDIA's hook need them, unless they come by
+    /// the Container Device Interface.
     pub pass_device_specs: Option<bool>,
+    /// By which ways devices reach a container.
+    pub delivery: Delivery,
     /// Which devices are given to several containers at once.
     pub sharing: Sharing,
     /// Fields that were read and have no counterpart here.
@@ -89,6 +94,7 @@ impl PluginSettings {
     fn read_flags(&mut self, flags: &Value) -> Result<(), String> {
         let known: Vec<&str> = ["migStrategy", "plugin"]
             .into_iter()
+            .chain(FLAGS_DELIVERY)
             .chain(FLAGS_UNUSED)
             .collect();
         let flags = fields("flags", flags, &known)?;
@@ -101,10 +107,10 @@ impl PluginSettings {
             other => return Err(wrong("flags.migStrategy", other, "none, single or mixed")),
         }
         let Some(plugin) = present(flags, "plugin") else {
-            return Ok(());
+            return self.delivery.read(flags, None);
         };
-        let own = ["deviceIDStrategy", "deviceListStrategy", "passDeviceSpecs"];
-        let known: Vec<&str> = own.into_iter().chain(PLUGIN_UNUSED).collect();
+        let own = ["deviceIDStrategy", "passDeviceSpecs"].into_iter();
+        let known: Vec<&str> = own.chain(PLUGIN_DELIVERY).chain(PLUGIN_UNUSED).collect();
         let plugin = fields("flags.plugin", plugin, &known)?;
         (self.unused).extend(names_of("flags.plugin", plugin, &PLUGIN_UNUSED));
         self.pass_device_specs = flag("flags.plugin", plugin, "passDeviceSpecs")?;
@@ -116,19 +122,7 @@ impl PluginSettings {
                 return Err(wrong("flags.plugin.deviceIDStrategy", other, right));
             }
         }
-        let listed = match present(plugin, "deviceListStrategy") {
-            None => return Ok(()),
-            Some(Value::Array(all)) => all.iter().collect(),
-            Some(one) => vec![one],
-        };
-        match listed[..] {
-            [Value::String(only)] if only == "envvar" => Ok(()),
-            _ => Err(wrong(
-                "flags.plugin.deviceListStrategy",
-                plugin.get("deviceListStrategy"),
-                "envvar, the one way that this agent has",
-            )),
-        }
+        self.delivery.read(flags, Some(plugin))
     }
 }
 
@@ -263,7 +257,7 @@ fn fields<'a>(
 }
 
 /// A field's value, unless it is absent or null.
-fn present<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
+pub(super) fn present<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
     map.get(name).filter(|value| !value.is_null())
 }
 
@@ -280,14 +274,14 @@ fn names_of(at: &str, map: &Map<String, Value>, names: &[&str]) -> Vec<String> {
     there.map(|name| join(at, name)).collect()
 }
 
-fn join(at: &str, name: &str) -> String {
+pub(super) fn join(at: &str, name: &str) -> String {
     if at.is_empty() {
         return name.to_owned();
     }
     format!("{at}.{name}")
 }
 
-fn wrong(at: &str, given: Option<&Value>, right: &str) -> String {
+pub(super) fn wrong(at: &str, given: Option<&Value>, right: &str) -> String {
     match given {
         None => format!("{at}: missing; write {right}"),
         Some(given) => format!("{at}: {given} is not usable; write {right}"),
@@ -310,7 +304,7 @@ mod tests {
             "version": "v1",
             "flags": {"migStrategy": "mixed", "failOnInitError": true,
                 "plugin": {"passDeviceSpecs": false, "deviceListStrategy": ["envvar"],
-                    "deviceIDStrategy": "uuid", "containerDriverRoot": "/driver-root"}},
+                    "deviceIDStrategy": "uuid", "nvidiaCTKPath": "/usr/bin/nvidia-ctk"}},
             "sharing": {"timeSlicing": {"renameByDefault": true, "failRequestsGreaterThanOne": true,
                 "resources": [
                     {"name": "nvidia.com/gpu", "replicas": 10},
@@ -320,7 +314,7 @@ mod tests {
         let read = read.expect("a configuration");
         assert_eq!(read.mig_strategy.as_deref(), Some("mixed"));
         assert_eq!(read.pass_device_specs, Some(false));
-        let unused = ["flags.failOnInitError", "flags.plugin.containerDriverRoot"];
+        let unused = ["flags.failOnInitError", "flags.plugin.nvidiaCTKPath"];
         assert_eq!(read.unused, unused);
         assert!(read.sharing.rename_by_default && read.sharing.one_at_most);
         let these = ["0", "1:0", "MIG-a"].map(String::from).to_vec();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -20,6 +21,7 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use super::admission::Listed;
 use super::cluster::Cluster;
+use super::delivery::CdiFile;
 use super::offer;
 use super::plugin::{Plugin, as_listed, options};
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
@@ -36,6 +38,7 @@ const LIST_MAX: usize = 16 * 1024 * 1024;
 /// all gone is served on: the kubelet hears that there are none.
 pub async fn serve_all(
     config: &KubeletConfig,
+    cdi: &Option<Arc<CdiFile>>,
     cluster: Cluster,
     mut machine: watch::Receiver<Machine>,
     stop: watch::Receiver<bool>,
@@ -55,7 +58,10 @@ pub async fn serve_all(
             if served.insert(resource.clone()) {
                 let (cluster, stop) = (cluster.clone(), stop.clone());
                 let machine = machine.clone();
-                running.push(keep_registered(config, resource, cluster, machine, stop));
+                let cdi = cdi.clone();
+                running.push(keep_registered(
+                    config, cdi, resource, cluster, machine, stop,
+                ));
             }
         }
         tokio::select! {
@@ -72,6 +78,7 @@ pub async fn serve_all(
 /// Serves one resource's plugin and keeps it registered, through every restart of the kubelet.
 async fn keep_registered(
     config: &KubeletConfig,
+    cdi: Option<Arc<CdiFile>>,
     resource: String,
     cluster: Cluster,
     machine: watch::Receiver<Machine>,
@@ -86,6 +93,7 @@ async fn keep_registered(
         let plugin = Plugin {
             resource: resource.clone(),
             settings: config.settings.clone(),
+            cdi: cdi.clone(),
             cluster: cluster.clone(),
             machine: machine.clone(),
             resources_socket: config.pod_resources(),
