@@ -1,7 +1,7 @@
-//! Devices that reach containers by the Container Device Interface: the agent's file, read by a real
-//! containerd for pods of a real kubelet. The GPUs are the driver's library's stand-in's; their
-//! device files are those of /dev/null and its like under other names, and the driver's libraries
-//! are text.
+//! Which devices containers have: by the Container Device Interface, whose file a real containerd reads
+//! for pods of a real kubelet, and another vendor's by description. The GPUs are the driver's
+//! library's stand-in's; device files are those of /dev/null and its like under other names, and the
+//! driver's libraries are text.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -44,14 +44,12 @@ impl Ground {
         let rights = rights.display().to_string();
         cluster.kubectl(&["apply", "-f", &rights]).ok();
         let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
-        let ground = Ground {
+        Ground {
             agent: None,
             kubelet,
             cluster,
             _network: network,
-        };
-        ground.make_root();
-        ground
+        }
     }
 
     fn at(&self, name: &str) -> PathBuf {
@@ -60,15 +58,8 @@ impl Ground {
 
     /// A root with device files and the driver's libraries, the stand-in, and its machine.
     fn make_root(&self) {
-        let dev = self.at("root/dev");
-        std::fs::create_dir_all(dev.join("nvidia-caps")).expect("a directory");
         for (name, minor) in FILES {
-            let minor = minor.to_string();
-            let made = Command::new("mknod")
-                .arg(dev.join(name))
-                .args(["c", "1", &minor])
-                .status();
-            assert!(made.expect("mknod").success());
+            make_device(&self.at("root/dev").join(name), minor);
         }
         let libraries = self.at("root/usr/lib/x86_64-linux-gnu");
         std::fs::create_dir_all(&libraries).expect("a directory");
@@ -108,13 +99,20 @@ impl Ground {
     }
 
     /// Starts the agent with this strategy, in place of the one before.
-    fn agent(&mut self, strategy: &str) {
-        self.end_agent();
+    fn agent_by(&mut self, strategy: &str) {
         let configuration = format!(
             "version: v1\nflags:\n  nvidiaDriverRoot: {}\n  plugin:\n    deviceListStrategy: [{strategy}]\n",
             self.at("root").display()
         );
         std::fs::write(self.at("plugin.yaml"), configuration).expect("a configuration");
+        let plugin = self.at("plugin.yaml").display().to_string();
+        self.agent(&["--device-plugin-config", &plugin], 2);
+    }
+
+    /// Starts the agent with these arguments, in place of the one before, and waits until it is the
+    /// plugin for so many resources.
+    fn agent(&mut self, more: &[&str], resources: usize) {
+        self.end_agent();
         let log = self.at("agent.log");
         let log = File::options().create(true).append(true).open(log);
         let account = self
@@ -124,14 +122,9 @@ impl Ground {
         command.arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
         command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
-        command.args([
-            "--metrics",
-            "off",
-            "--kmsg",
-            "off",
-            "--device-plugin-config",
-        ]);
-        command.arg(self.at("plugin.yaml"));
+        command
+            .args(["--metrics", "off", "--kmsg", "off"])
+            .args(more);
         command.arg("--cdi-dir").arg(self.at("cdi"));
         command.env("LD_LIBRARY_PATH", self.at("library"));
         command.env("MUSTER_NVML_MACHINE", self.at("machine.toml"));
@@ -139,10 +132,10 @@ impl Ground {
         command.stderr(log.expect("a log"));
         let before = self.logged().len();
         self.agent = Some(command.spawn().expect("the agent starts"));
-        eventually("both resources are registered", SOON, || {
+        eventually("its resources are registered", SOON, || {
             let said = self.logged();
             let registered = said[before..].matches("registered with the kubelet");
-            (registered.count() == 2).then_some(())
+            (registered.count() == resources).then_some(())
         });
     }
 
@@ -157,16 +150,37 @@ impl Ground {
         std::fs::read_to_string(self.at("agent.log")).unwrap_or_default()
     }
 
+    fn until_allocatable(&self, resource: &str, count: usize) {
+        let what = format!("{count} of {resource} are allocatable");
+        eventually(&what, SOON, || {
+            let node = self.cluster.get(&["node", "box"]);
+            (node["status"]["allocatable"][resource] == count.to_string().as_str()).then_some(())
+        });
+    }
+
     /// What a pod with one of a resource sees: its device files with their numbers, what NVIDIA's
     /// runtime would be told, and the driver's library.
     fn seen(&self, pod: &str, resource: &str) -> Vec<String> {
-        eventually("the resource is allocatable", SOON, || {
-            let node = self.cluster.get(&["node", "box"]);
-            (node["status"]["allocatable"][resource] == "1").then_some(())
-        });
+        self.until_allocatable(resource, 1);
         let script = "for file in $(busybox find /dev -name 'nvidia*' -type c | busybox sort); do \
             busybox stat -c '%n %t:%T' $file; done; echo told $NVIDIA_VISIBLE_DEVICES; \
-            cat /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.1; echo end";
+            cat /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.1";
+        let said = self.said(pod, resource, script);
+        let gone = [
+            "delete",
+            "pod",
+            pod,
+            "--wait",
+            "--grace-period=0",
+            "--force",
+        ];
+        self.cluster.kubectl(&gone).ok();
+        said
+    }
+
+    /// What a pod with one of a resource prints. It runs on.
+    fn said(&self, pod: &str, resource: &str, script: &str) -> Vec<String> {
+        let script = format!("{script}; echo end; trap 'exit 0' TERM; while :; do sleep 1; done");
         let pod_object = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": pod, "namespace": "default"},
             "spec": {"nodeName": "box", "restartPolicy": "Never",
@@ -181,17 +195,16 @@ impl Ground {
             let ran = self.cluster.kubectl(&["logs", pod]);
             (ran.code == Some(0) && ran.out.ends_with("end\n")).then_some(ran.out)
         });
-        let gone = [
-            "delete",
-            "pod",
-            pod,
-            "--wait",
-            "--grace-period=0",
-            "--force",
-        ];
-        self.cluster.kubectl(&gone).ok();
-        log.lines().map(String::from).collect()
+        let lines = log.lines().map(String::from);
+        lines.filter(|line| line != "end").collect()
     }
+}
+
+/// A device file of major 1: `/dev/null` has the minor 3.
+fn make_device(path: &Path, minor: u32) {
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+    let mut mknod = Command::new("mknod");
+    run(mknod.arg(path).args(["c", "1", &minor.to_string()])).ok();
 }
 
 impl Drop for Ground {
@@ -206,7 +219,8 @@ impl Drop for Ground {
 #[test]
 fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libraries() {
     let mut ground = Ground::start();
-    ground.agent("cdi-cri");
+    ground.make_root();
+    ground.agent_by("cdi-cri");
     let file = ground.at("cdi/muster.io-gpu.json");
     let text = std::fs::read_to_string(&file).expect("the CDI file");
     let spec: Value = serde_json::from_str(&text).expect("the CDI file is JSON");
@@ -219,7 +233,7 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
         assert!(names.contains(&name), "{names:?}");
     }
 
-    let library = ["the driver's", "the driver's", "end"];
+    let library = ["the driver's", "the driver's"];
     let whole = [
         "/dev/nvidia-uvm 1:8",
         "/dev/nvidia0 1:3",
@@ -238,11 +252,11 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
     assert_eq!(ground.seen("slice", SLICE), [&slice[..], &library].concat());
 
     // By annotations the same.
-    ground.agent("cdi-annotations");
+    ground.agent_by("cdi-annotations");
     assert_eq!(ground.seen("noted", GPU), [&whole[..], &library].concat());
 
     // What is told by the variable as well, a runtime of NVIDIA's may bring too.
-    ground.agent("envvar, cdi-cri");
+    ground.agent_by("envvar, cdi-cri");
     let both = ground.seen("both", GPU);
     assert_eq!(both[..3], whole[..3]);
     let id = names
@@ -252,6 +266,61 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
     assert_eq!(both[3], format!("told {id}"));
 
     // A file that nobody needs goes.
-    ground.agent("envvar");
+    ground.agent_by("envvar");
     assert!(!file.exists());
+}
+
+#[test]
+fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
+    let resource = "habana.ai/gaudi";
+    let mut ground = Ground::start();
+    // The example's description, with its files elsewhere.
+    let example = repository().join("packaging/examples/vendors/gaudi.yaml");
+    let example = std::fs::read_to_string(example).expect("the example");
+    let root = ground.at("machine").display().to_string();
+    let text = example
+        .replace("/dev/", &format!("{root}/dev/"))
+        .replace("/sys/", &format!("{root}/sys/"))
+        .replace("everySeconds: 10", "everySeconds: 5");
+    std::fs::write(ground.at("vendor.yaml"), text).expect("a description");
+    let directory = ground.cluster.directory().to_path_buf();
+    let about = |number: u32, file: &str, says: &str| {
+        let at = format!("machine/sys/class/accel/accel{number}/device/{file}");
+        let path = directory.join(at);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+        std::fs::write(path, says).expect("it is written");
+    };
+    // The third is not Gaudi's.
+    for (number, vendor) in [(0, "0x1da3\n"), (1, "0x1da3\n"), (2, "0x8086\n")] {
+        let dev = ground.at("machine/dev/accel");
+        make_device(&dev.join(format!("accel{number}")), 3 + number * 2);
+        make_device(&dev.join(format!("accel_controlD{number}")), 4 + number * 2);
+        about(number, "vendor", vendor);
+        about(number, "status", "Operational\n");
+    }
+    about(1, "status", "Malfunction\n");
+    let file = ground.at("vendor.yaml").display().to_string();
+    let machine = ground.at("none.toml");
+    std::fs::write(&machine, "").expect("a machine without GPUs");
+    let machine = machine.display().to_string();
+    ground.agent(&["--vendor", &file, "--machine", &machine], 2);
+    ground.until_allocatable(resource, 1);
+
+    // A pod gets the one that is well: both of its files, nothing of the others', and its number.
+    let script = format!(
+        "for file in $(busybox find {root}/dev -type c | busybox sort); do \
+         busybox stat -c '%n %t:%T' $file; done; echo sees $HABANA_VISIBLE_DEVICES"
+    );
+    let wanted = [
+        format!("{root}/dev/accel/accel0 1:3"),
+        format!("{root}/dev/accel/accel_controlD0 1:4"),
+        "sees 0".to_owned(),
+    ];
+    assert_eq!(ground.said("first", resource, &script), wanted);
+
+    // The other comes back when its check says so, and is not given twice.
+    about(1, "status", "Operational\n");
+    ground.until_allocatable(resource, 2);
+    let second = ground.said("second", resource, &script);
+    assert_eq!(second.last().map(String::as_str), Some("sees 1"));
 }

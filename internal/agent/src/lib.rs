@@ -29,9 +29,11 @@ mod outbox;
 mod pods;
 mod prober;
 mod probes;
+mod reading;
 mod runs;
 mod session;
 mod trust;
+mod vendors;
 mod volumes;
 mod worker;
 mod xids;
@@ -52,6 +54,7 @@ pub use kubelet::{
     run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};
+pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
 
 use disk::Layout;

@@ -191,7 +191,24 @@ const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engi
 
   Containers that share a GPU are kept apart neither in its memory nor in its faults.
   sharing.mps, renaming by product, and the strategy volume-mounts are refused. What is wrong is
-  said at the start, with its field and what would be right.";
+  said at the start, with its field and what would be right.
+
+Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
+Ascend and Trainium:
+  resource: example.com/accelerator
+  device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
+  only:                                    # left out: all are
+    file: /sys/class/accel/accel{number}/device/vendor
+    is: \"0x1da3\"
+  with: [\"/dev/accel/accel_controlD{number}\"]   # its further files, where they are
+  always: [/dev/manager]                   # files of every container that has one, where they are
+  environment: {VISIBLE: \"{numbers}\"}      # {numbers} and {files}: the container's, with commas
+  mounts: [{from: /opt/driver, to: /opt/driver, readOnly: true}]   # where the node has them
+  numa: /sys/class/accel/accel{number}/device/numa_node
+  health:                                  # else a device is well while its file is there
+    command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
+    timeoutSeconds: 5                      # the defaults; who takes longer, is not well
+    everySeconds: 30";
 
 #[derive(Args, Debug)]
 #[command(after_long_help = DEVICE_PLUGIN)]
@@ -226,6 +243,14 @@ pub struct Agent {
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
     pub device_plugin_config: Option<PathBuf>,
+    /// The description of another vendor's devices, in YAML, see below, which are offered to the
+    /// kubelet as the resource that it names (repeatable); with --engine kubernetes
+    #[arg(long = "vendor", value_name = "FILE")]
+    pub vendors: Vec<PathBuf>,
+    /// Where an agent in a container of its own sees the node's root: below it other vendors'
+    /// devices are looked for
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub host_root: PathBuf,
     /// By which ways containers are told their devices, with commas: the variable that NVIDIA's
     /// runtime reads, or the Container Device Interface, by annotations or by the kubelet's own
     /// field; with --engine kubernetes [default: what --device-plugin-config says, else envvar]

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, Hearing, KubeletConfig, Listen, PluginSettings, XidPolicy,
+    AgentConfig, DeviceListStrategy, Hearing, KubeletConfig, Listen, PluginSettings, Vendor,
+    XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -48,6 +49,7 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
         ),
+        (!arguments.vendors.is_empty(), "--vendor"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
@@ -157,6 +159,8 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         dev: "/dev".into(),
         cdi: arguments.cdi_dir.clone(),
         settings: plugin_settings(arguments)?,
+        vendors: vendors(&arguments.vendors)?,
+        host_root: arguments.host_root.clone(),
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
@@ -223,6 +227,26 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     Ok(settings)
 }
 
+/// Other vendors' devices, as their files describe them.
+fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
+    let mut all: Vec<Vendor> = Vec::new();
+    for file in files {
+        let named = || format!("--vendor: {}", file.display());
+        let vendor = Vendor::read(&document(file, named)?)
+            .map_err(anyhow::Error::msg)
+            .with_context(named)?;
+        if all.iter().any(|other| other.resource == vendor.resource) {
+            let resource = &vendor.resource;
+            bail!(
+                "{}: resource: {resource} is described by another file already; leave one out",
+                named()
+            );
+        }
+        all.push(vendor);
+    }
+    Ok(all)
+}
+
 /// The address that the server sees this host under.
 fn own_address(server: &str) -> Result<IpAddr> {
     let Some(authority) = server.strip_prefix("https://") else {
@@ -241,6 +265,33 @@ fn own_address(server: &str) -> Result<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_examples_describe_their_vendors_resources_each_once() {
+        let examples = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/examples/vendors"
+        );
+        let files = std::fs::read_dir(examples).unwrap();
+        let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let resources: Vec<String> = (vendors(&files).unwrap().into_iter())
+            .map(|vendor| vendor.resource)
+            .collect();
+        let wanted = [
+            "amd.com/gpu",
+            "huawei.com/Ascend910",
+            "habana.ai/gaudi",
+            "aws.amazon.com/neuron",
+        ];
+        assert_eq!(resources, wanted);
+        files.push(files[0].clone());
+        let why = format!("{:#}", vendors(&files).unwrap_err());
+        assert!(
+            why.contains("amd.com/gpu is described by another file"),
+            "{why}"
+        );
+    }
 
     #[test]
     fn a_server_is_named_by_https_host_and_port() {

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use parking_lot::Mutex;
 use serde_json::{Map, Value};
 
-use super::settings::{join, present, wrong};
 use crate::cdi::gpus::{self, Roots};
 use crate::cdi::{Spec, file};
 use crate::inventory::Machine;
+use crate::reading::{join, present, wrong};
 
 /// What annotations begin with that runtimes read devices from.
 const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";

@@ -6,6 +6,7 @@
 mod admission;
 mod cluster;
 mod delivery;
+mod described;
 mod offer;
 mod plugin;
 mod preference;
@@ -33,6 +34,7 @@ use delivery::CdiFile;
 use crate::eyes::Eyes;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
+use crate::vendors::Vendor;
 use crate::xids::{Hearing, Xids};
 
 /// Where the kubelet keeps its sockets.
@@ -61,6 +63,10 @@ pub struct KubeletConfig {
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
     /// else slices are given out by their profile.
     pub settings: PluginSettings,
+    /// Other vendors' devices, each offered as a resource of its own.
+    pub vendors: Vec<Vendor>,
+    /// Where the machine's root is seen, below which other vendors' devices are looked for.
+    pub host_root: PathBuf,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
     /// Where metrics are served; nowhere if absent.
@@ -130,6 +136,7 @@ pub async fn run_beside_kubelet(
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
     let serve = socket::serve_all(&config, &cdi, api.clone(), machine.clone(), stop.clone());
+    let described = socket::serve_described(&config, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
@@ -158,6 +165,7 @@ pub async fn run_beside_kubelet(
     };
     tokio::select! {
         ended = serve => ended,
+        ended = described => ended,
         () = publish => Ok(()),
         () = exporting => Ok(()),
         () = look => Ok(()),

@@ -6,6 +6,7 @@ use serde_json::{Map, Value};
 
 use super::delivery::Delivery;
 use super::sharing::{Replicated, Selection, Sharing};
+use crate::reading::{fields, flag, is_resource, join, present, wrong};
 
 /// The most devices that one may count as.
 const REPLICAS_MAX: u64 = 1024;
@@ -225,67 +226,12 @@ fn named(value: Option<&Value>) -> Option<String> {
     } else {
         format!("nvidia.com/{text}")
     };
-    let (domain, rest) = name.split_once('/')?;
-    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let ends = |text: &str| {
-        let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        end(text.chars().next()) && end(text.chars().next_back())
-    };
-    let fine = |text: &str| text.len() <= 63 && ends(text) && text.chars().all(inner);
-    (fine(domain) && fine(rest)).then_some(name)
-}
-
-/// The fields of a mapping, all of which must be known.
-fn fields<'a>(
-    at: &str,
-    value: &'a Value,
-    known: &[&str],
-) -> Result<&'a Map<String, Value>, String> {
-    let name = if at.is_empty() { "the document" } else { at };
-    let Value::Object(map) = value else {
-        let right = format!("a mapping of {}", known.join(", "));
-        return Err(wrong(name, Some(value), &right));
-    };
-    if let Some(odd) = map.keys().find(|key| !known.contains(&key.as_str())) {
-        let known = known.join(", ");
-        return Err(format!(
-            "{}: no such field; there are {known}",
-            join(at, odd)
-        ));
-    }
-    Ok(map)
-}
-
-/// A field's value, unless it is absent or null.
-pub(super) fn present<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    map.get(name).filter(|value| !value.is_null())
-}
-
-fn flag(at: &str, map: &Map<String, Value>, name: &str) -> Result<Option<bool>, String> {
-    match present(map, name) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        other => Err(wrong(&join(at, name), other, "true or false")),
-    }
+    is_resource(&name).then_some(name)
 }
 
 fn names_of(at: &str, map: &Map<String, Value>, names: &[&str]) -> Vec<String> {
     let there = names.iter().filter(|name| present(map, name).is_some());
     there.map(|name| join(at, name)).collect()
-}
-
-pub(super) fn join(at: &str, name: &str) -> String {
-    if at.is_empty() {
-        return name.to_owned();
-    }
-    format!("{at}.{name}")
-}
-
-pub(super) fn wrong(at: &str, given: Option<&Value>, right: &str) -> String {
-    match given {
-        None => format!("{at}: missing; write {right}"),
-        Some(given) => format!("{at}: {given} is not usable; write {right}"),
-    }
 }
 
 #[cfg(test)]
