@@ -1,7 +1,7 @@
-//! Which devices containers have: by the Container Device Interface, whose file a real containerd reads
-//! for pods of a real kubelet, and another vendor's by description. The GPUs are the driver's
-//! library's stand-in's; device files are those of /dev/null and its like under other names, and the
-//! driver's libraries are text.
+//! Which devices containers have, and what the node says of them: by the Container Device Interface,
+//! whose file a real containerd reads for pods of a real kubelet, and another vendor's by description.
+//! The GPUs are the driver's library's stand-in's; device files are those of /dev/null and its like
+//! under other names, and the driver's libraries are text.
 
 use std::fs::File;
 use std::os::unix::fs::symlink;
@@ -78,7 +78,8 @@ impl Ground {
         let cut = "mig = [\"1g.10gb\"]";
         let whole = "GPU-00000000-0000-4000-8000-000000000001";
         let second = "GPU-00000000-0000-4000-8000-000000000002";
-        let machine = gpu(whole, "") + &gpu(second, cut);
+        let hot = "[[state]]\ngpu = 0\nutilisation = 50\ncelsius = 91\n";
+        let machine = gpu(whole, "") + &gpu(second, cut) + hot;
         std::fs::write(self.at("machine.toml"), machine).expect("a machine");
 
         // What the driver says in proc of the slice's files: its instances' numbers are the
@@ -268,6 +269,24 @@ fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libr
     // A file that nobody needs goes.
     ground.agent_by("envvar");
     assert!(!file.exists());
+
+    // What the GPUs do is told beside a kubelet, too, and the alert that stands on a hot one.
+    let said = |name: &str| {
+        eventually(&format!("the node has {name}"), SOON, || {
+            let node = ground.cluster.get(&["node", "box"]);
+            let text = node["metadata"]["annotations"][name].as_str()?;
+            serde_json::from_str::<Value>(text).ok()
+        })
+    };
+    assert_eq!(said("muster.io/load")["gpus"][*id]["celsius"], 91.0);
+    let alert = &said("muster.io/alerts")[0];
+    assert_eq!([&alert["alert"], &alert["id"]], ["GpuHot", *id]);
+    let about = "reason=GpuHot,involvedObject.name=box";
+    let events = ground
+        .cluster
+        .kubectl(&["get", "events", "--field-selector", about])
+        .ok();
+    assert!(events.contains("GPU 0 is over 85"), "{events}");
 }
 
 #[test]

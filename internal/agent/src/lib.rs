@@ -134,6 +134,7 @@ pub async fn run_with(
         layout,
         machine: Mutex::new(machine),
         started,
+        alerts: Mutex::default(),
         xids: xids.clone(),
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),

@@ -6,8 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
+use resources::alerts::{self, Alert};
 use resources::load::{GpuLoads, NodeLoad};
-use resources::names::{LOAD, SUSPECT};
+use resources::names::{ALERTS, LOAD, SUSPECT};
 use resources::node_event;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -34,6 +35,8 @@ pub struct Health {
     pub loads: GpuLoads,
     /// What is wrong and does not stop the node; empty if nothing is.
     pub suspect: String,
+    /// The alerts that stand on its GPUs.
+    pub alerts: Vec<Alert>,
 }
 
 impl Health {
@@ -44,6 +47,11 @@ impl Health {
             at: Timestamp::now(),
             loads: serde_json::from_str(&message.load_json)?,
             suspect: cut(&message.suspect),
+            alerts: match message.alerts_json.as_str() {
+                // An agent of before there were any.
+                "" => Vec::new(),
+                text => serde_json::from_str(text)?,
+            },
         })
     }
 }
@@ -86,24 +94,40 @@ impl Nodes {
             gpus: health.loads.clone(),
         };
         let load = serde_json::to_string(&load).expect("a load is plain data and always JSON");
-        let patch = json!({"metadata": {"annotations": {LOAD: load}}});
+        let before = (self.nodes.get(name).await)
+            .map_err(api(format!("reading node {name:?}")))
+            .map(|node| alerts::of_node(&node))?;
+        let stand = (!health.alerts.is_empty()).then(|| {
+            serde_json::to_string(&health.alerts).expect("alerts are plain data and always JSON")
+        });
+        let patch = json!({"metadata": {"annotations": {LOAD: load, ALERTS: stand}}});
         self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
         let suspected = |node: &Node| suspicion(node, health);
         if self.write_conditions(name, json!({}), suspected).await? {
-            self.write_event(name, health).await;
+            let (_, reason) = words(&health.suspect);
+            let warning = !health.suspect.is_empty();
+            let message = if warning { &health.suspect } else { WELL };
+            self.write_event(name, warning, reason, message).await;
+        }
+        let (begun, ended) = alerts::changes(&before, &health.alerts);
+        for alert in begun {
+            let (rule, words) = (alert.alert, alert.words());
+            self.write_event(name, rule.warns(), rule.name(), &words)
+                .await;
+        }
+        for alert in ended {
+            let reason = format!("{}Ended", alert.alert.name());
+            self.write_event(name, false, &reason, &alert.end()).await;
         }
         Ok(())
     }
 
     /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
-    async fn write_event(&self, name: &str, health: &Health) {
-        let (_, reason) = words(&health.suspect);
-        let warning = !health.suspect.is_empty();
-        let message = if warning { &health.suspect } else { WELL };
-        let event = node_event::of(name, warning, reason, message, health.at);
+    async fn write_event(&self, name: &str, warning: bool, reason: &str, message: &str) {
+        let event = node_event::of(name, warning, reason, message, Timestamp::now());
         let written = self.events.create(&PostParams::default(), &event).await;
         if let Err(error) = written {
             tracing::debug!(node = name, %error, "an event could not be written");
@@ -163,6 +187,7 @@ mod tests {
             at: Timestamp::from_second(second).unwrap(),
             loads: GpuLoads::new(),
             suspect: suspect.to_owned(),
+            alerts: Vec::new(),
         };
         let node = |conditions: Vec<Value>| -> Node {
             let status = json!({"conditions": conditions});

@@ -13,6 +13,7 @@ mod preference;
 mod settings;
 mod sharing;
 mod socket;
+mod vitals;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub use sharing::Sharing;
 pub use socket::held;
 
 use delivery::CdiFile;
+use vitals::Vitals;
 
 use crate::eyes::Eyes;
 use crate::inventory::Machine;
@@ -140,12 +142,15 @@ pub async fn run_beside_kubelet(
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
+    let (mut vitals, heard) = Vitals::new(config.pod_resources());
+    let tell = vitals::publish(api.clone(), heard);
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             match eyes.look().await {
                 Ok(found) => {
+                    vitals.take(&found).await;
                     let now = take_in(found);
                     renew(&now);
                     seen.send_if_modified(|before| {
@@ -167,6 +172,7 @@ pub async fn run_beside_kubelet(
         ended = serve => ended,
         ended = described => ended,
         () = publish => Ok(()),
+        () = tell => Ok(()),
         () = exporting => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
