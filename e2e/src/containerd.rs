@@ -3,13 +3,23 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::{Ran, require_root, run};
+use crate::{Ran, part, require_root, run};
 
 /// The image that it holds.
 pub const IMAGE: &str = "localhost/muster-test:1";
 
 /// The names that busybox has in the image.
 const NAMES: &str = "sh sleep cat echo grep hostname touch ls env true ip nc wget";
+
+/// What tells one containerd from another.
+#[derive(Clone, Debug, Default)]
+pub struct Variant {
+    /// Further lines of its CRI section, on the pods' network.
+    pub network: String,
+    /// Where it looks for CDI files. Debian's containerd doesn't know them: this one is built from
+    /// its Go module.
+    pub cdi: Option<PathBuf>,
+}
 
 /// A daemon with its own state, ended (with what it ran) when dropped.
 pub struct Containerd {
@@ -23,14 +33,13 @@ impl Containerd {
     /// One whose pods share the host's network, in a directory of its own.
     pub fn start() -> Containerd {
         let keep = tempfile::tempdir().expect("a directory");
-        let mut containerd = Containerd::start_in(keep.path(), None, "");
+        let mut containerd = Containerd::start_in(keep.path(), None, &Variant::default());
         containerd._keep = Some(keep);
         containerd
     }
 
-    /// One in `directory`, inside a mount namespace (its file) when one is given, with these
-    /// further lines in its CRI section.
-    pub fn start_in(directory: &Path, inside: Option<&Path>, more: &str) -> Containerd {
+    /// One in `directory`, inside a mount namespace (its file) when one is given.
+    pub fn start_in(directory: &Path, inside: Option<&Path>, variant: &Variant) -> Containerd {
         require_root();
         let at = |name: &str| directory.join(name).display().to_string();
         let config = format!(
@@ -42,17 +51,35 @@ state = "{state}"
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = "{IMAGE}"
   restrict_oom_score_adj = true
+{cdi}
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
 {more}
 "#,
             root = at("root"),
             state = at("state"),
+            more = variant.network,
+            cdi = (variant.cdi.as_ref()).map_or(String::new(), |specs| format!(
+                "  enable_cdi = true\n  cdi_spec_dirs = [\"{}\"]",
+                specs.display()
+            )),
             socket = at("socket"),
         );
         std::fs::write(at("config.toml"), config).expect("a config file");
         let log = std::fs::File::create(at("containerd.log")).expect("a log file");
-        let daemon = command_inside(inside, "containerd")
+        let mut daemon = match &variant.cdi {
+            None => command_inside(inside, "containerd"),
+            Some(_) => {
+                let newer = part("containerd");
+                let mut daemon =
+                    command_inside(inside, &newer.join("containerd").display().to_string());
+                // Its own shim, before Debian's.
+                let path = std::env::var("PATH").unwrap_or_default();
+                daemon.env("PATH", format!("{}:{path}", newer.display()));
+                daemon
+            }
+        };
+        let daemon = daemon
             .args(["--config", &at("config.toml")])
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use e2e::{Agent, Platform, Prometheus, eventually, free_address, get, muster, repository, run};
+use resources::alerts::Rule;
 use serde_json::Value;
 
 const SOON: Duration = Duration::from_secs(120);
@@ -164,6 +165,66 @@ fn a_real_prometheus_scrapes_what_the_alerts_judge_and_the_dashboard_draws() {
     ];
     let expected = expected.map(|(alert, gpu)| (alert.to_owned(), gpu.to_owned()));
     assert_eq!(standing, BTreeSet::from(expected));
+
+    // Where no Prometheus watches, the agent says so itself: to programs, on the pages, by the
+    // command line, and as the node's event.
+    let alert = eventually("the agent's own alert stands", SOON, || {
+        let asked = ["get", "--raw", "/api/v1/alerts"];
+        let answer: Value = serde_json::from_str(&ground.platform.kubectl(&asked).ok()).ok()?;
+        answer["items"].as_array()?.first().cloned()
+    });
+    assert_eq!(
+        [&alert["node"], &alert["alert"], &alert["severity"]],
+        ["gpus", "GpuHot", "warning"]
+    );
+    assert_eq!(alert["gpu"], 0);
+    let message = alert["message"].as_str().unwrap();
+    assert!(message.contains("over 85 °C (88 °C)"), "{message}");
+    let nodes = ground.platform.cli(&["nodes", "-o", "wide"]).ok();
+    assert!(nodes.contains(message), "{nodes}");
+    let event = |reason: &str| {
+        eventually(&format!("the node's event {reason}"), SOON, || {
+            let field = format!("reason={reason},involvedObject.name=gpus");
+            let asked = ["get", "events", "--field-selector", &field, "-o", "json"];
+            let events = ground.platform.kubectl(&asked).ok();
+            let events: Value = serde_json::from_str(&events).ok()?;
+            events["items"].as_array()?.first().cloned()
+        })
+    };
+    let begun = event("GpuHot");
+    assert_eq!([&begun["type"], &begun["message"]], ["Warning", message]);
+    describe(&ground.description, "");
+    assert_eq!(event("GpuHotEnded")["type"], "Normal");
+}
+
+#[test]
+fn the_alerts_that_agents_judge_are_those_that_prometheus_is_given() {
+    let text = std::fs::read_to_string(monitoring("rules.yaml")).unwrap();
+    let rules: Value = serde_norway::from_str(&text).unwrap();
+    let rules = rules["groups"][0]["rules"].as_array().unwrap();
+    let seconds = |text: &Value| match text.as_str() {
+        None => 0,
+        Some(text) => text.strip_suffix('m').unwrap().parse::<u64>().unwrap() * 60,
+    };
+    let given = rules.iter().map(|rule| {
+        let word = |value: &Value| value.as_str().unwrap().to_owned();
+        (
+            word(&rule["alert"]),
+            word(&rule["expr"]),
+            seconds(&rule["for"]),
+            word(&rule["labels"]["severity"]),
+        )
+    });
+    let judged = Rule::ALL.map(|rule| {
+        let severity = if rule.warns() { "warning" } else { "info" };
+        (
+            rule.name().to_owned(),
+            rule.promql(),
+            rule.hold().as_secs(),
+            severity.to_owned(),
+        )
+    });
+    assert_eq!(given.collect::<Vec<_>>(), judged);
 }
 
 #[test]

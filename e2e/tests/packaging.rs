@@ -105,6 +105,26 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
             ]),
         ),
         (
+            "devices by CDI",
+            vec![
+                "--set=agent.cdi=true".to_owned(),
+                file(
+                    "agent.devicePlugin",
+                    "packaging/examples/device-plugin.yaml",
+                ),
+            ],
+        ),
+        (
+            "other vendors",
+            vec![
+                file("agent.vendors.amd", "packaging/examples/vendors/amd.yaml"),
+                file(
+                    "agent.vendors.gaudi",
+                    "packaging/examples/vendors/gaudi.yaml",
+                ),
+            ],
+        ),
+        (
             "a scheduler's configuration and a described machine",
             vec![
                 file(
@@ -256,6 +276,28 @@ fn values_reach_what_they_are_for() {
         "/data/kubelet/device-plugins"
     );
     assert_eq!(pod["tolerations"], json!([{"operator": "Exists"}]));
+
+    let cdi = all("devices by CDI");
+    let agent = one(&cdi, "DaemonSet", "muster-agent");
+    let plugin = "--device-plugin-config=/etc/muster/device-plugin.yaml";
+    assert!(words(agent).iter().any(|word| word == plugin));
+    let volumes = &agent["spec"]["template"]["spec"]["volumes"];
+    let path = |at: usize| &volumes[at]["hostPath"]["path"];
+    assert_eq!((path(3), path(4)), (&json!("/var/run/cdi"), &json!("/")));
+    let text = one(&cdi, "ConfigMap", "muster-agent")["data"]["device-plugin.yaml"].as_str();
+    let plugin = &documents(text.unwrap())[0]["flags"]["plugin"];
+    assert_eq!(plugin["containerDriverRoot"], "/driver-root");
+
+    let vendors = all("other vendors");
+    let agent = one(&vendors, "DaemonSet", "muster-agent");
+    let said = words(agent).into_iter();
+    let said: Vec<String> = said.filter(|word| word.starts_with("--vendor=")).collect();
+    let wanted = ["amd", "gaudi"].map(|name| format!("--vendor=/etc/muster/vendor-{name}.yaml"));
+    assert_eq!(said, wanted);
+    assert!(words(agent).iter().any(|word| word == "--host-root=/host"));
+    let config = one(&vendors, "ConfigMap", "muster-agent");
+    let text = config["data"]["vendor-amd.yaml"].as_str().unwrap();
+    assert_eq!(documents(text)[0]["resource"], "amd.com/gpu");
 }
 
 #[test]

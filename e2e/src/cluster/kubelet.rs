@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::process::Process;
 use super::{Cluster, START, token};
-use crate::containerd::{Containerd, command_inside};
+use crate::containerd::{Containerd, Variant, command_inside};
 use crate::platform::free_port;
 use crate::{eventually, part, require_root, run};
 
@@ -33,6 +33,15 @@ impl Cluster {
     /// Starts a kubelet under a name that the cluster's [`super::Setup`] allowed, with the
     /// API's own address as the node's; the node is ready when this returns.
     pub fn kubelet(&self, node: &str) -> Kubelet {
+        self.kubelet_with(node, None)
+    }
+
+    /// The same with a container runtime that reads CDI files in this directory.
+    pub fn kubelet_with_cdi(&self, node: &str, specs: &Path) -> Kubelet {
+        self.kubelet_with(node, Some(specs.to_path_buf()))
+    }
+
+    fn kubelet_with(&self, node: &str, cdi: Option<PathBuf>) -> Kubelet {
         require_root();
         let directory = self.directory().join(format!("node-{node}"));
         let number = std::process::id().wrapping_mul(37) + NEXT.fetch_add(1, Ordering::Relaxed);
@@ -51,8 +60,9 @@ impl Cluster {
             "  [plugins.\"io.containerd.grpc.v1.cri\".cni]\n    bin_dir = \"/usr/lib/cni\"\n    conf_dir = \"{}\"\n",
             kubelet.at("cni").display()
         );
-        let containerd =
-            Containerd::start_in(&kubelet.directory, Some(&kubelet.namespace()), &network);
+        let variant = Variant { network, cdi };
+        let inside = kubelet.namespace();
+        let containerd = Containerd::start_in(&kubelet.directory, Some(&inside), &variant);
         kubelet.configure(self, &containerd);
         kubelet.containerd = Some(containerd);
         kubelet.restart();

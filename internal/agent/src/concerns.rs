@@ -6,12 +6,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use hardware::{Gpu, Inventory, LinkKind};
+use resources::alerts::{CORRECTED, CORRECTED_WITHIN};
 use tokio::time::Instant;
 
-/// For how long a passing sign is told.
-const LATELY: Duration = Duration::from_secs(600);
-/// Memory errors corrected within [`LATELY`] that are no more worth saying: as the alert has it.
-const CORRECTED: u64 = 10;
+/// For how long a passing sign is told: as long as the alert on corrected errors looks back.
+const LATELY: Duration = CORRECTED_WITHIN;
 /// A link may sleep while its GPU does: busy from so many percent on.
 const BUSY: u32 = 10;
 /// NVML's bits for clocks that are held down by heat, and by the machine's power supply; and for

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use resources::alerts::{Alert, GpuLook};
 use resources::load::{GpuLoad, GpuLoads, counts, worth_telling};
 use rpc::agent::v1::Health;
 use tokio::time::Instant;
@@ -14,30 +15,65 @@ const AGAIN: Duration = Duration::from_secs(60);
 /// What was seen at one look.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
-    loads: GpuLoads,
+    /// What the GPUs do.
+    pub loads: GpuLoads,
     suspect: String,
     fabric: String,
+    /// The alerts that stand.
+    pub alerts: Vec<Alert>,
 }
 
 impl Seen {
-    /// Takes what was found.
-    pub fn of(found: &hardware::Inventory) -> Seen {
+    /// Takes what was found, and the alerts that stand after it.
+    pub fn of(found: &hardware::Inventory, alerts: Vec<Alert>) -> Seen {
         let loads = found.gpus.iter().map(|gpu| (gpu.id.clone(), load(gpu)));
         Seen {
             loads: loads.collect(),
             suspect: suspicion(found),
             fabric: found.fabric.clone(),
+            alerts,
         }
     }
 
-    fn message(&self) -> Health {
+    /// For the server.
+    pub fn message(&self) -> Health {
         Health {
             load_json: serde_json::to_string(&self.loads)
                 .expect("loads are plain data and always JSON"),
             suspect: self.suspect.clone(),
             fabric: self.fabric.clone(),
+            alerts_json: serde_json::to_string(&self.alerts)
+                .expect("alerts are plain data and always JSON"),
         }
     }
+}
+
+/// What the alerts are judged by. A GPU that does not answer has nothing that is known; what it has
+/// of memory and power without knowing the whole of it isn't either.
+pub fn looks(found: &hardware::Inventory, held: impl Fn(&str) -> bool) -> Vec<GpuLook> {
+    let part = |part: f64, whole: f64| (whole > 0.0).then_some(part / whole);
+    let look = |gpu: &hardware::Gpu| {
+        let known = &gpu.load;
+        let power = known.milliwatts.zip(known.milliwatts_limit);
+        GpuLook {
+            id: gpu.id.clone(),
+            gpu: gpu.index,
+            percent: known.percent.map(f64::from),
+            memory: known
+                .memory_mib
+                .and_then(|used| part(used as f64, gpu.memory_mib as f64)),
+            celsius: known.celsius.map(f64::from),
+            power: power.and_then(|(drawn, limit)| part(drawn.into(), limit.into())),
+            corrected: gpu.ecc.filter(|ecc| ecc.enabled).map(|ecc| ecc.corrected),
+            held: held(&gpu.id),
+        }
+    };
+    found
+        .gpus
+        .iter()
+        .filter(|gpu| !gpu.failed)
+        .map(look)
+        .collect()
 }
 
 fn load(gpu: &hardware::Gpu) -> GpuLoad {
@@ -77,19 +113,25 @@ pub fn suspicion(found: &hardware::Inventory) -> String {
 pub struct Told(Option<(Seen, Instant)>);
 
 impl Told {
-    /// The message for what was seen, if it is worth one.
-    pub fn news(&mut self, seen: Seen, now: Instant) -> Option<Health> {
-        if let Some((last, at)) = &self.0 {
-            let old = counts(&seen.loads) && now.duration_since(*at) >= AGAIN;
-            let said = |seen: &Seen| (seen.suspect.clone(), seen.fabric.clone());
-            let same = said(&seen) == said(last) && !worth_telling(&seen.loads, &last.loads);
-            if same && !old {
-                return None;
-            }
-        }
-        let message = seen.message();
-        self.0 = Some((seen, now));
-        Some(message)
+    /// What was seen, if it is worth a message.
+    pub fn news(&mut self, seen: Seen, now: Instant) -> Option<Seen> {
+        self.worth(&seen, now).then(|| {
+            self.0 = Some((seen.clone(), now));
+            seen
+        })
+    }
+
+    /// Whether what was seen is worth a message.
+    fn worth(&self, seen: &Seen, now: Instant) -> bool {
+        let Some((last, at)) = &self.0 else {
+            return true;
+        };
+        let old = counts(&seen.loads) && now.duration_since(*at) >= AGAIN;
+        let same = seen.suspect == last.suspect
+            && seen.fabric == last.fabric
+            && seen.alerts == last.alerts
+            && !worth_telling(&seen.loads, &last.loads);
+        old || !same
     }
 }
 
@@ -120,13 +162,13 @@ mod tests {
 
     #[test]
     fn what_is_seen_is_said_as_the_annotation_has_it() {
-        let message = Seen::of(&machine(93, true)).message();
+        let message = Seen::of(&machine(93, true), Vec::new()).message();
         assert_eq!(
             message.load_json,
             r#"{"GPU-0":{"utilisation":93.0,"memory":0.25,"watts":350.5}}"#
         );
         assert_eq!(message.suspect, "");
-        let message = Seen::of(&machine(0, false)).message();
+        let message = Seen::of(&machine(0, false), Vec::new()).message();
         assert_eq!(message.suspect, "GPU 0 is not well: it does not answer");
     }
 
@@ -135,7 +177,7 @@ mod tests {
         let mut told = Told::default();
         let start = Instant::now();
         let mut news = |percent: u32, healthy: bool, second: u64| {
-            let seen = Seen::of(&machine(percent, healthy));
+            let seen = Seen::of(&machine(percent, healthy), Vec::new());
             told.news(seen, start + Duration::from_secs(second))
                 .is_some()
         };

@@ -16,6 +16,8 @@ pub struct Machine {
     pub inventory: NodeInventory,
     /// The numbers in the GPUs' device files' names, by id; described GPUs have none.
     pub minors: BTreeMap<String, u32>,
+    /// The numbers in the names of slices' own device files, by the slices' ids.
+    pub capabilities: BTreeMap<String, Vec<u32>>,
     /// What is wrong and does not stop the node, in a sentence; empty if nothing is.
     pub suspect: String,
     /// How its RDMA fails, in a sentence; empty if nothing says so.
@@ -74,6 +76,10 @@ impl Machine {
                     let ids = std::iter::once(&gpu.id).chain(slices);
                     ids.map(move |id| (id.clone(), minor))
                 })
+                .collect(),
+            capabilities: (found.gpus.iter())
+                .flat_map(|gpu| gpu.slices.iter().flatten())
+                .map(|slice| (slice.id.clone(), slice.capabilities.clone()))
                 .collect(),
             suspect: crate::health::suspicion(found),
             fabric: found.fabric.clone(),

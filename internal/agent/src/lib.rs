@@ -2,6 +2,7 @@
 //! given, with or without the server being there. Decides nothing about placement; what a pod's
 //! life looks like is decided by the pure state machine in [`lifecycle`].
 
+mod cdi;
 mod checks;
 mod concerns;
 mod config;
@@ -29,9 +30,11 @@ mod outbox;
 mod pods;
 mod prober;
 mod probes;
+mod reading;
 mod runs;
 mod session;
 mod trust;
+mod vendors;
 mod volumes;
 mod worker;
 mod xids;
@@ -42,12 +45,17 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use cdi::DIRECTORY as CDI_DIRECTORY;
 pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
-pub use kubelet::{KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, run_beside_kubelet};
+pub use kubelet::{
+    KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
+    run_beside_kubelet,
+};
 pub use metrics::{Listen, NoPort, PORT};
+pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
 
 use disk::Layout;
@@ -131,6 +139,7 @@ pub async fn run_with(
         layout,
         machine: Mutex::new(machine),
         started,
+        alerts: Mutex::default(),
         xids: xids.clone(),
         fabric,
         eyes: tokio::sync::Mutex::new(eyes),

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
+use resources::alerts::Watcher;
 
 use crate::disk::Layout;
 use crate::engine::Engine;
@@ -32,6 +33,8 @@ pub struct Node {
     pub fabric: Arc<Fabric>,
     /// Who looks at its hardware; one session at a time.
     pub eyes: tokio::sync::Mutex<Eyes>,
+    /// Which alerts stand on its GPUs.
+    pub alerts: Mutex<Watcher>,
     /// When this agent started, seconds since 1970.
     pub started: i64,
     /// What is to be told to the server.

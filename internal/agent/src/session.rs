@@ -1,7 +1,7 @@
 //! The session with the server: connect, say Hello, then carry words both ways until the
 //! connection ends; and again. Pods go on whatever happens here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -173,7 +173,7 @@ async fn one(
         ended = hear => ended,
         () = tell(node, &outbound) => Ok(()),
         () = beat(&outbound) => Ok(()),
-        () = look(config, node, &outbound) => Ok(()),
+        () = look(config, node, pods, &outbound) => Ok(()),
     }
 }
 
@@ -219,7 +219,12 @@ async fn beat(outbound: &mpsc::Sender<AgentMessage>) {
 }
 
 /// Looks at the hardware again and again; tells what has changed, and what it is doing.
-async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMessage>) {
+async fn look(
+    config: &AgentConfig,
+    node: &Node,
+    pods: &Pods,
+    outbound: &mpsc::Sender<AgentMessage>,
+) {
     let mut eyes = node.eyes.lock().await;
     let news = node.xids.lock().news();
     let mut told = Told::default();
@@ -250,9 +255,13 @@ async fn look(config: &AgentConfig, node: &Node, outbound: &mpsc::Sender<AgentMe
                 if changed && outbound.send(Inventory { json }.into()).await.is_err() {
                     return;
                 }
-                let seen = Seen::of(&found);
-                if let Some(health) = told.news(seen, tokio::time::Instant::now())
-                    && outbound.send(health.into()).await.is_err()
+                let held = pods.holders().into_iter();
+                let held: BTreeSet<String> = held.flat_map(|(_, devices)| devices).collect();
+                let looks = crate::health::looks(&found, |gpu| held.contains(gpu));
+                let alerts = (node.alerts.lock()).look(&looks, jiff::Timestamp::now());
+                let seen = Seen::of(&found, alerts);
+                if let Some(seen) = told.news(seen, tokio::time::Instant::now())
+                    && outbound.send(seen.message().into()).await.is_err()
                 {
                     return;
                 }

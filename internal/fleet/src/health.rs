@@ -3,11 +3,12 @@
 
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
+use resources::alerts::{self, Alert};
 use resources::load::{GpuLoads, NodeLoad};
-use resources::names::{FABRIC_FAILED, LOAD, SUSPECT};
+use resources::names::{ALERTS, FABRIC_FAILED, LOAD, SUSPECT};
 use resources::node_event;
 use resources::times::seconds;
 use serde_json::{Value, json};
@@ -58,6 +59,8 @@ pub struct Health {
     pub suspect: String,
     /// How its RDMA fails; empty if nothing says so.
     pub fabric: String,
+    /// The alerts that stand on its GPUs.
+    pub alerts: Vec<Alert>,
 }
 
 impl Health {
@@ -69,6 +72,11 @@ impl Health {
             loads: serde_json::from_str(&message.load_json)?,
             suspect: cut(&message.suspect),
             fabric: cut(&message.fabric),
+            alerts: match message.alerts_json.as_str() {
+                // An agent of before there were any.
+                "" => Vec::new(),
+                text => serde_json::from_str(text)?,
+            },
         })
     }
 }
@@ -111,30 +119,42 @@ impl Nodes {
             gpus: health.loads.clone(),
         };
         let load = serde_json::to_string(&load).expect("a load is plain data and always JSON");
-        let patch = json!({"metadata": {"annotations": {LOAD: load}}});
+        let before = (self.nodes.get(name).await)
+            .map_err(api(format!("reading node {name:?}")))
+            .map(|node| alerts::of_node(&node))?;
+        let stand = (!health.alerts.is_empty()).then(|| {
+            serde_json::to_string(&health.alerts).expect("alerts are plain data and always JSON")
+        });
+        let patch = json!({"metadata": {"annotations": {LOAD: load, ALERTS: stand}}});
         self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        let all = [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)];
-        for (nth, (subject, said)) in (0..).zip(all) {
+        for (subject, said) in [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)] {
             let conditions = |node: &Node| condition(node, subject, said, health.at);
             if (self.write_conditions(name, json!({}), conditions)).await? {
-                // Events of a node are told apart by their time.
-                let at = health.at.saturating_add(SignedDuration::from_nanos(nth));
-                let at = at.unwrap_or(health.at);
-                self.write_event(name, subject, said, at).await;
+                let (_, reason) = subject.status(said);
+                let warning = !said.is_empty();
+                let message = if warning { said } else { subject.words };
+                self.write_event(name, warning, reason, message).await;
             }
+        }
+        let (begun, ended) = alerts::changes(&before, &health.alerts);
+        for alert in begun {
+            let (rule, words) = (alert.alert, alert.words());
+            self.write_event(name, rule.warns(), rule.name(), &words)
+                .await;
+        }
+        for alert in ended {
+            let reason = format!("{}Ended", alert.alert.name());
+            self.write_event(name, false, &reason, &alert.end()).await;
         }
         Ok(())
     }
 
     /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
-    async fn write_event(&self, name: &str, subject: &Subject, said: &str, at: Timestamp) {
-        let (_, reason) = subject.status(said);
-        let warning = !said.is_empty();
-        let message = if warning { said } else { subject.words };
-        let event = node_event::of(name, warning, reason, message, at);
+    async fn write_event(&self, name: &str, warning: bool, reason: &str, message: &str) {
+        let event = node_event::of(name, warning, reason, message, Timestamp::now());
         let written = self.events.create(&PostParams::default(), &event).await;
         if let Err(error) = written {
             tracing::debug!(node = name, %error, "an event could not be written");

@@ -17,6 +17,7 @@ use nvml_wrapper_sys::bindings::{
     nvmlIntNvLinkDeviceType_enum_NVML_NVLINK_DEVICE_TYPE_UNKNOWN,
 };
 
+use crate::capabilities;
 use crate::inventory::{Ecc, Fabric, Gpu, Inventory, Link, LinkKind, Load, Origin, Slice};
 use crate::mig::profile_mib;
 use crate::signs::{Fault, Signs};
@@ -238,7 +239,7 @@ fn describe(device: &Device<'_>, index: u32, driver: &str, root: &Path) -> Resul
         problem: fault.map(|fault| fault.problem).unwrap_or_default(),
         concerns: Vec::new(),
         signs,
-        slices: slices(device),
+        slices: slices(device, root),
         links: Vec::new(),
         pci,
     })
@@ -322,7 +323,7 @@ fn load(device: &Device<'_>, memory_mib: Option<u64>) -> Load {
 }
 
 /// The slices of a GPU in MIG mode; none of one that is not, or cannot be.
-fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
+fn slices(device: &Device<'_>, root: &Path) -> Option<Vec<Slice>> {
     let mode = device.mig_mode().ok()?;
     if mode.current == 0 {
         return None;
@@ -335,9 +336,27 @@ fn slices(device: &Device<'_>) -> Option<Vec<Slice>> {
             id: slice.uuid().ok()?,
             profile: slice_profile(&slice.name().ok()?)?.to_owned(),
             memory_mib: slice.memory_info().map_or(0, |memory| memory.total >> 20),
+            capabilities: capabilities(device, &slice, root).unwrap_or_default(),
         })
     });
     Some(slices.collect())
+}
+
+/// By which device files a slice is reached; the wrapper has no calls for its instances' numbers.
+fn capabilities(gpu: &Device<'_>, slice: &Device<'_>, root: &Path) -> Option<Vec<u32>> {
+    let lib = slice.nvml().lib();
+    let ask_instance = lib.nvmlDeviceGetGpuInstanceId.as_ref().ok()?;
+    let ask_compute = lib.nvmlDeviceGetComputeInstanceId.as_ref().ok()?;
+    let (mut instance, mut compute) = (0, 0);
+    // SAFETY: the handle is the driver's own, and both numbers may be written.
+    let answers = unsafe {
+        [
+            ask_instance(slice.handle(), &raw mut instance),
+            ask_compute(slice.handle(), &raw mut compute),
+        ]
+    };
+    let minor = gpu.minor_number().ok()?;
+    (answers == [0, 0]).then(|| capabilities::of_slice(root, minor, instance, compute))
 }
 
 /// The profile in a slice's name: `NVIDIA A100-SXM4-80GB MIG 1g.10gb`.

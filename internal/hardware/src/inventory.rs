@@ -200,6 +200,10 @@ pub struct Slice {
     pub profile: String,
     /// Its memory, MiB.
     pub memory_mib: u64,
+    /// The numbers in the names of the device files by which it is reached beside its GPU's,
+    /// `/dev/nvidia-caps/nvidia-capN`; none where the driver doesn't say, and of described ones.
+    #[serde(default)]
+    pub capabilities: Vec<u32>,
 }
 
 /// A GPU's path to another.

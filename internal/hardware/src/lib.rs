@@ -9,6 +9,7 @@
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
+mod capabilities;
 pub mod choice;
 pub mod description;
 pub mod error;

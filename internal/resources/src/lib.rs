@@ -7,6 +7,7 @@
 
 pub mod access;
 pub mod admission;
+pub mod alerts;
 pub mod amounts;
 pub mod budget;
 pub mod crds;

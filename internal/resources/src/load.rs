@@ -6,10 +6,8 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-/// At this temperature a GPU slows down or soon will, in degrees Celsius. Operators alert on it.
-const HOT_CELSIUS: f64 = 85.0;
-/// Drawing this part of its power limit, a GPU has nothing to add.
-const FULL_POWER: f64 = 0.95;
+use crate::alerts::{FULL_POWER, HOT_CELSIUS};
+
 /// A GPU that computes this much, in percent, or holds this part of its memory, is in use.
 const BUSY_PERCENT: f64 = 20.0;
 const BUSY_MEMORY: f64 = 0.1;

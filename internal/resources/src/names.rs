@@ -224,5 +224,8 @@ pub const REPLACES_LOST: &str = "muster.io/replaces-lost";
 /// A node annotation with what its GPUs are doing, and when that was seen: JSON of
 /// [`crate::load::NodeLoad`].
 pub const LOAD: &str = "muster.io/load";
+/// A node annotation with the alerts that stand on its GPUs: a JSON list of
+/// [`crate::alerts::Alert`].
+pub const ALERTS: &str = "muster.io/alerts";
 /// A node label: what the node draws when nothing runs on it, in watts.
 pub const IDLE_WATTS: &str = "muster.io/idle-watts";

@@ -167,8 +167,13 @@ const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engi
   version: v1
   flags:                         # may be left out
     migStrategy: mixed           # or none, single
+    nvidiaDriverRoot: /          # for CDI: below which the node has the driver's files,
+    nvidiaDevRoot: /             # and its dev; the driver's root where left out
     plugin:
-      passDeviceSpecs: true      # false: no device files, where the runtime's hook brings them
+      deviceListStrategy: envvar # or cdi-annotations, cdi-cri, or a list of these
+      passDeviceSpecs: true      # false: no device files, where the runtime brings them (so with CDI)
+      containerDriverRoot: /driver-root   # where the agent's own container has the driver's root
+      cdiAnnotationPrefix: cdi.k8s.io/
   sharing:                       # none unless given: GPUs that several containers have in turns
     timeSlicing:
       renameByDefault: true      # as nvidia.com/gpu.shared
@@ -178,10 +183,32 @@ const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engi
           replicas: 4            # what each counts as
           devices: [0, 1]        # or all (the default), a number, UUIDs, or 0:1 for a slice
 
+  By CDI a container gets its devices from any runtime that reads such files (containerd from 1.7
+  with enable_cdi, from 2.0 as it is; CRI-O), without NVIDIA's: the agent writes muster.io-gpu.json
+  into --cdi-dir, with each GPU and slice by UUID and index, and `all`, as muster.io/gpu=NAME. With
+  them come the driver's libraries for computing, watching and video, and nvidia-smi, as far as the
+  driver's root has them. No hook runs: programs that ask the linker's cache don't find them there.
+
   Containers that share a GPU are kept apart neither in its memory nor in its faults.
-  sharing.mps, renaming by product, and other ways to name devices than by
-  NVIDIA_VISIBLE_DEVICES are refused. What is wrong is said at the start, with its field and
-  what would be right.";
+  sharing.mps, renaming by product, and the strategy volume-mounts are refused. What is wrong is
+  said at the start, with its field and what would be right.
+
+Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
+Ascend and Trainium:
+  resource: example.com/accelerator
+  device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
+  only:                                    # left out: all are
+    file: /sys/class/accel/accel{number}/device/vendor
+    is: \"0x1da3\"
+  with: [\"/dev/accel/accel_controlD{number}\"]   # its further files, where they are
+  always: [/dev/manager]                   # files of every container that has one, where they are
+  environment: {VISIBLE: \"{numbers}\"}      # {numbers} and {files}: the container's, with commas
+  mounts: [{from: /opt/driver, to: /opt/driver, readOnly: true}]   # where the node has them
+  numa: /sys/class/accel/accel{number}/device/numa_node
+  health:                                  # else a device is well while its file is there
+    command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
+    timeoutSeconds: 5                      # the defaults; who takes longer, is not well
+    everySeconds: 30";
 
 #[derive(Args, Debug)]
 #[command(after_long_help = DEVICE_PLUGIN)]
@@ -216,6 +243,27 @@ pub struct Agent {
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
     pub device_plugin_config: Option<PathBuf>,
+    /// The description of another vendor's devices, in YAML, see below, which are offered to the
+    /// kubelet as the resource that it names (repeatable); with --engine kubernetes
+    #[arg(long = "vendor", value_name = "FILE")]
+    pub vendors: Vec<PathBuf>,
+    /// Where an agent in a container of its own sees the node's root: below it other vendors'
+    /// devices are looked for
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    pub host_root: PathBuf,
+    /// By which ways containers are told their devices, with commas: the variable that NVIDIA's
+    /// runtime reads, or the Container Device Interface, by annotations or by the kubelet's own
+    /// field; with --engine kubernetes [default: what --device-plugin-config says, else envvar]
+    #[arg(
+        long,
+        value_name = "WAYS",
+        value_delimiter = ',',
+        value_parser = ["envvar", "cdi-annotations", "cdi-cri"]
+    )]
+    pub device_list_strategy: Vec<String>,
+    /// Where container runtimes look for CDI files, with --engine kubernetes
+    #[arg(long, value_name = "DIR", default_value = agent::CDI_DIRECTORY)]
+    pub cdi_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,
 }

@@ -68,6 +68,7 @@ pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> 
             "DEVICES FROM",
             "LOAD",
             "SUSPECT",
+            "ALERTS",
         ]);
     }
     let mut table = Table::new(headings);
@@ -111,6 +112,13 @@ fn node_line(row: &Used, wide: bool) -> Vec<String> {
         cells.push(inventory.map_or(String::new(), |inventory| inventory.source));
         cells.push(load(node).unwrap_or_else(|| "-".to_string()));
         cells.push(suspicion(node).unwrap_or_else(|| "-".to_string()));
+        let alerts = resources::alerts::of_node(node);
+        let words: Vec<String> = alerts.iter().map(|alert| alert.words()).collect();
+        cells.push(if words.is_empty() {
+            "-".to_string()
+        } else {
+            words.join("; ")
+        });
     }
     cells
 }

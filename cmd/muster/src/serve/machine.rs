@@ -1,10 +1,14 @@
 //! The agent's configuration, from arguments and from what this host is.
 
+use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use agent::{AgentConfig, Hearing, KubeletConfig, Listen, PluginSettings, XidPolicy};
+use agent::{
+    AgentConfig, DeviceListStrategy, Hearing, KubeletConfig, Listen, PluginSettings, Vendor,
+    XidPolicy,
+};
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
@@ -44,6 +48,11 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
         (
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
+        ),
+        (!arguments.vendors.is_empty(), "--vendor"),
+        (
+            !arguments.device_list_strategy.is_empty(),
+            "--device-list-strategy",
         ),
     ];
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
@@ -150,7 +159,10 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         },
         expected: machine.expect.clone(),
         dev: "/dev".into(),
+        cdi: arguments.cdi_dir.clone(),
         settings: plugin_settings(arguments)?,
+        vendors: vendors(&arguments.vendors)?,
+        host_root: arguments.host_root.clone(),
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
@@ -207,7 +219,34 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     if let Some(strategy) = &arguments.mig_strategy {
         settings.mig_strategy = Some(strategy.clone());
     }
+    let ways = arguments.device_list_strategy.iter();
+    let ways: BTreeSet<_> = ways
+        .filter_map(|name| DeviceListStrategy::named(name))
+        .collect();
+    if !ways.is_empty() {
+        settings.delivery.ways = ways;
+    }
     Ok(settings)
+}
+
+/// Other vendors' devices, as their files describe them.
+fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
+    let mut all: Vec<Vendor> = Vec::new();
+    for file in files {
+        let named = || format!("--vendor: {}", file.display());
+        let vendor = Vendor::read(&document(file, named)?)
+            .map_err(anyhow::Error::msg)
+            .with_context(named)?;
+        if all.iter().any(|other| other.resource == vendor.resource) {
+            let resource = &vendor.resource;
+            bail!(
+                "{}: resource: {resource} is described by another file already; leave one out",
+                named()
+            );
+        }
+        all.push(vendor);
+    }
+    Ok(all)
 }
 
 /// The address that the server sees this host under.
@@ -228,6 +267,33 @@ fn own_address(server: &str) -> Result<IpAddr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_examples_describe_their_vendors_resources_each_once() {
+        let examples = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/examples/vendors"
+        );
+        let files = std::fs::read_dir(examples).unwrap();
+        let mut files: Vec<PathBuf> = files.map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        let resources: Vec<String> = (vendors(&files).unwrap().into_iter())
+            .map(|vendor| vendor.resource)
+            .collect();
+        let wanted = [
+            "amd.com/gpu",
+            "huawei.com/Ascend910",
+            "habana.ai/gaudi",
+            "aws.amazon.com/neuron",
+        ];
+        assert_eq!(resources, wanted);
+        files.push(files[0].clone());
+        let why = format!("{:#}", vendors(&files).unwrap_err());
+        assert!(
+            why.contains("amd.com/gpu is described by another file"),
+            "{why}"
+        );
+    }
 
     #[test]
     fn a_server_is_named_by_https_host_and_port() {

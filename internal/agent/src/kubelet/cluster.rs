@@ -4,13 +4,16 @@
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
-use resources::names::{FABRIC_FAILED, MIG_NOT_UNIFORM, SUSPECT};
+use resources::load::NodeLoad;
+use resources::names::{ALERTS, FABRIC_FAILED, LOAD, MIG_NOT_UNIFORM, SUSPECT};
 use resources::node_event;
 use serde_json::json;
 use tokio::sync::watch;
 
 use super::TRY_EVERY;
+use crate::health::Seen;
 use crate::inventory::Machine;
 
 /// Whose the node's labels are.
@@ -75,19 +78,42 @@ impl Cluster {
             .await)?;
         // That nothing is wrong is news only where something was.
         if trouble.is_some() || before.is_some() {
-            self.tell_event(trouble.is_some(), reason, message, now)
-                .await;
+            self.tell_event(trouble.is_some(), reason, message).await;
         }
         Ok(())
     }
 
     /// Says what changed as an event, too. One that can't be written is lost, as in Kubernetes.
-    async fn tell_event(&self, warning: bool, reason: &str, message: &str, now: Timestamp) {
+    pub(super) async fn tell_event(&self, warning: bool, reason: &str, message: &str) {
         let events: Api<Event> = Api::namespaced(self.client.clone(), node_event::NAMESPACE);
-        let event = node_event::of(&self.node, warning, reason, message, now);
+        let event = node_event::of(&self.node, warning, reason, message, Timestamp::now());
         if let Err(error) = events.create(&PostParams::default(), &event).await {
             tracing::debug!(%error, node = self.node, "an event could not be written");
         }
+    }
+
+    /// The alerts that the node says stand.
+    pub(super) async fn alerts(&self) -> Result<Vec<Alert>, kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        Ok(alerts::of_node(&nodes.get(&self.node).await?))
+    }
+
+    /// Writes what the GPUs do, by this machine's clock, and which alerts stand.
+    pub(super) async fn tell_vitals(&self, seen: &Seen) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let load = NodeLoad {
+            at: Timestamp::now(),
+            gpus: seen.loads.clone(),
+        };
+        let load = serde_json::to_string(&load).map_err(kube::Error::SerdeError)?;
+        let stand = (!seen.alerts.is_empty()).then(|| serde_json::to_string(&seen.alerts));
+        let stand = stand.transpose().map_err(kube::Error::SerdeError)?;
+        let note = json!({"metadata": {"annotations": {LOAD: load, ALERTS: stand}}});
+        let as_us = PatchParams::default();
+        (nodes
+            .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
+            .await)
+            .map(|_| ())
     }
 
     /// Writes the inventory, and the labels. Those are applied: one that was ours and isn't said

@@ -5,30 +5,39 @@
 
 mod admission;
 mod cluster;
+mod delivery;
+mod described;
 mod offer;
 mod plugin;
 mod preference;
 mod settings;
 mod sharing;
 mod socket;
+mod vitals;
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
 
 pub use cluster::Cluster;
+pub use delivery::Way;
 pub use settings::PluginSettings;
 #[cfg(test)]
 pub use sharing::Replicated;
 pub use sharing::Sharing;
 pub use socket::held;
 
+use delivery::CdiFile;
+use vitals::Vitals;
+
 use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
+use crate::vendors::Vendor;
 use crate::xids::{Hearing, Xids};
 
 /// Where the kubelet keeps its sockets.
@@ -53,9 +62,16 @@ pub struct KubeletConfig {
     pub expected: Option<PathBuf>,
     /// Where device files are.
     pub dev: PathBuf,
+    /// Where container runtimes look for what devices mean (CDI); [`crate::CDI_DIRECTORY`] unless
+    /// they were told otherwise.
+    pub cdi: PathBuf,
     /// How the device plugin is set up. Without a MIG strategy: as a machine description says,
     /// else slices are given out by their profile.
     pub settings: PluginSettings,
+    /// Other vendors' devices, each offered as a resource of its own.
+    pub vendors: Vec<Vendor>,
+    /// Where the machine's root is seen, below which other vendors' devices are looked for.
+    pub host_root: PathBuf,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
     /// Where metrics are served; nowhere if absent.
@@ -124,19 +140,28 @@ pub async fn run_beside_kubelet(
     };
     let first = take_in(found);
     first.chooser.prepare();
+    let cdi = CdiFile::new(&config.cdi, &config.settings.delivery).map(Arc::new);
+    // Before anybody is given a device by it.
+    let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
+    renew(&first);
     let (seen, machine) = watch::channel(first);
     let api = cluster::Cluster::new(client, &config.node);
-    let serve = socket::serve_all(&config, api.clone(), machine.clone(), stop.clone());
+    let serve = socket::serve_all(&config, &cdi, api.clone(), machine.clone(), stop.clone());
+    let described = socket::serve_described(&config, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
+    let (mut vitals, heard) = Vitals::new(config.pod_resources());
+    let tell = vitals::publish(api.clone(), heard);
     let publish = cluster::publish(api, machine);
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;
             match eyes.look().await {
                 Ok(found) => {
+                    vitals.take(&found).await;
                     let now = take_in(found);
+                    renew(&now);
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {
@@ -154,7 +179,9 @@ pub async fn run_beside_kubelet(
     };
     tokio::select! {
         ended = serve => ended,
+        ended = described => ended,
         () = publish => Ok(()),
+        () = tell => Ok(()),
         () = exporting => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),

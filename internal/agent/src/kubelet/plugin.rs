@@ -1,8 +1,9 @@
 //! The device plugin's answers.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::pin::Pin;
+use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use parking_lot::Mutex;
@@ -13,25 +14,21 @@ use tonic::{Request, Response, Status};
 
 use super::admission::{self, Answered, Asking, Listed};
 use super::cluster::Cluster;
+use super::delivery::{self, CdiFile, Way};
 use super::offer::{self, Unit};
 use super::settings::PluginSettings;
 use super::sharing::Sharing;
 use super::{preference, socket};
+use crate::cdi::gpus::{CONTROL_FILES, capability_files};
 use crate::inventory::Machine;
-
-/// Device files that every container with a GPU needs, where the machine has them.
-const CONTROL_FILES: [&str; 4] = [
-    "nvidiactl",
-    "nvidia-uvm",
-    "nvidia-uvm-tools",
-    "nvidia-modeset",
-];
 
 /// The plugin for one of the node's resources.
 pub struct Plugin {
     /// GPUs, or slices of one profile: `nvidia.com/gpu`, `nvidia.com/mig-1g.10gb`.
     pub(super) resource: String,
     pub(super) settings: PluginSettings,
+    /// The file of what devices mean, where they are given by it.
+    pub(super) cdi: Option<Arc<CdiFile>>,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
     /// The kubelet's pod resources socket.
@@ -107,15 +104,47 @@ impl Plugin {
     }
 
     /// What a container with these GPUs or slices is started with.
-    fn equipment(&self, devices: &[String]) -> wire::ContainerAllocateResponse {
+    fn equipment(&self, devices: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
+        let delivery = &self.settings.delivery;
+        let by = |way: Way| delivery.ways.contains(&way);
+        let mut equipment = wire::ContainerAllocateResponse::default();
+        if by(Way::Envvar) {
+            let visible = "NVIDIA_VISIBLE_DEVICES".to_string();
+            equipment.envs.insert(visible, devices.join(","));
+        }
+        if let Some(cdi) = &self.cdi {
+            let names = cdi.names(devices).map_err(Status::failed_precondition)?;
+            if by(Way::CdiAnnotations) {
+                let prefix = &delivery.annotation_prefix;
+                let (key, value) = delivery::annotation(prefix, &self.resource, &names);
+                equipment.annotations.insert(key, value);
+            }
+            if by(Way::CdiCri) {
+                let device = |name| wire::CdiDevice { name };
+                equipment.cdi_devices = names.into_iter().map(device).collect();
+            }
+        }
+        if self
+            .settings
+            .pass_device_specs
+            .unwrap_or(self.cdi.is_none())
+        {
+            equipment.devices = self.files(devices);
+        }
+        Ok(equipment)
+    }
+
+    /// The device files of these GPUs and slices that the machine has, and those that go with any.
+    fn files(&self, devices: &[String]) -> Vec<wire::DeviceSpec> {
         let machine = self.machine.borrow();
         let minors: BTreeSet<_> = (devices.iter())
             .filter_map(|id| machine.minors.get(id))
             .collect();
+        let numbers = devices.iter().filter_map(|id| machine.capabilities.get(id));
         let files = minors.iter().map(|minor| format!("nvidia{minor}"));
+        let slices = numbers.flat_map(|numbers| capability_files(numbers));
         let control = CONTROL_FILES.iter().map(ToString::to_string);
-        let wanted = self.settings.pass_device_specs.unwrap_or(true);
-        let files = files.chain(control).filter(|_| wanted).filter_map(|name| {
+        let there = files.chain(slices).chain(control).filter_map(|name| {
             let path = self.dev.join(&name);
             path.exists().then(|| wire::DeviceSpec {
                 container_path: format!("/dev/{name}"),
@@ -123,13 +152,7 @@ impl Plugin {
                 permissions: "rw".into(),
             })
         });
-        wire::ContainerAllocateResponse {
-            envs: BTreeMap::from([("NVIDIA_VISIBLE_DEVICES".to_string(), devices.join(","))])
-                .into_iter()
-                .collect(),
-            devices: files.collect(),
-            ..wire::ContainerAllocateResponse::default()
-        }
+        there.collect()
     }
 
     async fn allocate_one(
@@ -185,7 +208,7 @@ impl Plugin {
                 devices.push(unit.device);
             }
         }
-        let mut equipment = self.equipment(&devices);
+        let mut equipment = self.equipment(&devices)?;
         let proposed = self.machine.borrow().rdma.variables(&devices, None);
         (equipment.envs).extend(asking.takes(proposed));
         tracing::info!(

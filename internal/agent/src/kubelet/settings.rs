@@ -4,7 +4,9 @@
 
 use serde_json::{Map, Value};
 
+use super::delivery::Delivery;
 use super::sharing::{Replicated, Selection, Sharing};
+use crate::reading::{fields, flag, is_resource, join, present, wrong};
 
 /// The most devices that one may count as.
 const REPLICAS_MAX: u64 = 1024;
@@ -13,24 +15,25 @@ const REPLICAS_MAX: u64 = 1024;
 pub const MIG_STRATEGIES: [&str; 3] = ["none", "single", "mixed"];
 
 /// Fields of `flags` that the incumbent has and that mean nothing here.
-const FLAGS_UNUSED: [&str; 9] = [
+const FLAGS_UNUSED: [&str; 7] = [
     "deviceDiscoveryStrategy",
     "failOnInitError",
     "gdrcopyEnabled",
     "gdsEnabled",
     "gfd",
     "mofedEnabled",
-    "nvidiaDevRoot",
-    "nvidiaDriverRoot",
     "useNodeFeatureAPI",
 ];
 
 /// Fields of `flags.plugin` that the incumbent has and that mean nothing here.
-const PLUGIN_UNUSED: [&str; 4] = [
+const PLUGIN_UNUSED: [&str; 2] = ["cdiFeatureFlags", "nvidiaCTKPath"];
+
+/// Fields that say by which ways devices reach a container.
+const FLAGS_DELIVERY: [&str; 2] = ["nvidiaDevRoot", "nvidiaDriverRoot"];
+const PLUGIN_DELIVERY: [&str; 3] = [
     "cdiAnnotationPrefix",
-    "cdiFeatureFlags",
     "containerDriverRoot",
-    "nvidiaCTKPath",
+    "deviceListStrategy",
 ];
 
 /// What the configuration says.
@@ -39,8 +42,11 @@ pub struct PluginSettings {
     /// How slices of GPUs are given out: one of [`MIG_STRATEGIES`]; none where it isn't said.
     pub mig_strategy: Option<String>,
     /// Whether containers are given the device files themselves. NVIDIA's default is not; here it
-    /// is, where nothing is said, as runtimes without NVIDIA's hook need them.
+    /// is, where nothing is said, as runtimes without NVIDIA's hook need them, unless they come by
+    /// the Container Device Interface.
     pub pass_device_specs: Option<bool>,
+    /// By which ways devices reach a container.
+    pub delivery: Delivery,
     /// Which devices are given to several containers at once.
     pub sharing: Sharing,
     /// Fields that were read and have no counterpart here.
@@ -89,6 +95,7 @@ impl PluginSettings {
     fn read_flags(&mut self, flags: &Value) -> Result<(), String> {
         let known: Vec<&str> = ["migStrategy", "plugin"]
             .into_iter()
+            .chain(FLAGS_DELIVERY)
             .chain(FLAGS_UNUSED)
             .collect();
         let flags = fields("flags", flags, &known)?;
@@ -101,10 +108,10 @@ impl PluginSettings {
             other => return Err(wrong("flags.migStrategy", other, "none, single or mixed")),
         }
         let Some(plugin) = present(flags, "plugin") else {
-            return Ok(());
+            return self.delivery.read(flags, None);
         };
-        let own = ["deviceIDStrategy", "deviceListStrategy", "passDeviceSpecs"];
-        let known: Vec<&str> = own.into_iter().chain(PLUGIN_UNUSED).collect();
+        let own = ["deviceIDStrategy", "passDeviceSpecs"].into_iter();
+        let known: Vec<&str> = own.chain(PLUGIN_DELIVERY).chain(PLUGIN_UNUSED).collect();
         let plugin = fields("flags.plugin", plugin, &known)?;
         (self.unused).extend(names_of("flags.plugin", plugin, &PLUGIN_UNUSED));
         self.pass_device_specs = flag("flags.plugin", plugin, "passDeviceSpecs")?;
@@ -116,19 +123,7 @@ impl PluginSettings {
                 return Err(wrong("flags.plugin.deviceIDStrategy", other, right));
             }
         }
-        let listed = match present(plugin, "deviceListStrategy") {
-            None => return Ok(()),
-            Some(Value::Array(all)) => all.iter().collect(),
-            Some(one) => vec![one],
-        };
-        match listed[..] {
-            [Value::String(only)] if only == "envvar" => Ok(()),
-            _ => Err(wrong(
-                "flags.plugin.deviceListStrategy",
-                plugin.get("deviceListStrategy"),
-                "envvar, the one way that this agent has",
-            )),
-        }
+        self.delivery.read(flags, Some(plugin))
     }
 }
 
@@ -231,67 +226,12 @@ fn named(value: Option<&Value>) -> Option<String> {
     } else {
         format!("nvidia.com/{text}")
     };
-    let (domain, rest) = name.split_once('/')?;
-    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-    let ends = |text: &str| {
-        let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
-        end(text.chars().next()) && end(text.chars().next_back())
-    };
-    let fine = |text: &str| text.len() <= 63 && ends(text) && text.chars().all(inner);
-    (fine(domain) && fine(rest)).then_some(name)
-}
-
-/// The fields of a mapping, all of which must be known.
-fn fields<'a>(
-    at: &str,
-    value: &'a Value,
-    known: &[&str],
-) -> Result<&'a Map<String, Value>, String> {
-    let name = if at.is_empty() { "the document" } else { at };
-    let Value::Object(map) = value else {
-        let right = format!("a mapping of {}", known.join(", "));
-        return Err(wrong(name, Some(value), &right));
-    };
-    if let Some(odd) = map.keys().find(|key| !known.contains(&key.as_str())) {
-        let known = known.join(", ");
-        return Err(format!(
-            "{}: no such field; there are {known}",
-            join(at, odd)
-        ));
-    }
-    Ok(map)
-}
-
-/// A field's value, unless it is absent or null.
-fn present<'a>(map: &'a Map<String, Value>, name: &str) -> Option<&'a Value> {
-    map.get(name).filter(|value| !value.is_null())
-}
-
-fn flag(at: &str, map: &Map<String, Value>, name: &str) -> Result<Option<bool>, String> {
-    match present(map, name) {
-        None => Ok(None),
-        Some(Value::Bool(value)) => Ok(Some(*value)),
-        other => Err(wrong(&join(at, name), other, "true or false")),
-    }
+    is_resource(&name).then_some(name)
 }
 
 fn names_of(at: &str, map: &Map<String, Value>, names: &[&str]) -> Vec<String> {
     let there = names.iter().filter(|name| present(map, name).is_some());
     there.map(|name| join(at, name)).collect()
-}
-
-fn join(at: &str, name: &str) -> String {
-    if at.is_empty() {
-        return name.to_owned();
-    }
-    format!("{at}.{name}")
-}
-
-fn wrong(at: &str, given: Option<&Value>, right: &str) -> String {
-    match given {
-        None => format!("{at}: missing; write {right}"),
-        Some(given) => format!("{at}: {given} is not usable; write {right}"),
-    }
 }
 
 #[cfg(test)]
@@ -310,7 +250,7 @@ mod tests {
             "version": "v1",
             "flags": {"migStrategy": "mixed", "failOnInitError": true,
                 "plugin": {"passDeviceSpecs": false, "deviceListStrategy": ["envvar"],
-                    "deviceIDStrategy": "uuid", "containerDriverRoot": "/driver-root"}},
+                    "deviceIDStrategy": "uuid", "nvidiaCTKPath": "/usr/bin/nvidia-ctk"}},
             "sharing": {"timeSlicing": {"renameByDefault": true, "failRequestsGreaterThanOne": true,
                 "resources": [
                     {"name": "nvidia.com/gpu", "replicas": 10},
@@ -320,7 +260,7 @@ mod tests {
         let read = read.expect("a configuration");
         assert_eq!(read.mig_strategy.as_deref(), Some("mixed"));
         assert_eq!(read.pass_device_specs, Some(false));
-        let unused = ["flags.failOnInitError", "flags.plugin.containerDriverRoot"];
+        let unused = ["flags.failOnInitError", "flags.plugin.nvidiaCTKPath"];
         assert_eq!(read.unused, unused);
         assert!(read.sharing.rename_by_default && read.sharing.one_at_most);
         let these = ["0", "1:0", "MIG-a"].map(String::from).to_vec();

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -20,11 +21,14 @@ use tonic::transport::{Channel, Endpoint, Server};
 
 use super::admission::Listed;
 use super::cluster::Cluster;
+use super::delivery::CdiFile;
+use super::described::Described;
 use super::offer;
 use super::plugin::{Plugin, as_listed, options};
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
 use crate::inventory::Machine;
 use crate::metrics::Holder;
+use crate::vendors::{self, Vendor};
 
 /// How long the kubelet may take to answer; it gives a plugin 5 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -36,6 +40,7 @@ const LIST_MAX: usize = 16 * 1024 * 1024;
 /// all gone is served on: the kubelet hears that there are none.
 pub async fn serve_all(
     config: &KubeletConfig,
+    cdi: &Option<Arc<CdiFile>>,
     cluster: Cluster,
     mut machine: watch::Receiver<Machine>,
     stop: watch::Receiver<bool>,
@@ -53,9 +58,20 @@ pub async fn serve_all(
         };
         for resource in offers.into_keys() {
             if served.insert(resource.clone()) {
-                let (cluster, stop) = (cluster.clone(), stop.clone());
-                let machine = machine.clone();
-                running.push(keep_registered(config, resource, cluster, machine, stop));
+                let (cluster, machine, cdi) = (cluster.clone(), machine.clone(), cdi.clone());
+                let served = resource.clone();
+                let plugin = move || Plugin {
+                    resource: served.clone(),
+                    settings: config.settings.clone(),
+                    cdi: cdi.clone(),
+                    cluster: cluster.clone(),
+                    machine: machine.clone(),
+                    resources_socket: config.pod_resources(),
+                    dev: config.dev.clone(),
+                    answered: Mutex::default(),
+                };
+                let stop = stop.clone();
+                running.push(keep_registered(config, resource, options(), plugin, stop));
             }
         }
         tokio::select! {
@@ -69,12 +85,40 @@ pub async fn serve_all(
     }
 }
 
-/// Serves one resource's plugin and keeps it registered, through every restart of the kubelet.
-async fn keep_registered(
+/// Serves a plugin for each described vendor's resource, once the machine has any of its devices, and
+/// from then on.
+pub async fn serve_described(
+    config: &KubeletConfig,
+    stop: watch::Receiver<bool>,
+) -> Result<(), KubeletError> {
+    let serve = async |vendor: &Vendor| {
+        let mut devices = vendors::watch(vendor.clone(), config.host_root.clone());
+        if devices.wait_for(|now| !now.is_empty()).await.is_err() {
+            return Ok(());
+        }
+        let plugin = || Described {
+            vendor: vendor.clone(),
+            root: config.host_root.clone(),
+            devices: devices.clone(),
+        };
+        let (resource, none) = (
+            vendor.resource.clone(),
+            wire::DevicePluginOptions::default(),
+        );
+        keep_registered(config, resource, none, plugin, stop.clone()).await
+    };
+    futures::future::try_join_all(config.vendors.iter().map(serve)).await?;
+    // Without any there is nothing that could end.
+    futures::future::pending().await
+}
+
+/// Serves one resource's plugin and keeps it registered, through every restart of the kubelet. The
+/// kubelet opens its own connection to each, so `plugin` makes one anew.
+async fn keep_registered<P: wire::device_plugin_server::DevicePlugin>(
     config: &KubeletConfig,
     resource: String,
-    cluster: Cluster,
-    machine: watch::Receiver<Machine>,
+    options: wire::DevicePluginOptions,
+    plugin: impl Fn() -> P,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
     let plugins = config.directory.join("device-plugins");
@@ -83,27 +127,18 @@ async fn keep_registered(
         plugins.join("kubelet.sock"),
     );
     while !*stop.borrow() {
-        let plugin = Plugin {
-            resource: resource.clone(),
-            settings: config.settings.clone(),
-            cluster: cluster.clone(),
-            machine: machine.clone(),
-            resources_socket: config.pod_resources(),
-            dev: config.dev.clone(),
-            answered: Mutex::default(),
-        };
         let Some(kubelet) = identity(&kubelets) else {
             tracing::debug!(socket = %kubelets.display(), "no kubelet yet");
             tokio::time::sleep(TRY_EVERY).await;
             continue;
         };
         let listener = listen(&ours)?;
-        let service = wire::device_plugin_server::DevicePluginServer::new(plugin);
+        let service = wire::device_plugin_server::DevicePluginServer::new(plugin());
         let served = Server::builder()
             .add_service(service)
             .serve_with_incoming(UnixListenerStream::new(listener));
         let registered = async {
-            match register(&kubelets, &resource).await {
+            match register(&kubelets, &resource, options).await {
                 Ok(()) => tracing::info!(resource, "registered with the kubelet"),
                 Err(error) => {
                     tracing::warn!(%error, "the kubelet doesn't take the device plugin yet");
@@ -161,13 +196,17 @@ async fn connect(socket: &Path) -> Result<Channel, Status> {
     connected.map_err(|error| Status::unavailable(format!("{}: {error}", socket.display())))
 }
 
-async fn register(kubelet: &Path, resource: &str) -> Result<(), Status> {
+async fn register(
+    kubelet: &Path,
+    resource: &str,
+    options: wire::DevicePluginOptions,
+) -> Result<(), Status> {
     let channel = connect(kubelet).await?;
     let request = wire::RegisterRequest {
         version: "v1beta1".into(),
         endpoint: offer::socket_name(resource),
         resource_name: resource.into(),
-        options: Some(options()),
+        options: Some(options),
     };
     let mut client = wire::registration_client::RegistrationClient::new(channel);
     client.register(request).await.map(|_| ())

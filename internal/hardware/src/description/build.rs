@@ -183,6 +183,7 @@ fn card(
             id: id(&format!("{hostname} slice"), number).replacen("GPU", "MIG", 1),
             profile: profile.clone(),
             memory_mib: slice_mib(&kind.model, profile).unwrap_or(0),
+            capabilities: Vec::new(),
         }
     };
     let slices = |list: &Vec<String>| list.iter().enumerate().map(slice).collect();

@@ -108,7 +108,17 @@ fn a_gpu_is_cut_seen_so_and_made_whole_again() {
     assert_eq!(slices(), Some(vec![]));
     let whole = raw.make_compute(half, 2).unwrap();
     let first = raw.make_compute(small[0], 0).unwrap();
+    // By which device files the second is reached, the driver says in proc.
+    let access = standin
+        .root()
+        .join("proc/driver/nvidia/capabilities/gpu3/mig");
+    let access = access.join(format!("gi{}", raw.info(small[0]).id));
+    std::fs::create_dir_all(access.join("ci0")).unwrap();
+    std::fs::write(access.join("access"), "DeviceFileMinor: 66\n").unwrap();
+    std::fs::write(access.join("ci0/access"), "DeviceFileMinor: 67\n").unwrap();
     let seen = slices().unwrap();
+    assert_eq!(seen[0].capabilities, Vec::<u32>::new());
+    assert_eq!(seen[1].capabilities, [66, 67]);
     let told: Vec<(&str, u64)> = (seen.iter())
         .map(|slice| (slice.profile.as_str(), slice.memory_mib))
         .collect();

@@ -25,7 +25,7 @@ use pods::Sight;
 
 pub use catching_up::caught_up;
 pub use jobs::{JobDetail, JobRow, Tone};
-pub use nodes::{Cluster, NodeCard};
+pub use nodes::{Cluster, NodeCard, Standing};
 pub use queues::QueueRow;
 
 /// How long changes are gathered before pages are told.

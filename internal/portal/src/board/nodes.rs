@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Node;
+use resources::alerts::{self, Alert};
 use resources::amounts::Amounts;
 use resources::devices::NodeInventory;
 use resources::load::{GpuLoad, NodeLoad};
@@ -89,6 +90,54 @@ pub struct NodeCard {
     pub load_seen: String,
     /// What is wrong there that does not stop it; empty if nothing is known to be.
     pub suspect: String,
+    /// The alerts that stand on its GPUs.
+    pub alerts: Vec<Standing>,
+}
+
+/// An alert that stands.
+#[derive(Clone, Debug, Serialize)]
+pub struct Standing {
+    /// Which.
+    pub alert: &'static str,
+    /// `warning`, or `info` where the work may be worth a look and the machine isn't.
+    pub severity: &'static str,
+    /// The GPU's index.
+    pub gpu: u32,
+    /// Its id.
+    pub id: String,
+    /// Since when.
+    pub since: String,
+    /// In a sentence.
+    pub message: String,
+    /// Whether its agent still says so; nobody knows of a node that is silent.
+    pub known: bool,
+}
+
+impl Standing {
+    /// Those of a node.
+    fn of(node: &Node) -> Vec<Standing> {
+        let known = ready(node) == Some("True");
+        let all = alerts::of_node(node);
+        all.iter()
+            .map(|alert| Standing::one(alert, known))
+            .collect()
+    }
+
+    fn one(alert: &Alert, known: bool) -> Standing {
+        Standing {
+            alert: alert.alert.name(),
+            severity: if alert.alert.warns() {
+                "warning"
+            } else {
+                "info"
+            },
+            gpu: alert.gpu,
+            id: alert.id.clone(),
+            since: alert.since.to_string(),
+            message: alert.words(),
+            known,
+        }
+    }
 }
 
 impl NodeCard {
@@ -162,16 +211,15 @@ impl Cluster {
     }
 }
 
+/// What the node's condition on being ready says; none where nobody has said it.
+fn ready(node: &Node) -> Option<&str> {
+    let conditions = node.status.as_ref()?.conditions.as_ref()?;
+    let ready = conditions.iter().find(|c| c.type_ == "Ready")?;
+    Some(&ready.status)
+}
+
 fn status_of(node: &Node) -> (String, Tone) {
-    let conditions = node
-        .status
-        .as_ref()
-        .and_then(|status| status.conditions.as_ref());
-    let ready = conditions
-        .into_iter()
-        .flatten()
-        .find(|c| c.type_ == "Ready");
-    let (word, tone) = match ready.map(|c| c.status.as_str()) {
+    let (word, tone) = match ready(node) {
         Some("True") => ("Ready", Tone::Good),
         Some("False") => ("NotReady", Tone::Bad),
         _ => ("Unknown", Tone::Bad),
@@ -311,6 +359,7 @@ fn card(
             .as_ref()
             .map_or_else(String::new, |load| load.at.to_string()),
         suspect: suspicion(node),
+        alerts: Standing::of(node),
         name,
     }
 }
@@ -324,6 +373,23 @@ mod tests {
         assert_eq!(percent(1.0, 0.0), 0);
         assert_eq!(percent(1.0, 3.0), 33);
         assert_eq!(percent(5.0, 4.0), 100);
+    }
+
+    #[test]
+    fn an_alert_of_a_node_that_is_silent_is_not_known_to_stand() {
+        let alert = r#"[{"alert":"GpuHot","id":"GPU-0","gpu":3,"since":"2026-01-02T03:04:05Z","value":91.0}]"#;
+        for (status, known) in [("True", true), ("Unknown", false), ("False", false)] {
+            let node: Node = serde_json::from_value(serde_json::json!({
+                "metadata": {"name": "n", "annotations": {names::ALERTS: alert}},
+                "status": {"conditions": [{"type": "Ready", "status": status}]},
+            }))
+            .unwrap();
+            let standing = Standing::of(&node);
+            assert_eq!((standing.len(), standing[0].known), (1, known), "{status}");
+            assert_eq!((standing[0].alert, standing[0].gpu), ("GpuHot", 3));
+            assert!(standing[0].message.contains("GPU 3 is over 85"));
+        }
+        assert!(Standing::of(&Node::default()).is_empty());
     }
 
     #[test]

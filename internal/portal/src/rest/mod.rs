@@ -16,9 +16,10 @@ use axum::extract::State;
 use axum::routing::{delete, get, post};
 use axum::{Json, Router};
 use jiff::Timestamp;
+use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::board::Cluster;
+use crate::board::{Cluster, Standing};
 use crate::state::{Portal, SignedIn};
 
 /// The routes.
@@ -26,6 +27,7 @@ pub fn routes() -> Router<Portal> {
     Router::new()
         .route("/api/v1/whoami", get(whoami))
         .route("/api/v1/overview", get(overview))
+        .route("/api/v1/alerts", get(alerts))
         .route("/api/v1/jobs", get(jobs))
         .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
@@ -67,6 +69,27 @@ async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
         "queues": portal.board.queues(),
         "jobs": {"total": jobs.len(), "running": count("Running"), "failed": count("Failed")},
     }))
+}
+
+#[derive(Serialize)]
+struct OnNode<'a> {
+    node: &'a str,
+    #[serde(flatten)]
+    alert: &'a Standing,
+}
+
+/// The alerts that stand on nodes' GPUs, by node.
+async fn alerts(State(portal): State<Portal>, SignedIn(_): SignedIn) -> Json<Value> {
+    let cards = portal.board.nodes();
+    let items: Vec<OnNode> = (cards.iter())
+        .flat_map(|card| {
+            (card.alerts.iter()).map(|alert| OnNode {
+                node: &card.name,
+                alert,
+            })
+        })
+        .collect();
+    Json(json!({"items": items}))
 }
 
 async fn jobs(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {

@@ -164,6 +164,7 @@ impl Cut {
                 id: uuid(&name, instance.id, id),
                 profile: format!("{part}{}", profile.name),
                 memory_mib: profile.memory_mib,
+                capabilities: Vec::new(),
             },
         });
         instance.computes.sort_by_key(|compute| compute.id);

@@ -1,0 +1,345 @@
+//! Which devices containers have, and what the node says of them: by the Container Device Interface,
+//! whose file a real containerd reads for pods of a real kubelet, and another vendor's by description.
+//! The GPUs are the driver's library's stand-in's; device files are those of /dev/null and its like
+//! under other names, and the driver's libraries are text.
+
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, repository, run};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(120);
+const GPU: &str = "nvidia.com/gpu";
+const SLICE: &str = "nvidia.com/mig-1g.10gb";
+
+/// Each device file with the number that tells it in a container: its minor, of major 1.
+const FILES: [(&str, u32); 6] = [
+    ("nvidia0", 3),
+    ("nvidia1", 5),
+    ("nvidiactl", 7),
+    ("nvidia-uvm", 8),
+    ("nvidia-caps/nvidia-cap30", 9),
+    ("nvidia-caps/nvidia-cap31", 11),
+];
+
+/// A node with a GPU, and one that is cut into slices.
+struct Ground {
+    agent: Option<Child>,
+    kubelet: Kubelet,
+    cluster: Cluster,
+    _network: Network,
+}
+
+impl Ground {
+    fn start() -> Ground {
+        let network = Network::new(0);
+        let address = network.host().parse().expect("an address");
+        let cluster = Setup::default().at(address).kubelet("box").start();
+        let cluster = cluster.with_controller_manager();
+        let rights = repository().join("packaging/kubernetes/agent-rbac.yaml");
+        let rights = rights.display().to_string();
+        cluster.kubectl(&["apply", "-f", &rights]).ok();
+        let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
+        Ground {
+            agent: None,
+            kubelet,
+            cluster,
+            _network: network,
+        }
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.cluster.directory().join(name)
+    }
+
+    /// A root with device files and the driver's libraries, the stand-in, and its machine.
+    fn make_root(&self) {
+        for (name, minor) in FILES {
+            make_device(&self.at("root/dev").join(name), minor);
+        }
+        let libraries = self.at("root/usr/lib/x86_64-linux-gnu");
+        std::fs::create_dir_all(&libraries).expect("a directory");
+        std::fs::write(libraries.join("libcuda.so.550.1"), "the driver's\n").expect("a library");
+        symlink("libcuda.so.550.1", libraries.join("libcuda.so.1")).expect("a link");
+
+        std::fs::create_dir_all(self.at("library")).expect("a directory");
+        let beside = std::env::current_exe().expect("this test");
+        let built = beside.with_file_name("libnvml_standin.so");
+        std::fs::copy(built, self.at("library/libnvidia-ml.so.1")).expect("the stand-in");
+        let gpu = |id: &str, more: &str| {
+            format!(
+                "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"{id}\"]\n{more}\n"
+            )
+        };
+        let cut = "mig = [\"1g.10gb\"]";
+        let whole = "GPU-00000000-0000-4000-8000-000000000001";
+        let second = "GPU-00000000-0000-4000-8000-000000000002";
+        let hot = "[[state]]\ngpu = 0\nutilisation = 50\ncelsius = 91\n";
+        let machine = gpu(whole, "") + &gpu(second, cut) + hot;
+        std::fs::write(self.at("machine.toml"), machine).expect("a machine");
+
+        // What the driver says in proc of the slice's files: its instances' numbers are the
+        // stand-in's, so all that there can be are written.
+        let script = r#"
+            set -e
+            for instance in $(seq 0 14); do
+                place=$DIR/driver/nvidia/capabilities/gpu1/mig/gi$instance
+                mkdir -p $place/ci0
+                echo "DeviceFileMinor: 30" > $place/access
+                echo "DeviceFileMinor: 31" > $place/ci0/access
+            done
+            mount --bind $DIR/driver /proc/driver
+        "#;
+        let mut shell = self.kubelet.inside(Path::new("sh"));
+        let dir = self.cluster.directory();
+        run(shell.args(["-c", script]).env("DIR", dir)).ok();
+    }
+
+    /// Starts the agent with this strategy, in place of the one before.
+    fn agent_by(&mut self, strategy: &str) {
+        let configuration = format!(
+            "version: v1\nflags:\n  nvidiaDriverRoot: {}\n  plugin:\n    deviceListStrategy: [{strategy}]\n",
+            self.at("root").display()
+        );
+        std::fs::write(self.at("plugin.yaml"), configuration).expect("a configuration");
+        let plugin = self.at("plugin.yaml").display().to_string();
+        self.agent(&["--device-plugin-config", &plugin], 2);
+    }
+
+    /// Starts the agent with these arguments, in place of the one before, and waits until it is the
+    /// plugin for so many resources.
+    fn agent(&mut self, more: &[&str], resources: usize) {
+        self.end_agent();
+        let log = self.at("agent.log");
+        let log = File::options().create(true).append(true).open(log);
+        let account = self
+            .cluster
+            .kubeconfig_of_account("muster-system", "muster-agent");
+        let mut command = self.kubelet.inside(&muster());
+        command.arg("--kubeconfig").arg(account);
+        command.arg("--data").arg(self.at("agent-data"));
+        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command
+            .args(["--metrics", "off", "--kmsg", "off"])
+            .args(more);
+        command.arg("--cdi-dir").arg(self.at("cdi"));
+        command.env("LD_LIBRARY_PATH", self.at("library"));
+        command.env("MUSTER_NVML_MACHINE", self.at("machine.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command.stderr(log.expect("a log"));
+        let before = self.logged().len();
+        self.agent = Some(command.spawn().expect("the agent starts"));
+        eventually("its resources are registered", SOON, || {
+            let said = self.logged();
+            let registered = said[before..].matches("registered with the kubelet");
+            (registered.count() == resources).then_some(())
+        });
+    }
+
+    fn end_agent(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    fn logged(&self) -> String {
+        std::fs::read_to_string(self.at("agent.log")).unwrap_or_default()
+    }
+
+    fn until_allocatable(&self, resource: &str, count: usize) {
+        let what = format!("{count} of {resource} are allocatable");
+        eventually(&what, SOON, || {
+            let node = self.cluster.get(&["node", "box"]);
+            (node["status"]["allocatable"][resource] == count.to_string().as_str()).then_some(())
+        });
+    }
+
+    /// What a pod with one of a resource sees: its device files with their numbers, what NVIDIA's
+    /// runtime would be told, and the driver's library.
+    fn seen(&self, pod: &str, resource: &str) -> Vec<String> {
+        self.until_allocatable(resource, 1);
+        let script = "for file in $(busybox find /dev -name 'nvidia*' -type c | busybox sort); do \
+            busybox stat -c '%n %t:%T' $file; done; echo told $NVIDIA_VISIBLE_DEVICES; \
+            cat /usr/lib/x86_64-linux-gnu/libcuda.so.1 /usr/lib64/libcuda.so.1";
+        let said = self.said(pod, resource, script);
+        let gone = [
+            "delete",
+            "pod",
+            pod,
+            "--wait",
+            "--grace-period=0",
+            "--force",
+        ];
+        self.cluster.kubectl(&gone).ok();
+        said
+    }
+
+    /// What a pod with one of a resource prints. It runs on.
+    fn said(&self, pod: &str, resource: &str, script: &str) -> Vec<String> {
+        let script = format!("{script}; echo end; trap 'exit 0' TERM; while :; do sleep 1; done");
+        let pod_object = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": pod, "namespace": "default"},
+            "spec": {"nodeName": "box", "restartPolicy": "Never",
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["sh", "-c", script],
+                    "resources": {"limits": {resource: "1"}}}]}});
+        self.cluster.apply(&pod_object.to_string());
+        let log = eventually(&format!("{pod} says what it sees"), SOON, || {
+            let found = self.cluster.get(&["pod", pod]);
+            let phase = found["status"]["phase"].as_str()?;
+            assert_ne!(phase, "Failed", "{}", found["status"]);
+            let ran = self.cluster.kubectl(&["logs", pod]);
+            (ran.code == Some(0) && ran.out.ends_with("end\n")).then_some(ran.out)
+        });
+        let lines = log.lines().map(String::from);
+        lines.filter(|line| line != "end").collect()
+    }
+}
+
+/// A device file of major 1: `/dev/null` has the minor 3.
+fn make_device(path: &Path, minor: u32) {
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+    let mut mknod = Command::new("mknod");
+    run(mknod.arg(path).args(["c", "1", &minor.to_string()])).ok();
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        self.end_agent();
+        if std::thread::panicking() {
+            eprintln!("--- the agent's log:\n{}", self.logged());
+        }
+    }
+}
+
+#[test]
+fn a_container_has_the_device_files_that_the_cdi_file_names_and_the_drivers_libraries() {
+    let mut ground = Ground::start();
+    ground.make_root();
+    ground.agent_by("cdi-cri");
+    let file = ground.at("cdi/muster.io-gpu.json");
+    let text = std::fs::read_to_string(&file).expect("the CDI file");
+    let spec: Value = serde_json::from_str(&text).expect("the CDI file is JSON");
+    let devices = spec["devices"].as_array().expect("devices").iter();
+    let names: Vec<&str> = devices
+        .filter_map(|device| device["name"].as_str())
+        .collect();
+    assert_eq!(names.len(), 7, "{names:?}");
+    for name in ["0", "1", "1:0", "all"] {
+        assert!(names.contains(&name), "{names:?}");
+    }
+
+    let library = ["the driver's", "the driver's"];
+    let whole = [
+        "/dev/nvidia-uvm 1:8",
+        "/dev/nvidia0 1:3",
+        "/dev/nvidiactl 1:7",
+        "told void",
+    ];
+    assert_eq!(ground.seen("whole", GPU), [&whole[..], &library].concat());
+    let slice = [
+        "/dev/nvidia-caps/nvidia-cap30 1:9",
+        "/dev/nvidia-caps/nvidia-cap31 1:b",
+        "/dev/nvidia-uvm 1:8",
+        "/dev/nvidia1 1:5",
+        "/dev/nvidiactl 1:7",
+        "told void",
+    ];
+    assert_eq!(ground.seen("slice", SLICE), [&slice[..], &library].concat());
+
+    // By annotations the same.
+    ground.agent_by("cdi-annotations");
+    assert_eq!(ground.seen("noted", GPU), [&whole[..], &library].concat());
+
+    // What is told by the variable as well, a runtime of NVIDIA's may bring too.
+    ground.agent_by("envvar, cdi-cri");
+    let both = ground.seen("both", GPU);
+    assert_eq!(both[..3], whole[..3]);
+    let id = names
+        .iter()
+        .find(|name| name.ends_with("01"))
+        .expect("the first GPU");
+    assert_eq!(both[3], format!("told {id}"));
+
+    // A file that nobody needs goes.
+    ground.agent_by("envvar");
+    assert!(!file.exists());
+
+    // What the GPUs do is told beside a kubelet, too, and the alert that stands on a hot one.
+    let said = |name: &str| {
+        eventually(&format!("the node has {name}"), SOON, || {
+            let node = ground.cluster.get(&["node", "box"]);
+            let text = node["metadata"]["annotations"][name].as_str()?;
+            serde_json::from_str::<Value>(text).ok()
+        })
+    };
+    assert_eq!(said("muster.io/load")["gpus"][*id]["celsius"], 91.0);
+    let alert = &said("muster.io/alerts")[0];
+    assert_eq!([&alert["alert"], &alert["id"]], ["GpuHot", *id]);
+    let about = "reason=GpuHot,involvedObject.name=box";
+    let events = ground
+        .cluster
+        .kubectl(&["get", "events", "--field-selector", about])
+        .ok();
+    assert!(events.contains("GPU 0 is over 85"), "{events}");
+}
+
+#[test]
+fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
+    let resource = "habana.ai/gaudi";
+    let mut ground = Ground::start();
+    // The example's description, with its files elsewhere.
+    let example = repository().join("packaging/examples/vendors/gaudi.yaml");
+    let example = std::fs::read_to_string(example).expect("the example");
+    let root = ground.at("machine").display().to_string();
+    let text = example
+        .replace("/dev/", &format!("{root}/dev/"))
+        .replace("/sys/", &format!("{root}/sys/"))
+        .replace("everySeconds: 10", "everySeconds: 5");
+    std::fs::write(ground.at("vendor.yaml"), text).expect("a description");
+    let directory = ground.cluster.directory().to_path_buf();
+    let about = |number: u32, file: &str, says: &str| {
+        let at = format!("machine/sys/class/accel/accel{number}/device/{file}");
+        let path = directory.join(at);
+        std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+        std::fs::write(path, says).expect("it is written");
+    };
+    // The third is not Gaudi's.
+    for (number, vendor) in [(0, "0x1da3\n"), (1, "0x1da3\n"), (2, "0x8086\n")] {
+        let dev = ground.at("machine/dev/accel");
+        make_device(&dev.join(format!("accel{number}")), 3 + number * 2);
+        make_device(&dev.join(format!("accel_controlD{number}")), 4 + number * 2);
+        about(number, "vendor", vendor);
+        about(number, "status", "Operational\n");
+    }
+    about(1, "status", "Malfunction\n");
+    let file = ground.at("vendor.yaml").display().to_string();
+    let machine = ground.at("none.toml");
+    std::fs::write(&machine, "").expect("a machine without GPUs");
+    let machine = machine.display().to_string();
+    ground.agent(&["--vendor", &file, "--machine", &machine], 2);
+    ground.until_allocatable(resource, 1);
+
+    // A pod gets the one that is well: both of its files, nothing of the others', and its number.
+    let script = format!(
+        "for file in $(busybox find {root}/dev -type c | busybox sort); do \
+         busybox stat -c '%n %t:%T' $file; done; echo sees $HABANA_VISIBLE_DEVICES"
+    );
+    let wanted = [
+        format!("{root}/dev/accel/accel0 1:3"),
+        format!("{root}/dev/accel/accel_controlD0 1:4"),
+        "sees 0".to_owned(),
+    ];
+    assert_eq!(ground.said("first", resource, &script), wanted);
+
+    // The other comes back when its check says so, and is not given twice.
+    about(1, "status", "Operational\n");
+    ground.until_allocatable(resource, 2);
+    let second = ground.said("second", resource, &script);
+    assert_eq!(second.last().map(String::as_str), Some("sees 1"));
+}

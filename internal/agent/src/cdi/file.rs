@@ -1,0 +1,79 @@
+//! Puts a kind's file in place, whole or not at all, and takes it away.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use super::Spec;
+
+/// The file of a kind: `muster.io-gpu.json`. One of several of a kind has a mark of its own:
+/// `muster.io-gpu_MARK.json`.
+pub fn path(directory: &Path, kind: &str, mark: Option<&str>) -> PathBuf {
+    let kind = kind.replace('/', "-");
+    let mark = mark.map(|mark| format!("_{mark}")).unwrap_or_default();
+    directory.join(format!("{kind}{mark}.json"))
+}
+
+/// Writes a kind's file, for all to read. Runtimes that look meanwhile see what was there before.
+///
+/// # Errors
+///
+/// What the system said, on the directory or the file.
+pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        fs::create_dir_all(directory)?;
+    }
+    // Runtimes read files that end in json or yaml, and no others.
+    let partial = path.with_extension("partial");
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o644);
+    let mut file = options.open(&partial)?;
+    io::Write::write_all(&mut file, &serde_json::to_vec_pretty(spec)?)?;
+    fs::rename(partial, path)
+}
+
+/// Takes a kind's file away; one that is not there is gone already.
+///
+/// # Errors
+///
+/// What the system said.
+pub fn remove(path: &Path) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_there_whole_renewed_and_taken_away() {
+        let root = tempfile::tempdir().expect("a directory");
+        let directory = root.path().join("run/cdi");
+        let at = path(&directory, "muster.io/gpu", None);
+        assert_eq!(at, directory.join("muster.io-gpu.json"));
+        let marked = path(&directory, "muster.io/claim", Some("u-1"));
+        assert_eq!(marked, directory.join("muster.io-claim_u-1.json"));
+        remove(&at).expect("there is none");
+        let mut spec = Spec {
+            kind: "muster.io/gpu".into(),
+            ..Spec::default()
+        };
+        for kind in ["muster.io/gpu", "muster.io/other"] {
+            spec.kind = kind.into();
+            write(&at, &spec).expect("it is written");
+            let text = fs::read_to_string(&at).expect("it is there");
+            assert!(text.contains(kind), "{text}");
+        }
+        let names: Vec<_> = fs::read_dir(&directory).expect("it is there").collect();
+        assert_eq!(names.len(), 1, "nothing is left over");
+        remove(&at).expect("it can be taken away");
+        assert!(!at.exists());
+        fs::write(directory.join("file"), "").expect("it is written");
+        let below = path(&directory.join("file"), "muster.io/gpu", None);
+        assert!(write(&below, &spec).is_err());
+    }
+}

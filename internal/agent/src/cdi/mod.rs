@@ -1,0 +1,198 @@
+//! The Container Device Interface: files in which container runtimes read what a device's name means
+//! for a container. Owns the format, as far as it is used here, and how a file is put in place.
+//! Pure but for [`file`]. What GPUs need is `gpus`', what their driver needs `driver`'s.
+
+pub mod driver;
+pub mod file;
+pub mod gpus;
+
+use std::path::PathBuf;
+
+use serde::{Serialize, Serializer};
+
+/// Where runtimes look for files that don't outlive a restart of the machine.
+pub const DIRECTORY: &str = "/var/run/cdi";
+
+/// One kind of devices, and what a container is given with each. Source: CNCF's
+/// container-device-interface, SPEC.md.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spec {
+    /// Vendor and class: `muster.io/gpu`.
+    pub kind: String,
+    /// The devices; runtimes refuse a file without any.
+    pub devices: Vec<Device>,
+    /// What a container with any of them gets once.
+    pub edits: Edits,
+}
+
+/// A device of a kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Device {
+    /// Its name among its kind's: letters, digits and `_-.:`, a letter or digit at both ends.
+    pub name: String,
+    /// What a container with it gets; runtimes refuse a device that changes nothing.
+    #[serde(rename = "containerEdits")]
+    pub edits: Edits,
+}
+
+/// What a container gets.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Edits {
+    /// Variables, `NAME=VALUE`; they go before the container's own.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub env: Vec<String>,
+    /// Device files.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub device_nodes: Vec<DeviceNode>,
+    /// Files and directories.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub mounts: Vec<Mount>,
+}
+
+/// A device file. What it is (its type and numbers) the runtime sees where it lies.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeviceNode {
+    /// Where the container has it.
+    pub path: PathBuf,
+    /// Where the machine has it, if elsewhere.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host_path: Option<PathBuf>,
+    /// Any of `r`, `w` and `m` (may make it).
+    pub permissions: String,
+}
+
+/// A file or directory of the machine's in the container.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Mount {
+    /// Where the machine has it.
+    pub host_path: PathBuf,
+    /// Where the container has it.
+    pub container_path: PathBuf,
+    /// As mount(8) has them.
+    pub options: Vec<String>,
+}
+
+impl Edits {
+    /// Whether a container gets nothing.
+    pub fn is_empty(&self) -> bool {
+        *self == Edits::default()
+    }
+}
+
+impl Spec {
+    /// The name by which runtimes are asked for a device: `muster.io/gpu=GPU-...`.
+    pub fn qualified(&self, device: &str) -> String {
+        format!("{}={device}", self.kind)
+    }
+
+    /// Whether it has this device.
+    pub fn has(&self, device: &str) -> bool {
+        self.devices.iter().any(|known| known.name == device)
+    }
+
+    /// The lowest version of the format that has what is used here, so that old runtimes read it:
+    /// 0.5.0 let names begin with a digit, and gave device files another place on the machine.
+    fn version(&self) -> &'static str {
+        let digit = |device: &Device| device.name.starts_with(|c: char| c.is_ascii_digit());
+        let elsewhere = |edits: &Edits| edits.device_nodes.iter().any(|n| n.host_path.is_some());
+        let newer = (self.devices.iter()).any(|d| digit(d) || elsewhere(&d.edits));
+        if newer || elsewhere(&self.edits) {
+            "0.5.0"
+        } else {
+            "0.3.0"
+        }
+    }
+}
+
+impl Serialize for Spec {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        #[derive(Serialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Document<'a> {
+            cdi_version: &'static str,
+            kind: &'a str,
+            devices: &'a [Device],
+            #[serde(skip_serializing_if = "Edits::is_empty")]
+            container_edits: &'a Edits,
+        }
+        let document = Document {
+            cdi_version: self.version(),
+            kind: &self.kind,
+            devices: &self.devices,
+            container_edits: &self.edits,
+        };
+        document.serialize(to)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn node(path: &str, host_path: Option<&str>) -> DeviceNode {
+        DeviceNode {
+            path: path.into(),
+            host_path: host_path.map(PathBuf::from),
+            permissions: "rw".into(),
+        }
+    }
+
+    fn spec(name: &str, own: DeviceNode, common: Vec<DeviceNode>) -> Spec {
+        Spec {
+            kind: "muster.io/gpu".into(),
+            devices: vec![Device {
+                name: name.into(),
+                edits: Edits {
+                    device_nodes: vec![own],
+                    ..Edits::default()
+                },
+            }],
+            edits: Edits {
+                device_nodes: common,
+                ..Edits::default()
+            },
+        }
+    }
+
+    #[test]
+    fn a_spec_is_written_as_runtimes_read_it() {
+        let mut spec = spec("GPU-1", node("/dev/nvidia0", None), Vec::new());
+        assert_eq!(
+            serde_json::to_value(&spec).expect("JSON"),
+            json!({"cdiVersion": "0.3.0", "kind": "muster.io/gpu", "devices": [{"name": "GPU-1",
+                "containerEdits": {"deviceNodes": [{"path": "/dev/nvidia0", "permissions": "rw"}]}}]})
+        );
+        spec.edits.env.push("A=b".into());
+        spec.edits.mounts.push(Mount {
+            host_path: "/x".into(),
+            container_path: "/y".into(),
+            options: vec!["ro".into()],
+        });
+        assert_eq!(
+            serde_json::to_value(&spec).expect("JSON")["containerEdits"],
+            json!({"env": ["A=b"], "mounts":
+                [{"hostPath": "/x", "containerPath": "/y", "options": ["ro"]}]})
+        );
+        assert_eq!(spec.qualified("GPU-1"), "muster.io/gpu=GPU-1");
+        assert!(spec.has("GPU-1") && !spec.has("GPU-2"));
+    }
+
+    #[test]
+    fn the_version_is_the_lowest_that_has_what_is_used() {
+        let plain = || node("/dev/a", None);
+        let moved = || node("/dev/a", Some("/root/dev/a"));
+        for (spec, version) in [
+            (spec("GPU-1", plain(), vec![plain()]), "0.3.0"),
+            (spec("0", plain(), Vec::new()), "0.5.0"),
+            (spec("all", moved(), Vec::new()), "0.5.0"),
+            (spec("all", plain(), vec![moved()]), "0.5.0"),
+        ] {
+            assert_eq!(spec.version(), version, "{spec:?}");
+        }
+    }
+}

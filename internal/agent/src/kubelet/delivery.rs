@@ -1,0 +1,362 @@
+//! By which ways devices reach a container: what of the device plugin's configuration says so, and
+//! the file that container runtimes read where it is by the Container Device Interface.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use parking_lot::Mutex;
+use serde_json::{Map, Value};
+
+use crate::cdi::gpus::{self, Roots};
+use crate::cdi::{Spec, file};
+use crate::inventory::Machine;
+use crate::reading::{join, present, wrong};
+
+/// What annotations begin with that runtimes read devices from.
+const ANNOTATION_PREFIX: &str = "cdi.k8s.io/";
+
+/// A way in which a container is told its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Way {
+    /// By the variable `NVIDIA_VISIBLE_DEVICES`, which NVIDIA's container runtime reads.
+    Envvar,
+    /// By an annotation that runtimes read which know CDI, also of before the kubelet did.
+    CdiAnnotations,
+    /// By the field for it in what the kubelet asks its runtime.
+    CdiCri,
+}
+
+impl Way {
+    /// All, by the names that NVIDIA's device plugin has for them.
+    pub const NAMES: [(&'static str, Way); 3] = [
+        ("envvar", Way::Envvar),
+        ("cdi-annotations", Way::CdiAnnotations),
+        ("cdi-cri", Way::CdiCri),
+    ];
+
+    /// The way of this name.
+    pub fn named(name: &str) -> Option<Way> {
+        let found = Way::NAMES.iter().find(|(known, _)| *known == name);
+        found.map(|(_, way)| *way)
+    }
+}
+
+/// How devices reach containers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The ways, of which there is one at least.
+    pub ways: BTreeSet<Way>,
+    /// What annotations begin with.
+    pub annotation_prefix: String,
+    /// The root below which the machine has the driver's files, as a container runtime sees it.
+    pub driver_root: PathBuf,
+    /// The same as the agent sees it, in a container of its own; else as it is.
+    pub driver_root_seen: Option<PathBuf>,
+    /// The root whose `dev` has the device files, as a container runtime sees it; else the driver's.
+    pub dev_root: Option<PathBuf>,
+}
+
+impl Default for Delivery {
+    fn default() -> Delivery {
+        Delivery {
+            ways: BTreeSet::from([Way::Envvar]),
+            annotation_prefix: ANNOTATION_PREFIX.to_owned(),
+            driver_root: "/".into(),
+            driver_root_seen: None,
+            dev_root: None,
+        }
+    }
+}
+
+impl Delivery {
+    /// Reads what `flags` and `flags.plugin` say of it.
+    ///
+    /// # Errors
+    ///
+    /// A sentence with the field, its value and what would be right.
+    pub(super) fn read(
+        &mut self,
+        flags: &Map<String, Value>,
+        plugin: Option<&Map<String, Value>>,
+    ) -> Result<(), String> {
+        if let Some(root) = directory("flags", flags, "nvidiaDriverRoot")? {
+            self.driver_root = root;
+        }
+        self.dev_root = directory("flags", flags, "nvidiaDevRoot")?;
+        let Some(plugin) = plugin else {
+            return Ok(());
+        };
+        let at = "flags.plugin";
+        self.driver_root_seen = directory(at, plugin, "containerDriverRoot")?;
+        if let Some(given) = present(plugin, "cdiAnnotationPrefix") {
+            let good = given.as_str().filter(|text| text.ends_with('/'));
+            let right = || {
+                let field = join(at, "cdiAnnotationPrefix");
+                wrong(
+                    &field,
+                    Some(given),
+                    "a domain with a slash, like cdi.k8s.io/",
+                )
+            };
+            self.annotation_prefix = good.ok_or_else(right)?.to_owned();
+        }
+        let Some(given) = present(plugin, "deviceListStrategy") else {
+            return Ok(());
+        };
+        let names: Vec<&Value> = match given {
+            Value::Array(all) => all.iter().collect(),
+            one => vec![one],
+        };
+        let ways = names.iter().map(|name| Way::named(name.as_str()?));
+        self.ways = (ways.collect::<Option<BTreeSet<Way>>>())
+            .filter(|ways| !ways.is_empty())
+            .ok_or_else(|| {
+                let right = "envvar, cdi-annotations, cdi-cri, or a list of these";
+                wrong(&join(at, "deviceListStrategy"), Some(given), right)
+            })?;
+        Ok(())
+    }
+
+    /// Whether runtimes read a file of what devices mean.
+    pub fn by_cdi(&self) -> bool {
+        self.ways.iter().any(|way| *way != Way::Envvar)
+    }
+
+    /// Where devices and driver are.
+    pub fn roots(&self) -> Roots {
+        let driver_seen = self.driver_root_seen.as_ref().unwrap_or(&self.driver_root);
+        let dev = self.dev_root.as_ref().unwrap_or(&self.driver_root);
+        let same = *dev == self.driver_root;
+        Roots {
+            dev: dev.clone(),
+            dev_seen: if same { driver_seen } else { dev }.clone(),
+            driver: self.driver_root.clone(),
+            driver_seen: driver_seen.clone(),
+        }
+    }
+}
+
+/// An absolute directory.
+fn directory(at: &str, map: &Map<String, Value>, name: &str) -> Result<Option<PathBuf>, String> {
+    let Some(given) = present(map, name) else {
+        return Ok(None);
+    };
+    let path = given.as_str().map(Path::new);
+    let good = path.filter(|path| path.is_absolute());
+    let fault = || wrong(&join(at, name), Some(given), "an absolute path, like /");
+    good.map(|path| Some(path.to_owned())).ok_or_else(fault)
+}
+
+/// The file of the machine's GPUs, kept as the machine is.
+pub struct CdiFile {
+    path: PathBuf,
+    roots: Roots,
+    hidden: bool,
+    /// What the file says; none where it isn't there. Or why it can't be.
+    said: Mutex<Result<Option<Spec>, String>>,
+}
+
+impl CdiFile {
+    /// In `directory`, if any way needs it; one that an agent before left there goes otherwise.
+    pub fn new(directory: &Path, delivery: &Delivery) -> Option<CdiFile> {
+        let path = file::path(directory, gpus::KIND, None);
+        if !delivery.by_cdi() {
+            if let Err(error) = file::remove(&path) {
+                tracing::warn!(%error, file = %path.display(), "a CDI file that nobody needs stays");
+            }
+            return None;
+        }
+        Some(CdiFile {
+            path,
+            roots: delivery.roots(),
+            hidden: !delivery.ways.contains(&Way::Envvar),
+            said: Mutex::new(Ok(None)),
+        })
+    }
+
+    /// Writes the file if the machine is no longer what it says, or it isn't there. It stays when the
+    /// agent ends: containers that are started again are started by what it says.
+    pub fn renew(&self, machine: &Machine) {
+        let spec = gpus::spec(machine, &self.roots, self.hidden);
+        let spec = Some(spec).filter(|spec| !spec.devices.is_empty());
+        let mut said = self.said.lock();
+        if *said == Ok(spec.clone()) && self.path.exists() == spec.is_some() {
+            return;
+        }
+        let done = match &spec {
+            Some(spec) => file::write(&self.path, spec),
+            None => file::remove(&self.path),
+        };
+        let now = done.map(|()| spec).map_err(|error| {
+            let path = self.path.display();
+            format!("the CDI file {path} can't be written: {error}; --cdi-dir says where it is")
+        });
+        match &now {
+            Err(why) if said.as_ref() != Err(why) => tracing::warn!("{why}"),
+            Ok(_) => tracing::info!(file = %self.path.display(), "the CDI file is the machine's"),
+            Err(_) => {}
+        }
+        *said = now;
+    }
+
+    /// What runtimes are asked for, for these devices.
+    ///
+    /// # Errors
+    ///
+    /// A sentence, where a runtime would not know one of them.
+    pub fn names(&self, devices: &[String]) -> Result<Vec<String>, String> {
+        let said = self.said.lock();
+        let spec = said.as_ref().map_err(Clone::clone)?.as_ref();
+        let one = |device: &String| {
+            let known = spec.filter(|spec| spec.has(device));
+            known.map(|spec| spec.qualified(device)).ok_or_else(|| {
+                format!(
+                    "{device} has no device files in {}, so the CDI file {} can't name it; load the \
+                     driver, or let devices be told by NVIDIA_VISIBLE_DEVICES (envvar)",
+                    self.roots.dev_seen.join("dev").display(),
+                    self.path.display()
+                )
+            })
+        };
+        devices.iter().map(one).collect()
+    }
+}
+
+/// The annotation by which a container of a resource gets these devices. One for each resource: the
+/// kubelet puts those of all its plugins together.
+pub fn annotation(prefix: &str, resource: &str, names: &[String]) -> (String, String) {
+    let resource = resource.replace('/', "_");
+    (format!("{prefix}muster_{resource}"), names.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn read(flags: Value) -> Result<Delivery, String> {
+        let flags = flags.as_object().expect("a mapping");
+        let mut delivery = Delivery::default();
+        delivery.read(flags, flags.get("plugin").and_then(Value::as_object))?;
+        Ok(delivery)
+    }
+
+    #[test]
+    fn ways_and_roots_are_the_incumbents() {
+        let plain = read(json!({})).expect("all of it may be left out");
+        assert_eq!(plain, Delivery::default());
+        assert!(!plain.by_cdi());
+        let all = read(json!({"nvidiaDriverRoot": "/run/nvidia/driver", "plugin": {
+            "deviceListStrategy": ["cdi-cri", "envvar"], "containerDriverRoot": "/driver-root",
+            "cdiAnnotationPrefix": "nvidia.cdi.k8s.io/"}}))
+        .expect("a configuration");
+        assert_eq!(all.ways, BTreeSet::from([Way::Envvar, Way::CdiCri]));
+        assert!(all.by_cdi());
+        let path = PathBuf::from;
+        let wanted = Roots {
+            dev: path("/run/nvidia/driver"),
+            dev_seen: path("/driver-root"),
+            driver: path("/run/nvidia/driver"),
+            driver_seen: path("/driver-root"),
+        };
+        assert_eq!(all.roots(), wanted);
+        let apart = read(json!({"nvidiaDriverRoot": "/d", "nvidiaDevRoot": "/",
+            "plugin": {"containerDriverRoot": "/seen", "deviceListStrategy": "cdi-annotations"}}));
+        let apart = apart.expect("a configuration");
+        let wanted = Roots {
+            dev: path("/"),
+            dev_seen: path("/"),
+            driver: path("/d"),
+            driver_seen: path("/seen"),
+        };
+        assert_eq!(apart.roots(), wanted);
+        let names = ["muster.io/gpu=a".to_owned(), "muster.io/gpu=b".to_owned()];
+        assert_eq!(
+            annotation(&apart.annotation_prefix, "nvidia.com/gpu", &names),
+            (
+                "cdi.k8s.io/muster_nvidia.com_gpu".to_owned(),
+                "muster.io/gpu=a,muster.io/gpu=b".to_owned()
+            )
+        );
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
+        let strategy = "flags.plugin.deviceListStrategy";
+        for (flags, words) in [
+            (
+                json!({"plugin": {"deviceListStrategy": "volume-mounts"}}),
+                [strategy, "\"volume-mounts\"", "cdi-cri"],
+            ),
+            (
+                json!({"plugin": {"deviceListStrategy": []}}),
+                [strategy, "[]", "envvar"],
+            ),
+            (
+                json!({"plugin": {"deviceListStrategy": ["envvar", 1]}}),
+                [strategy, "[\"envvar\",1]", "cdi-annotations"],
+            ),
+            (
+                json!({"nvidiaDriverRoot": "usr"}),
+                ["flags.nvidiaDriverRoot", "\"usr\"", "an absolute path"],
+            ),
+            (
+                json!({"plugin": {"cdiAnnotationPrefix": "cdi"}}),
+                ["flags.plugin.cdiAnnotationPrefix", "\"cdi\"", "cdi.k8s.io/"],
+            ),
+        ] {
+            let why = read(flags.clone()).expect_err(&flags.to_string());
+            for word in words {
+                assert!(why.contains(word), "{why}: lacks {word}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_file_is_as_the_machine_is_and_goes_when_nobody_needs_it() {
+        let root = tempfile::tempdir().expect("a directory");
+        std::fs::create_dir(root.path().join("dev")).expect("it is made");
+        std::fs::write(root.path().join("dev/nvidia0"), "").expect("it is written");
+        let mut delivery = Delivery {
+            ways: BTreeSet::from([Way::CdiCri]),
+            driver_root: root.path().to_owned(),
+            ..Delivery::default()
+        };
+        let directory = root.path().join("cdi");
+        let file = CdiFile::new(&directory, &delivery).expect("it is needed");
+        let id = "GPU-0".to_owned();
+        let gpu = resources::devices::GpuDevice {
+            id: id.clone(),
+            ..Default::default()
+        };
+        let mut machine = Machine::default();
+        machine.inventory.gpus.push(gpu);
+        machine.minors.insert(id.clone(), 0);
+        let path = directory.join("muster.io-gpu.json");
+        let given = [id.clone()];
+        file.renew(&Machine::default());
+        assert!(!path.exists());
+        assert!((file.names(&given)).is_err_and(|why| why.contains("GPU-0 has no device files")));
+        file.renew(&machine);
+        assert_eq!(file.names(&given), Ok(vec!["muster.io/gpu=GPU-0".into()]));
+        // Somebody took it away.
+        std::fs::remove_file(&path).expect("it is there");
+        file.renew(&machine);
+        assert!(path.exists());
+        file.renew(&Machine::default());
+        assert!(!path.exists());
+        file.renew(&machine);
+        drop(file);
+        assert!(path.exists(), "containers are started again by it");
+        delivery.ways = BTreeSet::from([Way::Envvar]);
+        assert!(CdiFile::new(&directory, &delivery).is_none());
+        assert!(!path.exists());
+
+        std::fs::write(root.path().join("odd"), "").expect("it is written");
+        delivery.ways = BTreeSet::from([Way::CdiCri]);
+        let odd = CdiFile::new(&root.path().join("odd"), &delivery).expect("it is needed");
+        odd.renew(&machine);
+        assert!((odd.names(&given)).is_err_and(|why| why.contains("can't be written")));
+    }
+}

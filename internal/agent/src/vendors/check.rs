@@ -1,0 +1,130 @@
+//! Runs a vendor's command on each of its devices, all at once, and gives up those that take too
+//! long. For a thread that may wait.
+
+use std::collections::BTreeMap;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use super::look::Device;
+use super::{Health, NUMBER};
+
+/// How often a running command is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// What is known of each device's health, by number.
+pub(super) struct Checks {
+    health: Health,
+    last: Option<Instant>,
+    known: BTreeMap<u32, Result<(), String>>,
+    /// Commands that were ended and are still there: what waits for a dead device can't be.
+    stuck: BTreeMap<u32, Child>,
+}
+
+impl Checks {
+    pub(super) fn new(health: Health) -> Checks {
+        Checks {
+            health,
+            last: None,
+            known: BTreeMap::new(),
+            stuck: BTreeMap::new(),
+        }
+    }
+
+    /// Says of each device whether it is well, by a new check where one is due: at a device that was
+    /// not there before, or when the time has come.
+    pub(super) fn judge(&mut self, devices: &mut [Device], now: Instant) {
+        let known = |device: &Device| self.known.contains_key(&device.number);
+        let due = (self.last).is_none_or(|last| now.duration_since(last) >= self.health.every);
+        if due || !devices.iter().all(known) {
+            self.last = Some(now);
+            let found = self.run(devices);
+            for (number, result) in &found {
+                let before = self.known.get(number);
+                if let Err(why) = result
+                    && before != Some(result)
+                {
+                    tracing::warn!(number, "a device is not known to be well: {why}");
+                }
+            }
+            self.known = found;
+        }
+        for device in devices {
+            device.healthy = matches!(self.known.get(&device.number), Some(Ok(())));
+        }
+    }
+
+    /// Why a device is not known to be well.
+    #[cfg(test)]
+    pub(super) fn why(&self, number: u32) -> Option<&str> {
+        let known = self.known.get(&number)?.as_ref();
+        known.err().map(String::as_str)
+    }
+
+    /// One check of each device, side by side.
+    fn run(&mut self, devices: &[Device]) -> BTreeMap<u32, Result<(), String>> {
+        self.stuck
+            .retain(|_, child| matches!(child.try_wait(), Ok(None)));
+        let mut found = BTreeMap::new();
+        let mut running = BTreeMap::new();
+        for device in devices {
+            let number = device.number;
+            if self.stuck.contains_key(&number) {
+                let why = "its last check was ended and does not go away".to_owned();
+                found.insert(number, Err(why));
+                continue;
+            }
+            match self.start(number) {
+                Ok(child) => drop(running.insert(number, child)),
+                Err(why) => drop(found.insert(number, Err(why))),
+            }
+        }
+        let until = Instant::now() + self.health.timeout;
+        while !running.is_empty() {
+            running.retain(|number, child: &mut Child| match child.try_wait() {
+                Ok(None) => true,
+                Ok(Some(status)) if status.success() => {
+                    found.insert(*number, Ok(()));
+                    false
+                }
+                Ok(Some(status)) => {
+                    found.insert(*number, Err(format!("its check ended with {status}")));
+                    false
+                }
+                Err(error) => {
+                    found.insert(
+                        *number,
+                        Err(format!("its check can't be waited for: {error}")),
+                    );
+                    false
+                }
+            });
+            if Instant::now() >= until {
+                break;
+            }
+            std::thread::sleep(LOOK);
+        }
+        for (number, mut child) in running {
+            let seconds = self.health.timeout.as_secs();
+            let why = format!("its check took more than {seconds} s (health.timeoutSeconds)");
+            found.insert(number, Err(why));
+            // It may be gone by now.
+            let _ = child.kill();
+            self.stuck.insert(number, child);
+        }
+        found
+    }
+
+    fn start(&self, number: u32) -> Result<Child, String> {
+        let words: Vec<String> = (self.health.command.iter())
+            .map(|word| word.replace(NUMBER, &number.to_string()))
+            .collect();
+        let (program, arguments) = words.split_first().ok_or("its check has no command")?;
+        Command::new(program)
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|error| format!("its check can't be run: {program}: {error}"))
+    }
+}

@@ -1,0 +1,106 @@
+//! Which of a description's devices the machine has now, from a thread of its own, since a device's
+//! check may take long or never end.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch as channel;
+
+use super::check::Checks;
+use super::{Pattern, Vendor};
+
+/// How often the machine is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// The number in its file's path.
+    pub number: u32,
+    /// Its name: `renderD128`.
+    pub id: String,
+    /// The NUMA node that it hangs on, where known.
+    pub numa: Option<u32>,
+    /// Whether it may be given out.
+    pub healthy: bool,
+}
+
+/// The devices that there are, by number; none is known to be well yet where that is checked.
+pub(super) fn devices(vendor: &Vendor, root: &Path) -> Vec<Device> {
+    let says =
+        |pattern: &Pattern, number| std::fs::read_to_string(below(root, &pattern.of(number))).ok();
+    let is = |number: &u32| match &vendor.only {
+        None => true,
+        Some(only) => says(&only.file, *number).is_some_and(|text| text.trim() == only.is),
+    };
+    let device = |number| {
+        let numa = vendor.numa.as_ref().and_then(|file| says(file, number));
+        Device {
+            number,
+            id: vendor.device.name(number),
+            // The kernel says -1 where it doesn't know.
+            numa: numa.and_then(|text| text.trim().parse().ok()),
+            healthy: vendor.health.is_none(),
+        }
+    };
+    let numbers = numbers(&vendor.device, root).into_iter();
+    numbers.filter(is).map(device).collect()
+}
+
+/// The numbers for which there is a file.
+fn numbers(pattern: &Pattern, root: &Path) -> Vec<u32> {
+    let (directory, ..) = pattern.entries();
+    let entries = std::fs::read_dir(below(root, directory));
+    let entries = entries.into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut numbers: Vec<u32> = names
+        .filter_map(|name| pattern.number(&name))
+        .filter(|number| below(root, &pattern.of(*number)).exists())
+        .collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    numbers
+}
+
+/// Where a path of the machine's is, whose root is seen here.
+pub fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Looks at a vendor's devices, of the machine whose root is seen here, for as long as anybody
+/// listens.
+pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<Device>> {
+    let (seen, devices_now) = channel::channel(Vec::new());
+    std::thread::spawn(move || {
+        let mut checks = vendor.health.clone().map(Checks::new);
+        while !seen.is_closed() {
+            let mut now = devices(&vendor, &root);
+            if let Some(checks) = &mut checks {
+                checks.judge(&mut now, Instant::now());
+            }
+            seen.send_if_modified(|before| {
+                let changed = *before != now;
+                if changed {
+                    tell(&vendor.resource, before, &now);
+                    *before = now;
+                }
+                changed
+            });
+            std::thread::sleep(LOOK_EVERY);
+        }
+    });
+    devices_now
+}
+
+/// Logs what changed.
+fn tell(resource: &str, before: &[Device], now: &[Device]) {
+    let healthy = |devices: &[Device]| devices.iter().filter(|device| device.healthy).count();
+    tracing::info!(
+        resource,
+        devices = now.len(),
+        well = healthy(now),
+        "{} of {} were well before",
+        healthy(before),
+        before.len()
+    );
+}

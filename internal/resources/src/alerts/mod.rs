@@ -1,0 +1,194 @@
+//! The alerts that operators of GPUs start with, for where no Prometheus watches: what each means, how
+//! long it must hold, and its words; and the annotation [`crate::names::ALERTS`], in which agents
+//! write those that stand. Pure. `packaging/monitoring` has the same for Prometheus, from
+//! [`Rule::promql`].
+
+mod watch;
+
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use serde::{Deserialize, Serialize};
+
+pub use watch::{GpuLook, Watcher};
+
+/// Percent of its time under which a GPU that somebody has is underused.
+pub const UNDERUSED_PERCENT: f64 = 30.0;
+/// Degrees Celsius over which a GPU slows down or soon will.
+pub const HOT_CELSIUS: f64 = 85.0;
+/// The part of a GPU's memory over which it is nearly full.
+pub const FULL_MEMORY: f64 = 0.9;
+/// The part of a GPU's power limit over which it has nothing to add.
+pub const FULL_POWER: f64 = 0.95;
+/// Single-bit errors within [`CORRECTED_WITHIN`] that are no more worth a word.
+pub const CORRECTED: u64 = 10;
+/// The time in which they are counted.
+pub const CORRECTED_WITHIN: Duration = Duration::from_secs(600);
+
+/// An alert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Rule {
+    /// It is given out and hardly used.
+    GpuUnderused,
+    /// It is too hot.
+    GpuHot,
+    /// Its memory is nearly full.
+    GpuMemoryNearlyFull,
+    /// It draws nearly all that it may.
+    GpuPowerNearLimit,
+    /// Its memory corrects more and more errors.
+    GpuCorrectedErrorsGrow,
+}
+
+impl Rule {
+    /// All of them.
+    pub const ALL: [Rule; 5] = [
+        Rule::GpuUnderused,
+        Rule::GpuHot,
+        Rule::GpuMemoryNearlyFull,
+        Rule::GpuPowerNearLimit,
+        Rule::GpuCorrectedErrorsGrow,
+    ];
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Rule::GpuUnderused => "GpuUnderused",
+            Rule::GpuHot => "GpuHot",
+            Rule::GpuMemoryNearlyFull => "GpuMemoryNearlyFull",
+            Rule::GpuPowerNearLimit => "GpuPowerNearLimit",
+            Rule::GpuCorrectedErrorsGrow => "GpuCorrectedErrorsGrow",
+        }
+    }
+
+    /// Whether somebody should look at the machine; else the work on it may be worth a look.
+    #[must_use]
+    pub fn warns(self) -> bool {
+        matches!(self, Rule::GpuHot | Rule::GpuCorrectedErrorsGrow)
+    }
+
+    /// How long it must hold, without a break, before the alert stands.
+    #[must_use]
+    pub fn hold(self) -> Duration {
+        Duration::from_secs(match self {
+            Rule::GpuUnderused => 600,
+            Rule::GpuHot => 60,
+            Rule::GpuMemoryNearlyFull | Rule::GpuPowerNearLimit => 300,
+            // It looks back over a time of its own.
+            Rule::GpuCorrectedErrorsGrow => 0,
+        })
+    }
+
+    /// Whether it holds at this value, which is in the rule's own unit (see the thresholds).
+    #[must_use]
+    pub fn holds(self, value: f64) -> bool {
+        match self {
+            Rule::GpuUnderused => value < UNDERUSED_PERCENT,
+            Rule::GpuHot => value > HOT_CELSIUS,
+            Rule::GpuMemoryNearlyFull => value > FULL_MEMORY,
+            Rule::GpuPowerNearLimit => value > FULL_POWER,
+            Rule::GpuCorrectedErrorsGrow => value > CORRECTED as f64,
+        }
+    }
+
+    /// The same for Prometheus, of what agents export.
+    #[must_use]
+    pub fn promql(self) -> String {
+        match self {
+            Rule::GpuUnderused => format!(
+                "DCGM_FI_DEV_GPU_UTIL < {UNDERUSED_PERCENT} and on (UUID, Hostname) muster_gpu_holders > 0"
+            ),
+            Rule::GpuHot => format!("DCGM_FI_DEV_GPU_TEMP > {HOT_CELSIUS}"),
+            Rule::GpuMemoryNearlyFull => format!(
+                "DCGM_FI_DEV_FB_USED / (DCGM_FI_DEV_FB_USED + DCGM_FI_DEV_FB_FREE) > {FULL_MEMORY}"
+            ),
+            Rule::GpuPowerNearLimit => {
+                format!("DCGM_FI_DEV_POWER_USAGE / DCGM_FI_DEV_ENFORCED_POWER_LIMIT > {FULL_POWER}")
+            }
+            Rule::GpuCorrectedErrorsGrow => format!(
+                "increase(DCGM_FI_DEV_ECC_SBE_AGG_TOTAL[{}m]) > {CORRECTED}",
+                CORRECTED_WITHIN.as_secs() / 60
+            ),
+        }
+    }
+}
+
+/// An alert that stands.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Alert {
+    /// Which.
+    pub alert: Rule,
+    /// The GPU's id.
+    pub id: String,
+    /// Its index.
+    pub gpu: u32,
+    /// Since when it has stood.
+    pub since: Timestamp,
+    /// What was measured then, in the rule's own unit.
+    pub value: f64,
+}
+
+impl Alert {
+    /// What it says, in a sentence without its end.
+    #[must_use]
+    pub fn words(&self) -> String {
+        let (gpu, value) = (self.gpu, self.value);
+        let percent = value * 100.0;
+        match self.alert {
+            Rule::GpuUnderused => format!(
+                "GPU {gpu} is given out and hardly used: under {UNDERUSED_PERCENT}% busy for \
+                 {} minutes ({value:.0}%)",
+                self.alert.hold().as_secs() / 60
+            ),
+            Rule::GpuHot => format!(
+                "GPU {gpu} is over {HOT_CELSIUS} °C ({value:.0} °C) and slows down before it is \
+                 damaged; look at fans, inlet temperature and dust"
+            ),
+            Rule::GpuMemoryNearlyFull => format!(
+                "the memory of GPU {gpu} is over {:.0}% full ({percent:.0}%); more may not fit",
+                FULL_MEMORY * 100.0
+            ),
+            Rule::GpuPowerNearLimit => format!(
+                "GPU {gpu} draws over {:.0}% of its power limit ({percent:.0}%), and its clocks are \
+                 held down to keep it there",
+                FULL_POWER * 100.0
+            ),
+            Rule::GpuCorrectedErrorsGrow => format!(
+                "the memory of GPU {gpu} has more and more single-bit errors ({value:.0} in {} \
+                 minutes); those that it can't correct come next: move work away and reset it",
+                CORRECTED_WITHIN.as_secs() / 60
+            ),
+        }
+    }
+
+    /// What is said when it stands no more.
+    #[must_use]
+    pub fn end(&self) -> String {
+        format!("{} of GPU {} stands no more", self.alert.name(), self.gpu)
+    }
+
+    fn is(&self, other: &Alert) -> bool {
+        (self.alert, &self.id) == (other.alert, &other.id)
+    }
+}
+
+/// Those that stand now and did not before, and those that did and do no more.
+#[must_use]
+pub fn changes<'a>(before: &'a [Alert], now: &'a [Alert]) -> (Vec<&'a Alert>, Vec<&'a Alert>) {
+    let without = |these: &'a [Alert], those: &'a [Alert]| -> Vec<&'a Alert> {
+        let is_not = |one: &&Alert| !those.iter().any(|other| other.is(one));
+        these.iter().filter(is_not).collect()
+    };
+    (without(now, before), without(before, now))
+}
+
+/// The alerts that stand on a node, as its agent wrote them; none where nobody did.
+#[must_use]
+pub fn of_node(node: &Node) -> Vec<Alert> {
+    let annotations = node.metadata.annotations.as_ref();
+    let text = annotations.and_then(|all| all.get(crate::names::ALERTS));
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
+}

@@ -1,0 +1,264 @@
+//! Which alerts stand, from one look at GPUs after another.
+
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+
+use super::{Alert, CORRECTED_WITHIN, Rule};
+
+/// What was seen of a GPU. What is not known is no reason for an alert, and ends one, as where
+/// Prometheus has no sample.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct GpuLook {
+    /// Its id.
+    pub id: String,
+    /// Its index.
+    pub gpu: u32,
+    /// Percent of the time in which it computed.
+    pub percent: Option<f64>,
+    /// The part of its memory in use.
+    pub memory: Option<f64>,
+    /// Its temperature, degrees Celsius.
+    pub celsius: Option<f64>,
+    /// The part of its power limit that it draws.
+    pub power: Option<f64>,
+    /// Single-bit errors that its memory corrected in its life.
+    pub corrected: Option<u64>,
+    /// Whether anybody has it.
+    pub held: bool,
+}
+
+/// Remembers since when what holds. One that starts anew knows of nothing: alerts that stood begin
+/// again once they have held as long.
+#[derive(Clone, Debug, Default)]
+pub struct Watcher {
+    gpus: BTreeMap<String, Past>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Past {
+    /// Since when each rule has held.
+    since: BTreeMap<Rule, Timestamp>,
+    standing: BTreeMap<Rule, Alert>,
+    /// Counts of corrected errors: what it was at each change, and one from before the time that is
+    /// looked back over.
+    corrected: Vec<(Timestamp, u64)>,
+}
+
+impl Watcher {
+    /// Takes a look at all GPUs; answers the alerts that stand now. GPUs that are gone have none.
+    pub fn look(&mut self, gpus: &[GpuLook], now: Timestamp) -> Vec<Alert> {
+        let here = |id: &String| gpus.iter().any(|gpu| gpu.id == *id);
+        self.gpus.retain(|id, _| here(id));
+        let mut standing = Vec::new();
+        for gpu in gpus {
+            let past = self.gpus.entry(gpu.id.clone()).or_default();
+            past.look(gpu, now);
+            standing.extend(past.standing.values().cloned());
+        }
+        standing
+    }
+}
+
+impl Past {
+    fn look(&mut self, gpu: &GpuLook, now: Timestamp) {
+        let grown = self.grown(gpu.corrected, now);
+        for rule in Rule::ALL {
+            let value = match rule {
+                Rule::GpuUnderused => gpu.percent.filter(|_| gpu.held),
+                Rule::GpuHot => gpu.celsius,
+                Rule::GpuMemoryNearlyFull => gpu.memory,
+                Rule::GpuPowerNearLimit => gpu.power,
+                Rule::GpuCorrectedErrorsGrow => grown,
+            };
+            let Some(value) = value.filter(|value| rule.holds(*value)) else {
+                self.since.remove(&rule);
+                self.standing.remove(&rule);
+                continue;
+            };
+            let since = *self.since.entry(rule).or_insert(now);
+            let held = now.duration_since(since);
+            if held.unsigned_abs() >= rule.hold() && !held.is_negative() {
+                self.standing.entry(rule).or_insert_with(|| Alert {
+                    alert: rule,
+                    id: gpu.id.clone(),
+                    gpu: gpu.gpu,
+                    since: now,
+                    value,
+                });
+            }
+        }
+    }
+
+    /// How many errors were corrected in the time that is looked back over.
+    fn grown(&mut self, corrected: Option<u64>, now: Timestamp) -> Option<f64> {
+        let corrected = corrected?;
+        // Another card, or one whose count was cleared.
+        if self
+            .corrected
+            .last()
+            .is_some_and(|(_, last)| *last > corrected)
+        {
+            self.corrected.clear();
+        }
+        if self
+            .corrected
+            .last()
+            .is_none_or(|(_, last)| *last != corrected)
+        {
+            self.corrected.push((now, corrected));
+        }
+        // Of those from before, the last says what it was when the time began.
+        let begin = now.checked_sub(CORRECTED_WITHIN).ok()?;
+        let before = self.corrected.iter().filter(|(at, _)| *at <= begin).count();
+        self.corrected.drain(..before.saturating_sub(1));
+        let (_, first) = self.corrected.first()?;
+        Some((corrected - first) as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(second: i64) -> Timestamp {
+        Timestamp::from_second(1_000_000 + second).expect("a time")
+    }
+
+    fn quiet() -> GpuLook {
+        GpuLook {
+            id: "GPU-0".into(),
+            percent: Some(80.0),
+            memory: Some(0.5),
+            celsius: Some(60.0),
+            power: Some(0.7),
+            corrected: Some(0),
+            held: true,
+            ..GpuLook::default()
+        }
+    }
+
+    fn seen(watcher: &mut Watcher, gpu: &GpuLook, second: i64) -> Vec<Alert> {
+        watcher.look(std::slice::from_ref(gpu), at(second))
+    }
+
+    fn names(alerts: &[Alert]) -> Vec<&'static str> {
+        alerts.iter().map(|alert| alert.alert.name()).collect()
+    }
+
+    #[test]
+    fn each_alert_stands_once_it_has_held_and_no_longer_than_that() {
+        type Change = fn(&mut GpuLook);
+        let cases: [(&str, i64, Change); 4] = [
+            ("GpuUnderused", 600, |gpu| gpu.percent = Some(29.0)),
+            ("GpuHot", 60, |gpu| gpu.celsius = Some(86.0)),
+            ("GpuMemoryNearlyFull", 300, |gpu| gpu.memory = Some(0.91)),
+            ("GpuPowerNearLimit", 300, |gpu| gpu.power = Some(0.96)),
+        ];
+        for (name, hold, change) in cases {
+            let mut gpu = quiet();
+            change(&mut gpu);
+            let mut watcher = Watcher::default();
+            assert!(seen(&mut watcher, &gpu, 0).is_empty());
+            assert!(seen(&mut watcher, &gpu, hold - 1).is_empty(), "{name}");
+            let standing = seen(&mut watcher, &gpu, hold);
+            assert_eq!(names(&standing), [name]);
+            let later = seen(&mut watcher, &gpu, hold + 50);
+            assert_eq!(later, standing, "it says since when it has stood");
+            assert!(seen(&mut watcher, &quiet(), hold + 60).is_empty(), "{name}");
+            // It must hold anew.
+            assert!(seen(&mut watcher, &gpu, hold + 61).is_empty(), "{name}");
+        }
+        let mut idle = quiet();
+        (idle.percent, idle.held) = (Some(0.0), false);
+        let mut watcher = Watcher::default();
+        for second in [0, 600, 1200] {
+            assert!(
+                seen(&mut watcher, &idle, second).is_empty(),
+                "nobody has it"
+            );
+        }
+    }
+
+    #[test]
+    fn at_the_threshold_itself_nothing_is_said() {
+        let gpu = GpuLook {
+            percent: Some(30.0),
+            memory: Some(0.9),
+            celsius: Some(85.0),
+            power: Some(0.95),
+            ..quiet()
+        };
+        let mut watcher = Watcher::default();
+        for second in [0, 600, 1200] {
+            assert!(seen(&mut watcher, &gpu, second).is_empty());
+        }
+    }
+
+    #[test]
+    fn errors_are_counted_over_the_last_ten_minutes_and_a_cleared_count_begins_anew() {
+        let mut watcher = Watcher::default();
+        let mut stands = |second: i64, corrected: u64| {
+            let gpu = GpuLook {
+                corrected: Some(corrected),
+                ..quiet()
+            };
+            let standing = seen(&mut watcher, &gpu, second);
+            standing.first().map(|alert| alert.value)
+        };
+        // Many before the first look are of a long life.
+        assert_eq!(stands(0, 5000), None);
+        assert_eq!(stands(300, 5010), None);
+        assert_eq!(stands(400, 5011), Some(11.0));
+        // At 900 those of 300 are ten minutes old.
+        assert_eq!(stands(899, 5011), Some(11.0));
+        assert_eq!(stands(901, 5011), None);
+        assert_eq!(stands(1000, 5021), None);
+        assert_eq!(stands(1010, 3), None);
+        assert_eq!(stands(1020, 14), Some(11.0));
+    }
+
+    #[test]
+    fn what_is_not_known_ends_an_alert_and_a_gpu_that_is_gone_has_none() {
+        let hot = GpuLook {
+            celsius: Some(95.0),
+            ..quiet()
+        };
+        let mut watcher = Watcher::default();
+        seen(&mut watcher, &hot, 0);
+        assert_eq!(seen(&mut watcher, &hot, 60).len(), 1);
+        let unknown = GpuLook {
+            celsius: None,
+            ..quiet()
+        };
+        assert!(seen(&mut watcher, &unknown, 75).is_empty());
+        seen(&mut watcher, &hot, 90);
+        assert_eq!(seen(&mut watcher, &hot, 150).len(), 1);
+        assert!(watcher.look(&[], at(160)).is_empty());
+        assert!(seen(&mut watcher, &hot, 230).is_empty());
+    }
+
+    proptest! {
+        /// The slow way: every look is kept, and a rule's alert stands where all looks of its time
+        /// say so and the first of these is as old.
+        #[test]
+        fn alerts_stand_where_every_look_for_as_long_says_so(
+            looks in prop::collection::vec((1i64..200, prop::option::of(80u32..90)), 1..40)
+        ) {
+            let mut watcher = Watcher::default();
+            let mut second = 0;
+            let mut all: Vec<(i64, bool)> = Vec::new();
+            for (step, celsius) in looks {
+                second += step;
+                let gpu = GpuLook { celsius: celsius.map(f64::from), ..quiet() };
+                all.push((second, celsius.is_some_and(|celsius| celsius > 85)));
+                let run = all.iter().rev().take_while(|(_, hot)| *hot);
+                let since = run.last().map(|(at, _)| *at);
+                let wanted = since.is_some_and(|since| second - since >= 60);
+                prop_assert_eq!(!seen(&mut watcher, &gpu, second).is_empty(), wanted);
+            }
+        }
+    }
+}
