@@ -19,12 +19,18 @@ use serde_json::{Value, json};
 const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
-/// A plain manifest, and what is left out so that it is rendered.
-const PLAIN: [(&str, &str); 4] = [
-    ("rbac", "agent.enabled=false"),
-    ("server", "agent.enabled=false"),
-    ("agent-rbac", "server.enabled=false"),
-    ("agent", "server.enabled=false"),
+/// A plain manifest, its template, and the values that it is rendered with.
+const PLAIN: [(&str, &str, &str); 6] = [
+    ("rbac", "rbac", "agent.enabled=false"),
+    ("server", "server", "agent.enabled=false"),
+    ("agent-rbac", "agent-rbac", "server.enabled=false"),
+    ("agent", "agent", "server.enabled=false"),
+    ("dra", "dra", "server.enabled=false,agent.devices=dra"),
+    (
+        "agent-dra",
+        "agent",
+        "server.enabled=false,agent.devices=dra",
+    ),
 ];
 
 fn packaging() -> PathBuf {
@@ -124,6 +130,7 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
                 ),
             ],
         ),
+        ("devices by claims", of(&["agent.devices=dra"])),
         (
             "a scheduler's configuration and a described machine",
             vec![
@@ -145,8 +152,8 @@ fn borrowed(words: &[String]) -> Vec<&str> {
 fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
     let bless = std::env::var_os("MUSTER_BLESS").is_some_and(|v| v == "1");
     let head = "# Rendered from chart/; do not edit. To renew: MUSTER_BLESS=1 cargo test -p e2e --test packaging\n";
-    for (name, without) in PLAIN {
-        let template = format!("templates/{name}.yaml");
+    for (name, template, without) in PLAIN {
+        let template = format!("templates/{template}.yaml");
         let set = ["--set", "createNamespace=true", "--set", without];
         let text = rendered(&[&set[..], &["--show-only", &template]].concat());
         // Which template it is from, the head says once.
@@ -170,7 +177,7 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
         .filter(|name| name != "chart")
         .collect();
     files.sort();
-    let mut named = PLAIN.map(|(name, _)| format!("{name}.yaml"));
+    let mut named = PLAIN.map(|(name, ..)| format!("{name}.yaml"));
     named.sort();
     assert_eq!(files, named, "a manifest that no template renders");
 }
@@ -239,7 +246,8 @@ fn values_reach_what_they_are_for() {
         [
             "/var/lib/kubelet/device-plugins",
             "/var/lib/kubelet/pod-resources",
-            "/run/muster"
+            "/run/muster",
+            "/var/run/cdi"
         ]
     );
 
@@ -298,6 +306,15 @@ fn values_reach_what_they_are_for() {
     let config = one(&vendors, "ConfigMap", "muster-agent");
     let text = config["data"]["vendor-amd.yaml"].as_str().unwrap();
     assert_eq!(documents(text)[0]["resource"], "amd.com/gpu");
+    let claims = all("devices by claims");
+    assert_eq!(kinds(&claims, "DeviceClass"), 3);
+    let agent = one(&claims, "DaemonSet", "muster-agent");
+    assert!(words(agent).iter().any(|word| word == "--devices=dra"));
+    assert_eq!(kinds(&default, "DeviceClass"), 0);
+    let rights = default
+        .iter()
+        .find(|o| o["metadata"]["name"] == "muster-agent-dra");
+    assert_eq!(rights, None, "no right for what it doesn't do");
 }
 
 #[test]

@@ -7,6 +7,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let files = [
         "muster/agent/v1/agent.proto",
         "kubelet/deviceplugin.proto",
+        "kubelet/dra.proto",
+        "kubelet/pluginregistration.proto",
         "kubelet/podresources.proto",
     ];
     for file in files {

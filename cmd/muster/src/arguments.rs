@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
-    Agent, ControlledKind, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics, PodsOf,
-    Server, ServerOptions, Topology, Up, Xids,
+    Agent, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics,
+    PodsOf, Server, ServerOptions, Topology, Up, Xids,
 };
 pub use until::{SUCCEEDED, Until};
 

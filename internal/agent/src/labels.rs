@@ -178,7 +178,7 @@ fn generation(labels: &mut Written, gpus: &[&Gpu]) {
 }
 
 /// The name of the architecture of a compute capability; nothing of one that is not known here.
-fn family(major: &str, minor: &str) -> &'static str {
+pub fn family(major: &str, minor: &str) -> &'static str {
     match (major, minor) {
         ("3", _) => "kepler",
         ("5", _) => "maxwell",

@@ -9,6 +9,7 @@ mod config;
 mod container;
 mod devices;
 mod disk;
+mod dra;
 mod engine;
 mod env;
 mod error;
@@ -51,7 +52,7 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{
-    KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
+    GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
     run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};

@@ -50,6 +50,12 @@ impl<'a> Tree<'a> {
         (way, at)
     }
 
+    /// The host's bridge above a device, as the kernel names it (`pci0000:15`); `None` if not known.
+    pub fn root(&self, under: &'a str) -> Option<&'a str> {
+        let (_, root) = self.way_up(under);
+        root.starts_with("pci").then_some(root)
+    }
+
     /// The path between two devices, as `nvidia-smi topo` names it, and the narrowest link's
     /// bandwidth on it.
     pub fn path(&self, one: Place<'a>, other: Place<'a>) -> (LinkKind, Bandwidth) {
@@ -156,6 +162,16 @@ mod tests {
             assert_eq!(tree.path(one, other), found, "{one:?} {other:?}");
             assert_eq!(tree.path(other, one), found, "{other:?} {one:?}");
         }
+    }
+
+    #[test]
+    fn the_root_of_a_device_is_the_hosts_bridge_above_all_its_switches() {
+        let machine = machine();
+        let tree = Tree::of(&machine);
+        assert_eq!(tree.root("left"), Some("pci0000:00"));
+        assert_eq!(tree.root("pci0000:80"), Some("pci0000:80"));
+        assert_eq!(tree.root("elsewhere"), None);
+        assert_eq!(tree.root(""), None);
     }
 
     #[test]

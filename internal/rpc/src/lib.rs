@@ -21,6 +21,19 @@ pub mod kubelet {
     pub mod v1beta1 {
         tonic::include_proto!("v1beta1");
     }
+    /// What it asks of a DRA driver.
+    pub mod dra {
+        /// Version 1, of Kubernetes 1.34 and later.
+        #[allow(missing_docs, clippy::all, clippy::pedantic)]
+        pub mod v1 {
+            tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
+        }
+    }
+    /// How it finds plugins.
+    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    pub mod registration {
+        tonic::include_proto!("pluginregistration");
+    }
     /// The pod resources API.
     #[allow(missing_docs, clippy::all, clippy::pedantic)]
     pub mod v1 {

@@ -234,6 +234,11 @@ pub struct Agent {
     /// The kubelet's directory, with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = agent::KUBELET_DIR)]
     pub kubelet_dir: PathBuf,
+    /// How the kubelet's pods get this machine's devices, with --engine kubernetes: as resources that
+    /// containers ask for by number (nvidia.com/gpu), or by ResourceClaims (driver gpu.muster.io, which
+    /// kube-scheduler of Kubernetes 1.34 or later allocates). Never both on one node
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub devices: Option<DevicesBy>,
     /// How slices of GPUs (MIG) are offered to the kubelet, with --engine kubernetes: not at all,
     /// as nvidia.com/gpu where all are of one profile, or as nvidia.com/mig-PROFILE
     /// [default: what --device-plugin-config or --machine says, else mixed]
@@ -268,13 +273,22 @@ pub struct Agent {
     pub machine: MachineOptions,
 }
 
+/// How a kubelet's pods get devices.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DevicesBy {
+    /// The device plugin: the default
+    Plugin,
+    /// Dynamic resource allocation
+    Dra,
+}
+
 /// Who runs a machine's pods.
 #[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PodsOf {
     /// The agent itself, for the server that it joins
     Embedded,
-    /// A kubelet: the agent offers it the GPUs as a device plugin, hands out those that the
-    /// scheduler chose, and describes the machine on its Node (--kubeconfig, else the cluster
+    /// A kubelet: the agent offers it the GPUs, hands out those that the scheduler chose, and
+    /// describes the machine on its Node (--kubeconfig, else the cluster
     /// that this runs in)
     Kubernetes,
 }

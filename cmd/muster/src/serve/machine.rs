@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, Hearing, KubeletConfig, Listen, PluginSettings, Vendor,
+    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, PluginSettings, Vendor,
     XidPolicy,
 };
 use anyhow::{Context, Result, bail};
@@ -16,7 +16,7 @@ use jiff::SignedDuration;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, MachineOptions, Metrics};
+use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics};
 
 /// How long the token is good with which `muster up`'s agent joins its own server.
 const OWN_TOKEN: Duration = Duration::from_secs(300);
@@ -54,9 +54,10 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
         ),
+        (arguments.devices.is_some(), "--devices"),
     ];
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
-        bail!("{name}: is for the device plugin beside a kubelet; add --engine kubernetes");
+        bail!("{name}: is for devices beside a kubelet; add --engine kubernetes");
     }
     let server = arguments
         .server
@@ -150,7 +151,30 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             "{name}: means nothing with --engine kubernetes, where the kubelet joins the node and runs its pods; leave it out"
         );
     }
+    let given_by = match arguments.devices {
+        None | Some(DevicesBy::Plugin) => GivenBy::Plugin,
+        Some(DevicesBy::Dra) => GivenBy::Claims,
+    };
+    let settings = plugin_settings(arguments)?;
+    let plugins = [
+        (settings.mig_strategy.is_some(), "a MIG strategy"),
+        (
+            !settings.sharing.resources.is_empty(),
+            "sharing.timeSlicing",
+        ),
+        (
+            !arguments.device_list_strategy.is_empty(),
+            "--device-list-strategy",
+        ),
+    ];
+    let plugins = plugins.into_iter().find(|(given, _)| *given);
+    if let Some((_, name)) = plugins.filter(|_| given_by == GivenBy::Claims) {
+        bail!(
+            "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
+        );
+    }
     Ok(KubeletConfig {
+        given_by,
         directory: arguments.kubelet_dir.clone(),
         node: node_name(machine)?,
         source: Source {
@@ -160,7 +184,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         expected: machine.expect.clone(),
         dev: "/dev".into(),
         cdi: arguments.cdi_dir.clone(),
-        settings: plugin_settings(arguments)?,
+        settings,
         vendors: vendors(&arguments.vendors)?,
         host_root: arguments.host_root.clone(),
         xids: Hearing {

@@ -36,7 +36,7 @@ pub struct Roots {
 
 impl Roots {
     /// A device file by its name in `dev`, if the machine has it.
-    fn node(&self, name: &str) -> Option<DeviceNode> {
+    pub fn node(&self, name: &str) -> Option<DeviceNode> {
         let path = Path::new("/dev").join(name);
         let own = self.dev.join("dev").join(name);
         self.dev_seen
@@ -102,6 +102,7 @@ pub fn spec(machine: &Machine, roots: &Roots, hidden: bool) -> Spec {
             device_nodes: control.collect(),
             mounts: driver::mounts(&roots.driver_seen, &roots.driver),
         },
+        ..Spec::default()
     }
 }
 
@@ -112,6 +113,7 @@ fn device(name: String, device_nodes: Vec<DeviceNode>) -> Device {
             device_nodes,
             ..Edits::default()
         },
+        ..Device::default()
     }
 }
 

@@ -6,52 +6,60 @@ pub mod driver;
 pub mod file;
 pub mod gpus;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use serde::{Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Where runtimes look for files that don't outlive a restart of the machine.
 pub const DIRECTORY: &str = "/var/run/cdi";
 
 /// One kind of devices, and what a container is given with each. Source: CNCF's
 /// container-device-interface, SPEC.md.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct Spec {
     /// Vendor and class: `muster.io/gpu`.
     pub kind: String,
+    /// What is to be known of it, which runtimes pass over.
+    #[serde(default)]
+    pub annotations: BTreeMap<String, String>,
     /// The devices; runtimes refuse a file without any.
     pub devices: Vec<Device>,
     /// What a container with any of them gets once.
+    #[serde(rename = "containerEdits", default)]
     pub edits: Edits,
 }
 
 /// A device of a kind.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Device {
     /// Its name among its kind's: letters, digits and `_-.:`, a letter or digit at both ends.
     pub name: String,
+    /// What is to be known of it, which runtimes pass over.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub annotations: BTreeMap<String, String>,
     /// What a container with it gets; runtimes refuse a device that changes nothing.
     #[serde(rename = "containerEdits")]
     pub edits: Edits,
 }
 
 /// What a container gets.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Edits {
     /// Variables, `NAME=VALUE`; they go before the container's own.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// Device files.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_nodes: Vec<DeviceNode>,
     /// Files and directories.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub mounts: Vec<Mount>,
 }
 
 /// A device file. What it is (its type and numbers) the runtime sees where it lies.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct DeviceNode {
     /// Where the container has it.
@@ -64,7 +72,7 @@ pub struct DeviceNode {
 }
 
 /// A file or directory of the machine's in the container.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Mount {
     /// Where the machine has it.
@@ -94,8 +102,13 @@ impl Spec {
     }
 
     /// The lowest version of the format that has what is used here, so that old runtimes read it:
-    /// 0.5.0 let names begin with a digit, and gave device files another place on the machine.
+    /// 0.5.0 let names begin with a digit, and gave device files another place on the machine; 0.6.0
+    /// has annotations.
     fn version(&self) -> &'static str {
+        let mut noted = self.devices.iter().map(|device| &device.annotations);
+        if !self.annotations.is_empty() || noted.any(|notes| !notes.is_empty()) {
+            return "0.6.0";
+        }
         let digit = |device: &Device| device.name.starts_with(|c: char| c.is_ascii_digit());
         let elsewhere = |edits: &Edits| edits.device_nodes.iter().any(|n| n.host_path.is_some());
         let newer = (self.devices.iter()).any(|d| digit(d) || elsewhere(&d.edits));
@@ -114,6 +127,8 @@ impl Serialize for Spec {
         struct Document<'a> {
             cdi_version: &'static str,
             kind: &'a str,
+            #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+            annotations: &'a BTreeMap<String, String>,
             devices: &'a [Device],
             #[serde(skip_serializing_if = "Edits::is_empty")]
             container_edits: &'a Edits,
@@ -121,6 +136,7 @@ impl Serialize for Spec {
         let document = Document {
             cdi_version: self.version(),
             kind: &self.kind,
+            annotations: &self.annotations,
             devices: &self.devices,
             container_edits: &self.edits,
         };
@@ -151,11 +167,13 @@ mod tests {
                     device_nodes: vec![own],
                     ..Edits::default()
                 },
+                ..Device::default()
             }],
             edits: Edits {
                 device_nodes: common,
                 ..Edits::default()
             },
+            ..Spec::default()
         }
     }
 
@@ -194,5 +212,9 @@ mod tests {
         ] {
             assert_eq!(spec.version(), version, "{spec:?}");
         }
+        let mut noted = spec("all", plain(), Vec::new());
+        let notes = BTreeMap::from([("muster.io/a".to_owned(), "b".to_owned())]);
+        noted.devices[0].annotations = notes;
+        assert_eq!(noted.version(), "0.6.0");
     }
 }

@@ -1,4 +1,4 @@
-//! The agent beside a kubelet: offers the node's GPUs as a device plugin, gives each container
+//! The agent beside a kubelet: offers the node's GPUs as a device plugin (or, by claims, as `dra` does), gives each container
 //! the devices that the scheduler chose for its pod, and tells the cluster what the machine
 //! has. Which pod holds what is the kubelet's to know, and which GPUs are out is on disk
 //! (`xids::kept`), so an agent that dies and starts again changes nothing.
@@ -28,11 +28,12 @@ pub use settings::PluginSettings;
 #[cfg(test)]
 pub use sharing::Replicated;
 pub use sharing::Sharing;
-pub use socket::held;
+pub use socket::{claims, held, listen};
 
 use delivery::CdiFile;
 use vitals::Vitals;
 
+use crate::dra::{self, Specs};
 use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::inventory::Machine;
@@ -44,10 +45,21 @@ use crate::xids::{Hearing, Xids};
 pub const KUBELET_DIR: &str = "/var/lib/kubelet";
 
 /// How often the machine is looked at, and the kubelet's socket.
-const LOOK_EVERY: Duration = Duration::from_secs(2);
+pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// How long to wait after a failure before the next try.
 const TRY_EVERY: Duration = Duration::from_secs(1);
+
+/// How a kubelet's pods get the machine's devices: one way or the other, as neither knows what the
+/// other gives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum GivenBy {
+    /// As resources that containers ask for by number.
+    #[default]
+    Plugin,
+    /// By claims, which kube-scheduler allocates.
+    Claims,
+}
 
 /// How the agent stands beside a kubelet.
 #[derive(Clone, Debug)]
@@ -62,6 +74,8 @@ pub struct KubeletConfig {
     pub expected: Option<PathBuf>,
     /// Where device files are.
     pub dev: PathBuf,
+    /// How pods get devices.
+    pub given_by: GivenBy,
     /// Where container runtimes look for what devices mean (CDI); [`crate::CDI_DIRECTORY`] unless
     /// they were told otherwise.
     pub cdi: PathBuf,
@@ -80,8 +94,30 @@ pub struct KubeletConfig {
 
 impl KubeletConfig {
     /// Where the kubelet lists the devices that pods have.
-    fn pod_resources(&self) -> PathBuf {
+    pub(crate) fn pod_resources(&self) -> PathBuf {
         self.directory.join("pod-resources/kubelet.sock")
+    }
+
+    /// Refuses to give by number what claims have: a kubelet that was told of another way only
+    /// while pods run leaves them what they have.
+    fn check_claims(&self) -> Result<(), KubeletError> {
+        if self.given_by == GivenBy::Claims {
+            return Ok(());
+        }
+        let specs = Specs::new(&self.cdi).all();
+        let prepared = specs.map_err(|source| KubeletError::Specs {
+            path: self.cdi.clone(),
+            source,
+        })?;
+        if prepared.is_empty() {
+            return Ok(());
+        }
+        let names = prepared
+            .iter()
+            .map(|it| format!("{}/{}", it.namespace, it.name));
+        Err(KubeletError::Claimed {
+            claims: names.collect::<Vec<_>>().join(", "),
+        })
     }
 }
 
@@ -94,9 +130,26 @@ pub enum KubeletError {
     /// The port for metrics can't be had.
     #[error(transparent)]
     Metrics(#[from] NoPort),
+    /// Pods still have devices by claims.
+    #[error(
+        "--devices plugin: pods of this node have devices by claims ({claims}), which the device \
+         plugin would give out again; end these pods first, or go on with --devices dra"
+    )]
+    Claimed {
+        /// The claims, each by namespace and name.
+        claims: String,
+    },
+    /// What claims have can't be read.
+    #[error("the CDI specs in {}: {source}; --cdi-dir must be a directory that the agent can read", path.display())]
+    Specs {
+        /// The directory.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// The plugin's socket can't be made.
     #[error(
-        "the device plugin's socket {}: {source}; the agent must run as root, with the kubelet's \
+        "the plugin's socket {}: {source}; the agent must run as root, with the kubelet's \
          own directory (--kubelet-dir)", path.display()
     )]
     Socket {
@@ -118,6 +171,7 @@ pub async fn run_beside_kubelet(
     client: kube::Client,
     mut stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
+    config.check_claims()?;
     let port = metrics::open(config.metrics).await?;
     let mut eyes = Eyes::new(config.source.clone());
     let strategy = config.settings.mig_strategy.clone();
@@ -128,9 +182,17 @@ pub async fn run_beside_kubelet(
     let found = eyes.look().await?;
     let expected = config.expected.as_deref();
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
+    let (offer, claimable) = watch::channel(Vec::new());
     let take_in = move |mut found: hardware::Inventory| {
-        (heard.lock()).judge(&mut found, tokio::time::Instant::now());
-        fabric.judge(&mut found, tokio::time::Instant::now());
+        let at = tokio::time::Instant::now();
+        (heard.lock()).judge(&mut found, at);
+        fabric.judge(&mut found, at);
+        let now = dra::claimables(&found);
+        offer.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
@@ -145,15 +207,23 @@ pub async fn run_beside_kubelet(
     let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
     renew(&first);
     let (seen, machine) = watch::channel(first);
-    let api = cluster::Cluster::new(client, &config.node);
-    let serve = socket::serve_all(&config, &cdi, api.clone(), machine.clone(), stop.clone());
+    let api = cluster::Cluster::new(client.clone(), &config.node);
+    let (stopped, serving) = (stop.clone(), api.clone());
+    let serve = async {
+        match config.given_by {
+            GivenBy::Plugin => {
+                socket::serve_all(&config, &cdi, serving, machine.clone(), stopped).await
+            }
+            GivenBy::Claims => dra::run(&config, client, machine.clone(), claimable, stopped).await,
+        }
+    };
     let described = socket::serve_described(&config, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
     let (mut vitals, heard) = Vitals::new(config.pod_resources());
     let tell = vitals::publish(api.clone(), heard);
-    let publish = cluster::publish(api, machine);
+    let publish = cluster::publish(api.clone(), machine.clone());
     let look = async {
         loop {
             tokio::time::sleep(LOOK_EVERY).await;

@@ -26,6 +26,7 @@ use super::described::Described;
 use super::offer;
 use super::plugin::{Plugin, as_listed, options};
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
+use crate::dra::DRIVER;
 use crate::inventory::Machine;
 use crate::metrics::Holder;
 use crate::vendors::{self, Vendor};
@@ -169,7 +170,8 @@ fn identity(socket: &Path) -> Option<(u64, i64, i64)> {
     Some((metadata.ino(), metadata.ctime(), metadata.ctime_nsec()))
 }
 
-fn listen(path: &Path) -> Result<UnixListener, KubeletError> {
+/// A socket at this path, in the place of what is there.
+pub fn listen(path: &Path) -> Result<UnixListener, KubeletError> {
     let failed = |source| KubeletError::Socket {
         path: path.to_path_buf(),
         source,
@@ -217,8 +219,9 @@ pub async fn listed(socket: &Path, resource: &str) -> Result<Vec<Listed>, Status
     Ok(as_listed(resource, list(socket).await?))
 }
 
-/// Every container that has devices, with each of them, whatever the resource.
-pub async fn held(socket: &Path) -> Result<Vec<(Holder, String)>, Status> {
+/// Every container that has devices, with each of them, whatever the resource. `claimed`: also those
+/// that it has by claims from our driver, by their names there.
+pub async fn held(socket: &Path, claimed: bool) -> Result<Vec<(Holder, String)>, Status> {
     let mut held = Vec::new();
     for pod in list(socket).await?.pod_resources {
         for container in pod.containers {
@@ -230,9 +233,23 @@ pub async fn held(socket: &Path) -> Result<Vec<(Holder, String)>, Status> {
             let devices = container.devices.into_iter();
             let ids = devices.flat_map(|devices| devices.device_ids);
             held.extend(ids.map(|id| (holder.clone(), id)));
+            let claims = container.dynamic_resources.into_iter().filter(|_| claimed);
+            let ours = claims.flat_map(|claim| claim.claim_resources);
+            let ours = ours.filter(|device| device.driver_name == DRIVER);
+            held.extend(ours.map(|device| (holder.clone(), device.device_name)));
         }
     }
     Ok(held)
+}
+
+/// The claims that pods use, each by namespace and name.
+pub async fn claims(socket: &Path) -> Result<BTreeSet<(String, String)>, Status> {
+    let pods = list(socket).await?.pod_resources.into_iter();
+    let containers = pods.flat_map(|pod| pod.containers);
+    let claims = containers.flat_map(|container| container.dynamic_resources);
+    Ok(claims
+        .map(|claim| (claim.claim_namespace, claim.claim_name))
+        .collect())
 }
 
 async fn list(socket: &Path) -> Result<ListPodResourcesResponse, Status> {

@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use crate::dra;
+
 /// A container that has devices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Holder {
@@ -37,9 +39,12 @@ impl Holders {
         self.processes.insert(pid, holder);
     }
 
-    /// The containers that have a GPU or slice.
+    /// The containers that have a GPU or slice. What one has by a claim the kubelet knows by its name
+    /// as a claim's device.
     pub fn of(&self, device: &str) -> &[Holder] {
-        self.devices.get(device).map_or(&[], Vec::as_slice)
+        let by_name = || self.devices.get(&dra::name_of(device));
+        let held = self.devices.get(device).or_else(by_name);
+        held.map_or(&[], Vec::as_slice)
     }
 
     /// The container that a process is of, where that is known.
@@ -69,6 +74,8 @@ mod tests {
         holders.note("MIG-7", &holder("c"));
         assert_eq!(holders.of("GPU-1"), [holder("a"), holder("b")]);
         assert_eq!(holders.of("MIG-7"), [holder("c")]);
+        holders.note("gpu-3f", &holder("d"));
+        assert_eq!(holders.of("GPU-3F"), [holder("d")]);
         assert!(holders.of("GPU-2").is_empty());
     }
 }

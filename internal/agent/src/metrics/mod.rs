@@ -122,7 +122,7 @@ impl Whose {
                     }
                 }
             }
-            Whose::Kubelet(socket, _) => match kubelet::held(socket).await {
+            Whose::Kubelet(socket, _) => match kubelet::held(socket, true).await {
                 Ok(held) => {
                     for (holder, device) in held {
                         holders.note(&device, &holder);

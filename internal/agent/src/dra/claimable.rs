@@ -1,0 +1,376 @@
+//! The machine's devices as claims choose among them: GPUs, slices of GPUs, and network cards that
+//! do RDMA, each with its attributes and capacity. Pure.
+//!
+//! Attributes bear the names that NVIDIA's DRA driver uses where it has them, so that a claim's
+//! expressions need a new domain only.
+
+use std::collections::BTreeMap;
+
+use hardware::pcie::Tree;
+use hardware::{Gpu, Inventory, Nic, Slice};
+use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
+use resources::quantity::Quantity;
+
+use crate::labels;
+
+/// Kubernetes' own attribute for what two devices of one PCIe root have in common.
+const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
+
+/// The longest name of a device, and the longest text of an attribute.
+const NAME_MAX: usize = 63;
+const TEXT_MAX: usize = 64;
+
+/// A device that a claim may get.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claimable {
+    /// As the cluster is told: its name, attributes and capacity.
+    pub device: Device,
+    /// The UUID of a GPU or slice; a network card's RDMA device.
+    pub id: String,
+    /// Why it is not to be given out; empty if it is.
+    pub problem: String,
+    /// What it is.
+    pub what: What,
+}
+
+/// What a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum What {
+    /// A whole GPU.
+    Gpu {
+        /// Its index.
+        index: u32,
+    },
+    /// A slice of a GPU.
+    Slice {
+        /// The GPU's index.
+        index: u32,
+        /// Its own place among the GPU's slices.
+        place: usize,
+    },
+    /// A network card.
+    Nic,
+}
+
+/// A device's attributes while they are written. What is not known is left out.
+#[derive(Default)]
+struct Attributes(BTreeMap<String, DeviceAttribute>);
+
+impl Attributes {
+    fn text(&mut self, name: &str, value: &str) {
+        let end = value.floor_char_boundary(TEXT_MAX);
+        if !value.is_empty() {
+            let attribute = DeviceAttribute {
+                string: Some(value[..end].to_owned()),
+                ..DeviceAttribute::default()
+            };
+            self.0.insert(name.to_owned(), attribute);
+        }
+    }
+
+    fn number(&mut self, name: &str, value: Option<u32>) {
+        if let Some(value) = value {
+            let attribute = DeviceAttribute {
+                int: Some(value.into()),
+                ..DeviceAttribute::default()
+            };
+            self.0.insert(name.to_owned(), attribute);
+        }
+    }
+
+    fn version(&mut self, name: &str, value: &str) {
+        if let Some(version) = semantic(value) {
+            let attribute = DeviceAttribute {
+                version: Some(version),
+                ..DeviceAttribute::default()
+            };
+            self.0.insert(name.to_owned(), attribute);
+        }
+    }
+}
+
+/// A version in the three numbers that Kubernetes compares: `9.0` is `9.0.0`, and a driver's
+/// `535.104.05` is `535.104.5`. `None` of what is none.
+fn semantic(version: &str) -> Option<String> {
+    let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
+    let mut parts = parts.filter(|parts| (1..=3).contains(&parts.len()))?;
+    parts.resize(3, 0);
+    let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
+    Some(parts.join("."))
+}
+
+/// A name that the API takes: lower case letters, digits and dashes.
+pub fn name_of(text: &str) -> String {
+    let plain = text.to_ascii_lowercase();
+    let plain = plain.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
+    let end = plain.len().min(NAME_MAX);
+    plain[..end].trim_matches('-').to_owned()
+}
+
+fn capacity(name: &str, quantity: Quantity) -> BTreeMap<String, DeviceCapacity> {
+    let capacity = DeviceCapacity {
+        value: quantity.to_k8s(),
+        ..DeviceCapacity::default()
+    };
+    BTreeMap::from([(name.to_owned(), capacity)])
+}
+
+fn memory(mib: u64) -> BTreeMap<String, DeviceCapacity> {
+    let bytes = i64::try_from(mib.saturating_mul(1 << 20)).unwrap_or(i64::MAX);
+    capacity("memory", Quantity::from_bytes(bytes))
+}
+
+/// Everything of a machine that claims may get, by name. A GPU in MIG mode is its slices.
+pub fn all(found: &Inventory) -> Vec<Claimable> {
+    let tree = Tree::of(found);
+    let mut all: BTreeMap<String, Claimable> = BTreeMap::new();
+    let gpus = found.gpus.iter().flat_map(|gpu| match &gpu.slices {
+        None => vec![whole(found, &tree, gpu)],
+        Some(slices) => {
+            let slices = slices.iter().enumerate();
+            (slices.map(|(place, slice)| part(found, &tree, gpu, place, slice))).collect()
+        }
+    });
+    let nics = found.nics.iter().map(|nic| card(&tree, nic));
+    for one in gpus.chain(nics) {
+        all.entry(one.device.name.clone()).or_insert(one);
+    }
+    all.into_values().collect()
+}
+
+/// What a GPU and its slices have in common.
+fn common<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Attributes {
+    let mut attributes = Attributes::default();
+    attributes.text("productName", &gpu.model);
+    let (major, minor) = gpu.compute_capability.split_once('.').unwrap_or_default();
+    attributes.text("architecture", labels::family(major, minor));
+    attributes.version("cudaComputeCapability", &gpu.compute_capability);
+    attributes.version("driverVersion", &gpu.driver);
+    attributes.version("cudaDriverVersion", &found.cuda);
+    attributes.number("numaNode", gpu.numa);
+    attributes.text("pciBusID", &gpu.pci);
+    attributes.text(PCIE_ROOT, tree.root(&gpu.under).unwrap_or_default());
+    attributes.text("nvlinkDomain", &gpu.clique);
+    attributes
+}
+
+fn whole<'a>(found: &Inventory, tree: &Tree<'a>, gpu: &'a Gpu) -> Claimable {
+    let mut attributes = common(found, tree, gpu);
+    attributes.text("type", "gpu");
+    attributes.text("uuid", &gpu.id);
+    attributes.number("index", Some(gpu.index));
+    Claimable {
+        device: Device {
+            name: name_of(&gpu.id),
+            attributes: Some(attributes.0),
+            capacity: Some(memory(gpu.memory_mib)),
+            ..Device::default()
+        },
+        id: gpu.id.clone(),
+        problem: problem(gpu),
+        what: What::Gpu { index: gpu.index },
+    }
+}
+
+fn part<'a>(
+    found: &Inventory,
+    tree: &Tree<'a>,
+    gpu: &'a Gpu,
+    place: usize,
+    slice: &Slice,
+) -> Claimable {
+    let mut attributes = common(found, tree, gpu);
+    attributes.text("type", "mig");
+    attributes.text("uuid", &slice.id);
+    attributes.text("profile", &slice.profile);
+    attributes.text("parentUUID", &gpu.id);
+    attributes.number("parentIndex", Some(gpu.index));
+    Claimable {
+        device: Device {
+            name: name_of(&slice.id),
+            attributes: Some(attributes.0),
+            capacity: Some(memory(slice.memory_mib)),
+            ..Device::default()
+        },
+        id: slice.id.clone(),
+        problem: problem(gpu),
+        what: What::Slice {
+            index: gpu.index,
+            place,
+        },
+    }
+}
+
+fn problem(gpu: &Gpu) -> String {
+    if gpu.healthy {
+        return String::new();
+    }
+    format!("GPU {} is not well: {}", gpu.index, gpu.problem)
+}
+
+fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
+    let mut attributes = Attributes::default();
+    attributes.text("type", "nic");
+    attributes.text("rdmaDevice", &nic.name);
+    attributes.text("productName", &nic.model);
+    attributes.text("firmwareVersion", &nic.firmware);
+    attributes.number("numaNode", nic.numa);
+    attributes.text("pciBusID", &nic.pci);
+    attributes.text(PCIE_ROOT, tree.root(&nic.under).unwrap_or_default());
+    attributes.text("netdev", nic.netdevs.first().map_or("", String::as_str));
+    let up: Vec<_> = nic.ports.iter().filter(|port| port.is_up()).collect();
+    attributes.text("linkLayer", up.first().map_or("", |port| &port.layer));
+    let gbits = up.iter().map(|port| i64::from(port.gbits)).sum::<i64>();
+    Claimable {
+        device: Device {
+            name: name_of(&format!("nic-{}", nic.name)),
+            attributes: Some(attributes.0),
+            // Bits a second, as links are sold.
+            capacity: Some(capacity(
+                "bandwidth",
+                Quantity::from_value(gbits.saturating_mul(1_000_000_000)),
+            )),
+            ..Device::default()
+        },
+        id: nic.name.clone(),
+        problem: match up.is_empty() {
+            true => format!("no port of {} is up", nic.name),
+            false => String::new(),
+        },
+        what: What::Nic,
+    }
+}
+
+impl Claimable {
+    /// An environment variable that tells a program of it, and its value.
+    pub fn variable(&self) -> (String, &str) {
+        let name = match &self.what {
+            What::Gpu { index } => format!("MUSTER_GPU_{index}"),
+            What::Slice { index, place } => format!("MUSTER_MIG_{index}_{place}"),
+            What::Nic => {
+                let upper = self.id.to_ascii_uppercase();
+                let plain = upper.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
+                format!("MUSTER_NIC_{plain}")
+            }
+        };
+        (name, &self.id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use hardware::description::Description;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn machine(text: &str) -> Vec<Claimable> {
+        let mut found = Inventory::default();
+        let description = Description::parse(text, Path::new("m.toml"));
+        description.expect("a machine").apply(&mut found);
+        all(&found)
+    }
+
+    const TWO: &str = r#"
+        [machine]
+        driver = "535.104.05"
+        cuda = "12.2"
+        [[switch]]
+        address = "0000:16:00.0"
+        under = "pci0000:15"
+        [[gpu]]
+        model = "NVIDIA H100 80GB HBM3"
+        memory_mib = 81920
+        compute_capability = "9.0"
+        id = ["GPU-AB"]
+        numa = 1
+        pci = ["0000:18:00.0"]
+        under = ["0000:16:00.0"]
+        [[gpu]]
+        model = "NVIDIA H100 80GB HBM3"
+        memory_mib = 81920
+        id = ["GPU-CD"]
+        healthy = false
+        mig = ["1g.10gb"]
+        [[nic]]
+        name = "mlx5_0"
+        under = "0000:16:00.0"
+        ports = [{ gbits = 400, layer = "InfiniBand" }]
+        [[nic]]
+        name = "mlx5_1"
+        ports = [{ gbits = 400, layer = "Ethernet", state = "DOWN" }]
+    "#;
+
+    #[test]
+    fn gpus_slices_and_cards_say_what_they_are() {
+        let all = machine(TWO);
+        let by = |name: &str| {
+            let found = all.iter().find(|one| one.device.name == name);
+            found.unwrap_or_else(|| panic!("{name} of {all:#?}"))
+        };
+        let json = |name: &str| serde_json::to_value(&by(name).device).expect("plain data");
+        assert_eq!(all.len(), 4);
+        assert_eq!(
+            json("gpu-ab"),
+            serde_json::json!({"name": "gpu-ab", "capacity": {"memory": {"value": "80Gi"}},
+                "attributes": {
+                    "type": {"string": "gpu"}, "uuid": {"string": "GPU-AB"}, "index": {"int": 0},
+                    "productName": {"string": "NVIDIA H100 80GB HBM3"},
+                    "architecture": {"string": "hopper"},
+                    "cudaComputeCapability": {"version": "9.0.0"},
+                    "driverVersion": {"version": "535.104.5"},
+                    "cudaDriverVersion": {"version": "12.2.0"},
+                    "numaNode": {"int": 1}, "pciBusID": {"string": "0000:18:00.0"},
+                    "resource.kubernetes.io/pcieRoot": {"string": "pci0000:15"}}})
+        );
+        let slice = (all.iter())
+            .find(|one| matches!(one.what, What::Slice { index: 1, .. }))
+            .expect("a slice");
+        assert!(slice.device.name.starts_with("mig-"), "{slice:#?}");
+        assert!(slice.problem.starts_with("GPU 1 is not well"), "{slice:#?}");
+        let slice = serde_json::to_value(&slice.device).expect("plain data");
+        assert_eq!(slice["attributes"]["profile"]["string"], "1g.10gb");
+        assert_eq!(slice["attributes"]["parentUUID"]["string"], "GPU-CD");
+        assert_eq!(slice["capacity"]["memory"]["value"], "9984Mi");
+        let nic = json("nic-mlx5-0");
+        assert_eq!(nic["capacity"]["bandwidth"]["value"], "400G");
+        assert_eq!(
+            nic["attributes"]["resource.kubernetes.io/pcieRoot"]["string"],
+            "pci0000:15"
+        );
+        assert_eq!(by("nic-mlx5-0").problem, "");
+        assert_eq!(by("nic-mlx5-1").problem, "no port of mlx5_1 is up");
+        assert_eq!(
+            by("nic-mlx5-1").variable(),
+            ("MUSTER_NIC_MLX5_1".into(), "mlx5_1")
+        );
+    }
+
+    #[test]
+    fn versions_are_three_numbers_or_none() {
+        for (given, wanted) in [
+            ("9.0", Some("9.0.0")),
+            ("550.54.15", Some("550.54.15")),
+            ("535.104.05", Some("535.104.5")),
+            ("", None),
+            ("12.x", None),
+            ("1.2.3.4", None),
+        ] {
+            assert_eq!(semantic(given).as_deref(), wanted, "{given:?}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a driver calls a card, the API takes its name.
+        #[test]
+        fn names_are_what_the_api_takes(text in "\\PC{0,90}") {
+            let name = name_of(&format!("GPU-{text}"));
+            prop_assert!((1..=NAME_MAX).contains(&name.len()), "{name:?}");
+            let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+            prop_assert!(name.chars().all(inner), "{name:?}");
+            prop_assert!(!name.starts_with('-') && !name.ends_with('-'), "{name:?}");
+        }
+    }
+}

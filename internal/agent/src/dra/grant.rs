@@ -1,0 +1,194 @@
+//! What a claim gets of this node, from what was allocated to it. Pure. The scheduler sees to it
+//! that no two claims have the same device; this is the last who could notice that they do.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::resource::v1::ResourceClaim;
+
+use super::DRIVER;
+use super::claimable::Claimable;
+use super::prepared::{Given, Prepared};
+
+/// What this driver on this node is to give to a claim.
+///
+/// # Errors
+///
+/// A sentence for the pod's events, where nothing is allocated here.
+pub fn allocated(claim: &ResourceClaim, pool: &str) -> Result<Vec<Given>, String> {
+    let allocation = claim.status.as_ref().and_then(|it| it.allocation.as_ref());
+    let results = allocation.and_then(|it| it.devices.as_ref()?.results.as_ref());
+    let ours = results
+        .into_iter()
+        .flatten()
+        .filter(|it| it.driver == DRIVER);
+    let mut all = Vec::new();
+    for result in ours {
+        if result.pool != pool {
+            return Err(format!(
+                "device {} was allocated from pool {}, and this is node {pool}; delete the pod so \
+                 that it is placed anew",
+                result.device, result.pool
+            ));
+        }
+        all.push(Given {
+            request: result.request.clone(),
+            device: result.device.clone(),
+            admin: result.admin_access == Some(true),
+        });
+    }
+    if all.is_empty() {
+        return Err(format!("nothing of {DRIVER} is allocated to the claim"));
+    }
+    Ok(all)
+}
+
+/// Which devices those are. Of a claim that is prepared already they stay what they are, well or
+/// not: what runs with them is the scheduler's to end.
+///
+/// # Errors
+///
+/// A sentence for the pod's events, where a device can't be had.
+pub fn devices<'a>(
+    uid: &str,
+    given: &[Given],
+    machine: &'a [Claimable],
+    prepared: &[Prepared],
+    held: &BTreeSet<String>,
+) -> Result<Vec<&'a Claimable>, String> {
+    let again = (prepared.iter()).any(|it| it.uid == uid && it.devices == given);
+    let mut all = Vec::new();
+    for one in given {
+        let found = machine.iter().find(|it| it.device.name == one.device);
+        let device = found.ok_or_else(|| {
+            format!(
+                "this node has no device {} any more; delete the pod so that it is placed anew",
+                one.device
+            )
+        })?;
+        all.push(device);
+        if again {
+            continue;
+        }
+        if !device.problem.is_empty() {
+            return Err(format!(
+                "{}; delete the pod so that it is placed anew",
+                device.problem
+            ));
+        }
+        if one.admin {
+            continue;
+        }
+        let others = prepared.iter().filter(|it| it.uid != uid);
+        let mut has = others.filter(|it| {
+            let same = |other: &Given| other.device == one.device && !other.admin;
+            it.devices.iter().any(same)
+        });
+        if let Some(other) = has.next() {
+            return Err(format!(
+                "{} is claim {}/{}'s until the kubelet has ended the pods that use it",
+                one.device, other.namespace, other.name
+            ));
+        }
+        if held.contains(&device.id) {
+            return Err(format!(
+                "{} is a pod's that had it from the device plugin, and is free when that has ended",
+                one.device
+            ));
+        }
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::api::resource::v1::Device;
+    use serde_json::json;
+
+    use super::super::claimable::What;
+    use super::*;
+
+    fn claim(results: serde_json::Value) -> ResourceClaim {
+        let claim = json!({"metadata": {"name": "c"}, "spec": {},
+            "status": {"allocation": {"devices": {"results": results}}}});
+        serde_json::from_value(claim).expect("a claim")
+    }
+
+    fn given(device: &str) -> Given {
+        Given {
+            request: "r".into(),
+            device: device.into(),
+            admin: false,
+        }
+    }
+
+    fn machine() -> Vec<Claimable> {
+        let one = |name: &str, problem: &str| Claimable {
+            device: Device {
+                name: name.into(),
+                ..Device::default()
+            },
+            id: name.to_uppercase(),
+            problem: problem.into(),
+            what: What::Nic,
+        };
+        vec![one("gpu-0", ""), one("gpu-1", "GPU 1 is not well: lost")]
+    }
+
+    fn prepared(uid: &str, device: &str) -> Prepared {
+        Prepared {
+            uid: uid.into(),
+            namespace: "team".into(),
+            name: "theirs".into(),
+            devices: vec![given(device)],
+        }
+    }
+
+    #[test]
+    fn only_what_is_of_this_driver_and_node_is_given() {
+        let result = |driver: &str, pool: &str, device: &str| json!({"driver": driver, "pool": pool, "device": device, "request": "r"});
+        let of_others = result("nic.example.com", "elsewhere", "x");
+        let got = allocated(
+            &claim(json!([of_others, result(DRIVER, "box", "gpu-0")])),
+            "box",
+        );
+        assert_eq!(got, Ok(vec![given("gpu-0")]));
+        let elsewhere = allocated(&claim(json!([result(DRIVER, "other", "gpu-0")])), "box");
+        assert!(elsewhere.expect_err("no").contains("this is node box"));
+        assert!(allocated(&claim(json!([of_others])), "box").is_err());
+        assert!(allocated(&ResourceClaim::default(), "box").is_err());
+    }
+
+    #[test]
+    fn a_device_is_given_once_and_while_it_is_well_and_what_is_given_stays_given() {
+        let machine = machine();
+        let none = BTreeSet::new();
+        let ask = |device: &str, prepared: &[Prepared], held: &BTreeSet<String>| {
+            devices("1", &[given(device)], &machine, prepared, held)
+                .map(|all| all.len())
+                .map_err(|error| error.split(';').next().unwrap_or_default().to_owned())
+        };
+        assert_eq!(ask("gpu-0", &[], &none), Ok(1));
+        assert_eq!(ask("gpu-0", &[prepared("2", "gpu-1")], &none), Ok(1));
+        let refused = |answer: Result<usize, String>, words: &str| {
+            let error = answer.expect_err(words);
+            assert!(error.contains(words), "{error}");
+        };
+        refused(ask("gpu-9", &[], &none), "no device gpu-9 any more");
+        refused(ask("gpu-1", &[], &none), "GPU 1 is not well: lost");
+        assert_eq!(ask("gpu-1", &[prepared("1", "gpu-1")], &none), Ok(1));
+        refused(
+            ask("gpu-0", &[prepared("2", "gpu-0")], &none),
+            "claim team/theirs's",
+        );
+        let held = BTreeSet::from(["GPU-0".to_owned()]);
+        refused(ask("gpu-0", &[], &held), "from the device plugin");
+        let watched = |admin| {
+            let given = [Given {
+                admin,
+                ..given("gpu-0")
+            }];
+            devices("1", &given, &machine, &[prepared("2", "gpu-0")], &none).is_ok()
+        };
+        assert_eq!([watched(false), watched(true)], [false, true]);
+    }
+}
