@@ -45,7 +45,7 @@ impl Vitals {
         }
         self.last = Some(now);
         let mut holders = Holders::default();
-        match socket::held(&self.pod_resources).await {
+        match socket::held(&self.pod_resources, true).await {
             Ok(held) => {
                 for (holder, device) in held {
                     holders.note(&device, &holder);
