@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, PluginSettings, Vendor,
-    XidPolicy,
+    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, PluginSettings,
+    Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
