@@ -1,4 +1,4 @@
-//! The doctor on a machine with real RDMA: Debian's kernel with soft-RoCE on a dummy interface, in a
+//! The doctor and an agent on a machine with real RDMA: Debian's kernel with soft-RoCE on a dummy interface, in a
 //! QEMU guest. What the kernel's own files say is what is read, and a link that goes down shows.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -8,7 +8,8 @@ use std::process::Command;
 
 use e2e::{muster, part, run};
 
-/// Runs the doctor with the link up, down, and the card gone; what each printed is between marks.
+/// Runs the doctor with the link up, down, and the card gone, and then a server and an agent while
+/// the link goes down and up; what each printed is between marks.
 const INIT: &str = "#!/bin/busybox sh
 export PATH=/bin
 /bin/busybox --install -s /bin
@@ -34,6 +35,32 @@ ip link set d0 down
 doctor down --expect /tmp/well.toml
 rdma link delete rxe0
 doctor gone --expect /tmp/well.toml
+ip link set d0 up
+ip address add 10.0.0.1/24 dev d0
+rdma link add rxe0 type rxe netdev d0
+hostname guest
+muster up --data /tmp/d --listen 127.0.0.1:8443 >/tmp/log 2>&1 &
+seconds() { cut -d' ' -f1 /proc/uptime; }
+until_node() {
+  tries=0
+  until muster --data /tmp/d get node guest -o json 2>&1 | grep -q \"$1\"; do
+    tries=$((tries + 1))
+    [ $tries -gt 120 ] && { cat /tmp/log; poweroff -f; }
+    sleep 0.2
+  done
+}
+until_node AgentReady
+# The agent has seen the link up by now: it looked before it joined.
+ip link set d0 down
+down=$(seconds)
+until_node RdmaFails
+echo \"BEGIN agent\"
+echo \"link down at $down s, told at $(seconds) s\"
+muster --data /tmp/d get node guest -o json | grep 'and it was up'
+ip link set d0 up
+until_node RdmaWorks
+echo \"works again\"
+echo \"END agent 0\"
 poweroff -f
 ";
 
@@ -76,7 +103,7 @@ fn boot() -> String {
     .ok();
     let kernel = part("guest/vmlinuz");
     run(Command::new("qemu-system-x86_64")
-        .args(["-m", "1024", "-display", "none", "-serial", "stdio"])
+        .args(["-m", "1536", "-display", "none", "-serial", "stdio"])
         .args(["-monitor", "none", "-no-reboot"])
         .args(["-append", "console=ttyS0 quiet panic=-1"])
         .arg("-kernel")
@@ -106,7 +133,7 @@ fn answers(table: &str, answer: &str) -> Vec<String> {
 }
 
 #[test]
-fn the_doctor_sees_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
+fn doctor_and_agent_see_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
     let console = boot();
     let up = said(&console, "up");
     assert_eq!(answers(up, "fail"), [""; 0], "{up}");
@@ -135,4 +162,9 @@ fn the_doctor_sees_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
     let gone = said(&console, "gone");
     let failed = ["fail cards 0 of 1 that are expected: rxe0 missing"];
     assert_eq!(answers(gone, "fail"), failed, "{gone}");
+    let agent = said(&console, "agent");
+    println!("{agent}");
+    let words = "rxe0/1: port state: DOWN, Disabled, and it was up";
+    assert!(agent.contains(words), "{agent}");
+    assert!(agent.contains("works again"), "{agent}");
 }
