@@ -166,6 +166,8 @@ impl Drop for Containerd {
         self.script("ctr -a \"$SOCKET\" -n k8s.io tasks ls -q | xargs -r -n1 ctr -a \"$SOCKET\" -n k8s.io tasks rm -f");
         run(Command::new("kill").arg(self.daemon.id().to_string()));
         let _ = self.daemon.wait();
+        // A newer daemon's sandboxes keep their shims, which name the daemon's socket.
+        self.script("pgrep -f -- \"-address $SOCKET\" | xargs -r kill -9");
         self.script("for mount in $(cut -d' ' -f5 /proc/self/mountinfo | grep \"^$DIR/\" | sort -r); do umount -l \"$mount\"; done");
     }
 }
