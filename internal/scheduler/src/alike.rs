@@ -56,6 +56,7 @@ fn gist(spec: &k8s::PodSpec) -> k8s::PodSpec {
         affinity: spec.affinity.clone(),
         tolerations: spec.tolerations.clone(),
         topology_spread_constraints: spec.topology_spread_constraints.clone(),
+        resource_claims: spec.resource_claims.clone(),
         ..k8s::PodSpec::default()
     }
 }
@@ -89,6 +90,7 @@ fn is_gist(gist: &k8s::PodSpec, spec: &k8s::PodSpec) -> bool {
         && gist.affinity == spec.affinity
         && gist.tolerations == spec.tolerations
         && gist.topology_spread_constraints == spec.topology_spread_constraints
+        && gist.resource_claims == spec.resource_claims
 }
 
 fn is_gist_of(gist: &k8s::Container, container: &k8s::Container) -> bool {

@@ -209,10 +209,11 @@ impl Scheduler {
 }
 
 /// The pod without what the other scheduler judges by itself and what is dear to know: where other
-/// pods are. Nobody asks here where volumes are.
+/// pods are. Nobody asks here where volumes are, and ResourceClaims are the other's to allocate.
 fn alone(spec: &k8s::PodSpec) -> k8s::PodSpec {
     let mut spec = spec.clone();
     spec.topology_spread_constraints = None;
+    spec.resource_claims = None;
     if let Some(affinity) = &mut spec.affinity {
         affinity.pod_affinity = None;
         affinity.pod_anti_affinity = None;

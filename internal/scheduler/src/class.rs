@@ -50,6 +50,8 @@ struct Key {
     manners: String,
     /// It asks for GPUs in words that cannot be read.
     unreadable: bool,
+    /// It has its devices allocated to ResourceClaims.
+    claims: bool,
     /// Where its volumes let it run.
     reach: Option<Arc<Reach>>,
     /// Its pods' work goes over the network between them.
@@ -165,6 +167,12 @@ impl Class {
         self.key.unreadable
     }
 
+    /// Does it want devices allocated to ResourceClaims? That is kube-scheduler's to do, and a pod
+    /// that is bound without it waits on its node for ever.
+    pub(crate) fn claims(&self) -> bool {
+        self.key.claims
+    }
+
     /// Where its volumes let it run; none where anywhere.
     pub(crate) fn reach(&self) -> Option<&Reach> {
         self.key.reach.as_deref()
@@ -245,6 +253,7 @@ impl Classes {
                 .is_some_and(|value| value == "true"),
             manners: manners.as_ref().map_or(String::new(), |m| format!("{m:?}")),
             unreadable: wish.unreadable,
+            claims: (spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty()),
             reach: None,
             spans: false,
         };

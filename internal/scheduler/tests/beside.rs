@@ -88,6 +88,15 @@ fn a_node_is_out_for_what_only_its_gpus_say_and_says_whether_evictions_would_hel
 }
 
 #[test]
+fn resource_claims_are_the_other_schedulers_to_allocate() {
+    let mut s = told([described("good", 2, |_| true)]);
+    let pod = theirs("claims", 1, |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "c"}]);
+    });
+    assert_eq!(words(&mut s, &pod, &["good"]), [(String::new(), false)]);
+}
+
+#[test]
 fn each_pod_gets_gpus_of_its_own_that_go_well_together() {
     let mut s = told([described("n", 8, |_| true)]);
     let first = settle(&mut s, &plain("a", 1), "n");

@@ -360,6 +360,24 @@ fn a_gated_terminating_or_foreign_pod_is_not_placed() {
 }
 
 #[test]
+fn a_pod_with_resource_claims_waits_for_kube_scheduler_and_says_so() {
+    let mut s = scheduler();
+    s.apply(node("n1", 8));
+    s.apply(pod_with("claims", None, 0, |pod| {
+        pod["spec"]["resourceClaims"] = json!([{"name": "gpu", "resourceClaimName": "c"}])
+    }));
+    let plan = s.plan(now());
+    assert!(plan.binds.is_empty() && plan.evictions.is_empty());
+    let said = format!("{:?}", plan.reports);
+    for words in [
+        "pod has resourceClaims, which only kube-scheduler allocates",
+        "schedulerName: default-scheduler",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[test]
 fn a_pod_being_deleted_keeps_its_room_until_it_is_gone() {
     let mut s = scheduler();
     s.apply(node("n1", 1));

@@ -1,7 +1,7 @@
-//! The agent beside a kubelet: offers the node's GPUs as a device plugin (or, by claims, as `dra` does), gives each container
-//! the devices that the scheduler chose for its pod, and tells the cluster what the machine
-//! has. Which pod holds what is the kubelet's to know, and which GPUs are out is on disk
-//! (`xids::kept`), so an agent that dies and starts again changes nothing.
+//! The agent beside a kubelet: offers the node's GPUs as a device plugin, or by claims as `dra`
+//! does, gives each container the devices that the scheduler chose for its pod, and tells the
+//! cluster what the machine has. Which pod holds what is the kubelet's to know, and which GPUs are
+//! out is on disk (`xids::kept`), so an agent that dies and starts again changes nothing.
 
 mod admission;
 mod cluster;

@@ -36,6 +36,7 @@ pub(crate) enum Refusal {
     VolumeElsewhere,
     VolumeZone,
     NoVolume,
+    DeviceClaims,
 }
 
 impl Refusal {
@@ -57,6 +58,7 @@ impl Refusal {
         Refusal::VolumeElsewhere,
         Refusal::VolumeZone,
         Refusal::NoVolume,
+        Refusal::DeviceClaims,
     ];
 
     /// The reason as kube-scheduler words it, where it has it.
@@ -79,6 +81,7 @@ impl Refusal {
             Refusal::VolumeElsewhere => "node(s) had volume node affinity conflict",
             Refusal::VolumeZone => "node(s) had no available volume zone",
             Refusal::NoVolume => NO_VOLUME,
+            Refusal::DeviceClaims => "pod has resourceClaims, which only kube-scheduler allocates",
         }
     }
 
@@ -102,6 +105,7 @@ impl Refusal {
             Refusal::VolumeElsewhere => "its volume elsewhere",
             Refusal::VolumeZone => "its volume in another zone",
             Refusal::NoVolume => "no volume for it",
+            Refusal::DeviceClaims => "no claims allocated",
         }
     }
 
@@ -136,6 +140,9 @@ impl Refusal {
             Refusal::NoVolume => {
                 "a node where its storage class makes volumes, or a free volume on a node with room"
             }
+            Refusal::DeviceClaims => {
+                "kube-scheduler for the pod (schedulerName: default-scheduler), or GPUs by number (nvidia.com/gpu) in place of its resourceClaims"
+            }
         }
     }
 }
@@ -147,6 +154,9 @@ pub(crate) fn tolerated(class: &Class, offer: &Offer) -> bool {
 
 /// The first filter that refuses the node; none when only room can.
 pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refusal> {
+    if class.claims() {
+        return Some(Refusal::DeviceClaims);
+    }
     if offer.unschedulable && !taints::tolerates_unschedulable(&class.tolerations) {
         return Some(Refusal::Unschedulable);
     }
