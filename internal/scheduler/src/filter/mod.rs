@@ -40,7 +40,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 17] = [
+    pub(crate) const ALL: [Refusal; 18] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
