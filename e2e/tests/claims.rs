@@ -45,7 +45,7 @@ impl Ground {
         let address = network.host().parse().unwrap();
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
-        for manifest in ["agent-rbac.yaml", "dra.yaml"] {
+        for manifest in ["agent-rbac.yaml", "dra/classes.yaml"] {
             let file = repository().join("packaging/kubernetes").join(manifest);
             let file = file.display().to_string();
             cluster.kubectl(&["apply", "-f", &file]).ok();

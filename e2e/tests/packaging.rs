@@ -25,9 +25,13 @@ const PLAIN: [(&str, &str, &str); 6] = [
     ("server", "server", "agent.enabled=false"),
     ("agent-rbac", "agent-rbac", "server.enabled=false"),
     ("agent", "agent", "server.enabled=false"),
-    ("dra", "dra", "server.enabled=false,agent.devices=dra"),
     (
-        "agent-dra",
+        "dra/classes",
+        "dra",
+        "server.enabled=false,agent.devices=dra",
+    ),
+    (
+        "dra/agent",
         "agent",
         "server.enabled=false,agent.devices=dra",
     ),
@@ -171,13 +175,29 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
             path.display()
         );
     }
-    let mut files: Vec<String> = std::fs::read_dir(packaging())
-        .unwrap()
-        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-        .filter(|name| name != "chart")
-        .collect();
+    // `kubectl apply -f` takes a folder, and not those in it.
+    let mut files = Vec::new();
+    for folder in ["", "dra/"] {
+        let mut objects = BTreeMap::new();
+        for entry in std::fs::read_dir(packaging().join(folder)).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                continue;
+            }
+            let name = path.file_stem().unwrap().to_string_lossy();
+            files.push(format!("{folder}{name}"));
+            for object in documents(&std::fs::read_to_string(&path).unwrap()) {
+                let (kind, name) = (&object["kind"], &object["metadata"]["name"]);
+                let namespace = &object["metadata"]["namespace"];
+                let key = format!("{kind} {namespace} {name}");
+                let before = objects.insert(key, object.clone());
+                let same = before.is_none_or(|before| before == object);
+                assert!(same, "{folder:?} has two of {kind} {name}");
+            }
+        }
+    }
     files.sort();
-    let mut named = PLAIN.map(|(name, ..)| format!("{name}.yaml"));
+    let mut named = PLAIN.map(|(name, ..)| name.to_owned());
     named.sort();
     assert_eq!(files, named, "a manifest that no template renders");
 }
