@@ -8,9 +8,10 @@ use k8s_openapi::api::core::v1::Node;
 use kube::api::{Patch, PatchParams, PostParams};
 use resources::alerts::{self, Alert};
 use resources::load::{GpuLoads, NodeLoad};
-use resources::names::{ALERTS, FABRIC_FAILED, LOAD, SUSPECT};
+use resources::names::{ALERTS, LOAD};
 use resources::node_event;
 use resources::times::seconds;
+use resources::trouble::{FABRIC, SUSPICION, Trouble};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -20,30 +21,6 @@ use crate::node::Nodes;
 
 /// The wait before what could not be written is tried again.
 const AGAIN: Duration = Duration::from_secs(1);
-
-/// A condition that agents speak of: its name, its reason where there is trouble and where there is
-/// none, and what an event says once there is none any more. The agent beside a kubelet has the same
-/// words.
-struct Subject {
-    name: &'static str,
-    trouble: &'static str,
-    well: &'static str,
-    words: &'static str,
-}
-
-static SUSPICION: Subject = Subject {
-    name: SUSPECT,
-    trouble: "AgentSuspects",
-    well: "NothingFound",
-    words: "nothing is wrong that is known of",
-};
-
-static FABRIC: Subject = Subject {
-    name: FABRIC_FAILED,
-    trouble: "RdmaFails",
-    well: "RdmaWorks",
-    words: "nothing is known against its RDMA any more",
-};
 
 /// The most of an agent's sentence that is kept, in characters.
 const SAID_CHARS: usize = 512;
@@ -133,21 +110,14 @@ impl Nodes {
         for (subject, said) in [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)] {
             let conditions = |node: &Node| condition(node, subject, said, health.at);
             if (self.write_conditions(name, json!({}), conditions)).await? {
-                let (_, reason) = subject.status(said);
-                let warning = !said.is_empty();
-                let message = if warning { said } else { subject.words };
-                self.write_event(name, warning, reason, message).await;
+                let (_, reason, message) = subject.says(said);
+                self.write_event(name, !said.is_empty(), reason, message)
+                    .await;
             }
         }
-        let (begun, ended) = alerts::changes(&before, &health.alerts);
-        for alert in begun {
-            let (rule, words) = (alert.alert, alert.words());
-            self.write_event(name, rule.warns(), rule.name(), &words)
+        for news in alerts::news(&before, &health.alerts) {
+            self.write_event(name, news.warns, &news.reason, &news.message)
                 .await;
-        }
-        for alert in ended {
-            let reason = format!("{}Ended", alert.alert.name());
-            self.write_event(name, false, &reason, &alert.end()).await;
         }
         Ok(())
     }
@@ -162,18 +132,8 @@ impl Nodes {
     }
 }
 
-impl Subject {
-    /// Status and reason of the condition that says this.
-    fn status(&self, said: &str) -> (&'static str, &'static str) {
-        match said {
-            "" => ("False", self.well),
-            _ => ("True", self.trouble),
-        }
-    }
-}
-
 /// The node's conditions with what is said among them; none where that says what they say.
-fn condition(node: &Node, subject: &Subject, now: &str, at: Timestamp) -> Option<Vec<Value>> {
+fn condition(node: &Node, subject: &Trouble, now: &str, at: Timestamp) -> Option<Vec<Value>> {
     let current = node
         .status
         .as_ref()
@@ -181,24 +141,24 @@ fn condition(node: &Node, subject: &Subject, now: &str, at: Timestamp) -> Option
         .unwrap_or_default();
     let own = current
         .iter()
-        .find(|condition| condition.type_ == subject.name);
+        .find(|condition| condition.type_ == subject.condition);
     let said = own.filter(|condition| condition.status == "True");
     let said = said.map_or("", |condition| condition.message.as_deref().unwrap_or(""));
     if said == now {
         return None;
     }
-    let (status, reason) = subject.status(now);
+    let (status, reason, _) = subject.says(now);
     let since = own
         .filter(|condition| condition.status == status)
         .and_then(|condition| condition.last_transition_time.as_ref())
         .map_or(at, |time| time.0);
     let mut all: Vec<Value> = current
         .iter()
-        .filter(|condition| condition.type_ != subject.name)
+        .filter(|condition| condition.type_ != subject.condition)
         .filter_map(|condition| serde_json::to_value(condition).ok())
         .collect();
     all.push(json!({
-        "type": subject.name,
+        "type": subject.condition,
         "status": status,
         "reason": reason,
         "message": now,
@@ -210,6 +170,8 @@ fn condition(node: &Node, subject: &Subject, now: &str, at: Timestamp) -> Option
 
 #[cfg(test)]
 mod tests {
+    use resources::names::{FABRIC_FAILED, SUSPECT};
+
     use super::*;
 
     #[test]

@@ -43,14 +43,8 @@ struct PciPlace {
     link: PcieLink,
 }
 
-/// Follows a device's path through the kernel's tree, and notes the switches on it. The kernel
-/// shows each port of a switch as a bridge: after the root port come, in turns, a switch's port
-/// upwards and its port downwards.
-fn place(
-    root: &Path,
-    address: &str,
-    switches: &mut BTreeMap<String, PcieSwitch>,
-) -> Option<PciPlace> {
+/// A PCI device's host bridge, and the way down from it: bridges, then the device itself.
+pub fn way(root: &Path, address: &str) -> Option<(String, Vec<String>)> {
     let target = fs::read_link(root.join("sys/bus/pci/devices").join(address)).ok()?;
     let names: Vec<&str> = (target.components())
         .filter_map(|part| match part {
@@ -60,25 +54,34 @@ fn place(
         .collect();
     // Where bridges hide more bridges (Intel's VMD), the last one is the device's.
     let host = names.iter().rposition(|name| name.starts_with("pci"))?;
-    let (bridges, device) = match &names[host + 1..] {
-        [bridges @ .., device] => (bridges, *device),
-        [] => return None,
-    };
-    let mut under = names[host].to_owned();
+    let down = names[host + 1..].iter().map(|name| (*name).to_owned());
+    Some((names[host].to_owned(), down.collect()))
+}
+
+/// Follows a device's path through the kernel's tree, and notes the switches on it. The kernel
+/// shows each port of a switch as a bridge: after the root port come, in turns, a switch's port
+/// upwards and its port downwards.
+fn place(
+    root: &Path,
+    address: &str,
+    switches: &mut BTreeMap<String, PcieSwitch>,
+) -> Option<PciPlace> {
+    let (mut under, way) = way(root, address)?;
+    let (device, bridges) = way.split_last()?;
     for (depth, bridge) in bridges.iter().enumerate() {
         if depth % 2 == 0 {
             continue;
         }
-        let known = switches.entry((*bridge).to_owned());
+        let known = switches.entry(bridge.clone());
         known.or_insert_with(|| PcieSwitch {
-            address: (*bridge).to_owned(),
+            address: bridge.clone(),
             under,
             numa: numa_of_pci(root, bridge),
-            link: link(root, bridge, Some(bridges[depth - 1])),
+            link: link(root, bridge, Some(&bridges[depth - 1])),
         });
-        under = (*bridge).to_owned();
+        under = bridge.clone();
     }
-    let link = link(root, device, bridges.last().copied());
+    let link = link(root, device, bridges.last().map(String::as_str));
     Some(PciPlace { under, link })
 }
 

@@ -30,3 +30,4 @@ pub mod standing;
 pub mod syntax;
 pub mod tidying;
 pub mod times;
+pub mod trouble;

@@ -7,8 +7,10 @@ use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
-use resources::names::{ALERTS, FABRIC_FAILED, LOAD, MIG_NOT_UNIFORM, SUSPECT};
+use resources::names::{ALERTS, LOAD, MIG_NOT_UNIFORM};
 use resources::node_event;
+use resources::times::seconds;
+use resources::trouble::{FABRIC, SUSPICION, Trouble};
 use serde_json::json;
 use tokio::sync::watch;
 
@@ -45,40 +47,39 @@ impl Cluster {
     /// Writes one of the node's conditions that are true where there is trouble.
     async fn tell_trouble(
         &self,
-        condition: &Condition,
-        trouble: Option<&str>,
+        condition: &Trouble,
+        trouble: &str,
+        untroubled: Well,
     ) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let (status, reason, message) = match trouble {
-            Some(message) => ("True", condition.trouble, message),
-            None => ("False", condition.well.0, condition.well.1),
-        };
+        let (status, reason, message) = condition.says(trouble);
+        let troubled = !trouble.is_empty();
         let node = nodes.get(&self.node).await?;
         let all = node.status.and_then(|status| status.conditions);
-        let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.name);
+        let before = (all.into_iter().flatten()).find(|it| it.type_ == condition.condition);
         let same = before.as_ref().filter(|before| before.status == status);
         // What an agent before this one said is not said again.
-        let spared = condition.sparing && trouble.is_none() && before.is_none();
+        let spared = untroubled == Well::Silent && !troubled && before.is_none();
         if spared || same.is_some_and(|same| same.message.as_deref() == Some(message)) {
             return Ok(());
         }
-        if trouble.is_some() {
-            tracing::warn!(message, condition = condition.name, "the node says");
+        if troubled {
+            tracing::warn!(message, condition = condition.condition, "the node says");
         }
         let now = Timestamp::now();
         let since = same.and_then(|same| same.last_transition_time.as_ref());
         let since = since.map_or(now, |since| since.0);
         let note = json!({"status": {"conditions": [{
-            "type": condition.name, "status": status, "reason": reason, "message": message,
-            "lastTransitionTime": since.strftime("%Y-%m-%dT%H:%M:%SZ").to_string(),
+            "type": condition.condition, "status": status, "reason": reason, "message": message,
+            "lastTransitionTime": seconds(since),
         }]}});
         let as_us = PatchParams::default();
         (nodes
             .patch_status(&self.node, &as_us, &Patch::Strategic(&note))
             .await)?;
         // That nothing is wrong is news only where something was.
-        if trouble.is_some() || before.is_some() {
-            self.tell_event(trouble.is_some(), reason, message).await;
+        if troubled || before.is_some() {
+            self.tell_event(troubled, reason, message).await;
         }
         Ok(())
     }
@@ -139,38 +140,22 @@ impl Cluster {
     }
 }
 
-/// A condition of the node, with the reason that it has where there is trouble, and the reason
-/// and words where there is none.
-struct Condition {
-    name: &'static str,
-    /// A node that never had such trouble does not say that it has none.
-    sparing: bool,
-    trouble: &'static str,
-    well: (&'static str, &'static str),
+/// Slices are of several profiles where the strategy wants one.
+static STRATEGY: Trouble = Trouble {
+    condition: MIG_NOT_UNIFORM,
+    reason: "SeveralProfiles",
+    well: "Kept",
+    words: "slices are given out as the strategy says",
+};
+
+/// What a node does that never had such trouble.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Well {
+    /// It says that it has none.
+    Said,
+    /// It says nothing.
+    Silent,
 }
-
-static STRATEGY: Condition = Condition {
-    name: MIG_NOT_UNIFORM,
-    sparing: false,
-    trouble: "SeveralProfiles",
-    well: ("Kept", "slices are given out as the strategy says"),
-};
-
-/// The embedded engine's server writes it in the same words.
-static SUSPECTED: Condition = Condition {
-    name: SUSPECT,
-    sparing: false,
-    trouble: "AgentSuspects",
-    well: ("NothingFound", "nothing is wrong that is known of"),
-};
-
-/// The embedded engine's server writes it in the same words.
-static FABRIC: Condition = Condition {
-    name: FABRIC_FAILED,
-    sparing: true,
-    trouble: "RdmaFails",
-    well: ("RdmaWorks", "nothing is known against its RDMA any more"),
-};
 
 /// Keeps the node's annotation, labels and conditions at what the machine has.
 pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
@@ -180,22 +165,21 @@ pub async fn publish(cluster: Cluster, mut machine: watch::Receiver<Machine>) {
     loop {
         let now = machine.borrow_and_update().clone();
         let trouble = now.inventory.not_uniform();
-        let suspect = (!now.suspect.is_empty()).then_some(now.suspect.as_str());
         // Where nobody asked for `single`, only a condition written before is taken back.
         let of_concern = said.is_some() || now.inventory.mig_strategy == MIG_SINGLE;
         let tell = async {
             cluster.tell(&now).await?;
             if of_concern && said.as_ref() != Some(&trouble) {
-                cluster.tell_trouble(&STRATEGY, trouble.as_deref()).await?;
+                let wrong = trouble.as_deref().unwrap_or_default();
+                (cluster.tell_trouble(&STRATEGY, wrong, Well::Said)).await?;
                 said = Some(trouble);
             }
             if suspected.as_deref() != Some(now.suspect.as_str()) {
-                cluster.tell_trouble(&SUSPECTED, suspect).await?;
+                (cluster.tell_trouble(&SUSPICION, &now.suspect, Well::Said)).await?;
                 suspected = Some(now.suspect.clone());
             }
             if failed.as_deref() != Some(now.fabric.as_str()) {
-                let fabric = (!now.fabric.is_empty()).then_some(now.fabric.as_str());
-                cluster.tell_trouble(&FABRIC, fabric).await?;
+                (cluster.tell_trouble(&FABRIC, &now.fabric, Well::Silent)).await?;
                 failed = Some(now.fabric.clone());
             }
             Ok::<_, kube::Error>(())

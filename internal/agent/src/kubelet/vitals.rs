@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 
 use hardware::Inventory;
-use resources::alerts::{Alert, Watcher, changes};
+use resources::alerts::{Alert, Watcher, news};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -75,15 +75,12 @@ pub async fn publish(cluster: Cluster, mut heard: watch::Receiver<Option<Seen>>)
                     None => cluster.alerts().await?,
                 };
                 cluster.tell_vitals(&seen).await?;
-                let (begun, ended) = changes(&before, &seen.alerts);
-                for alert in begun {
-                    let (warns, words) = (alert.alert.warns(), alert.words());
-                    tracing::warn!("alert {}: {words}", alert.alert.name());
-                    (cluster.tell_event(warns, alert.alert.name(), &words)).await;
-                }
-                for alert in ended {
-                    let reason = format!("{}Ended", alert.alert.name());
-                    cluster.tell_event(false, &reason, &alert.end()).await;
+                for news in news(&before, &seen.alerts) {
+                    let (reason, message) = (&news.reason, &news.message);
+                    if news.begins {
+                        tracing::warn!("alert {reason}: {message}");
+                    }
+                    cluster.tell_event(news.warns, reason, message).await;
                 }
                 stood = Some(seen.alerts.clone());
                 Ok::<_, kube::Error>(())

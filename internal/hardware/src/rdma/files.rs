@@ -4,13 +4,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Read as _;
-use std::path::{Component, Path};
+use std::path::Path;
 
 use crate::inventory::Inventory;
 use crate::rdma::acs::{self, Acs};
 use crate::rdma::gid::Gid;
 use crate::rdma::routes::{self, Route};
-use crate::sysfs::entries;
+use crate::sysfs::{self, entries};
 use crate::system::line;
 
 /// The configuration space of a PCIe device, in bytes.
@@ -118,7 +118,7 @@ impl Files {
             .chain(found.nics.iter().map(|nic| &nic.pci))
             .filter(|address| !address.is_empty());
         let ways: BTreeMap<String, Vec<String>> = devices
-            .filter_map(|address| Some((address.clone(), way(root, address)?)))
+            .filter_map(|address| Some((address.clone(), bridges(root, address)?)))
             .collect();
         let bridges = (ways.values().flatten())
             .map(|bridge| (bridge.clone(), access_control(root, bridge)))
@@ -242,17 +242,10 @@ fn unbound(root: &Path) -> Vec<String> {
 }
 
 /// The bridges above a PCI device, the host's first.
-fn way(root: &Path, address: &str) -> Option<Vec<String>> {
-    let target = fs::read_link(root.join("sys/bus/pci/devices").join(address)).ok()?;
-    let names: Vec<&str> = (target.components())
-        .filter_map(|part| match part {
-            Component::Normal(name) => name.to_str(),
-            _ => None,
-        })
-        .collect();
-    let host = names.iter().rposition(|name| name.starts_with("pci"))?;
-    let (_, bridges) = names[host + 1..].split_last()?;
-    Some(bridges.iter().map(|name| (*name).to_owned()).collect())
+fn bridges(root: &Path, address: &str) -> Option<Vec<String>> {
+    let (_, mut way) = sysfs::way(root, address)?;
+    way.pop()?;
+    Some(way)
 }
 
 fn access_control(root: &Path, bridge: &str) -> Acs {

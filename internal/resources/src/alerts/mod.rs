@@ -174,9 +174,40 @@ impl Alert {
     }
 }
 
-/// Those that stand now and did not before, and those that did and do no more.
+/// What a node's events say of an alert that begins or ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct News {
+    /// It begins; else it ends.
+    pub begins: bool,
+    /// Whether it is a warning.
+    pub warns: bool,
+    /// The event's reason.
+    pub reason: String,
+    /// The event's words.
+    pub message: String,
+}
+
+/// What is to be told where these stood before and those stand now: the beginnings first.
 #[must_use]
-pub fn changes<'a>(before: &'a [Alert], now: &'a [Alert]) -> (Vec<&'a Alert>, Vec<&'a Alert>) {
+pub fn news(before: &[Alert], now: &[Alert]) -> Vec<News> {
+    let (begun, ended) = changes(before, now);
+    let begun = begun.into_iter().map(|alert| News {
+        begins: true,
+        warns: alert.alert.warns(),
+        reason: alert.alert.name().to_owned(),
+        message: alert.words(),
+    });
+    let ended = ended.into_iter().map(|alert| News {
+        begins: false,
+        warns: false,
+        reason: format!("{}Ended", alert.alert.name()),
+        message: alert.end(),
+    });
+    begun.chain(ended).collect()
+}
+
+/// Those that stand now and did not before, and those that did and do no more.
+fn changes<'a>(before: &'a [Alert], now: &'a [Alert]) -> (Vec<&'a Alert>, Vec<&'a Alert>) {
     let without = |these: &'a [Alert], those: &'a [Alert]| -> Vec<&'a Alert> {
         let is_not = |one: &&Alert| !those.iter().any(|other| other.is(one));
         these.iter().filter(is_not).collect()
