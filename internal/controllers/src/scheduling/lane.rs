@@ -32,19 +32,23 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
     /// Puts in a word. `news` says whether it must go out at once, given what was last
     /// written.
     pub(super) fn put(&mut self, key: K, value: V, now: Instant, news: impl Fn(&V, &V) -> bool) {
-        let due = match self.last.get(&key) {
+        let mut due = match self.last.get(&key) {
             Some((at, last)) if !news(last, &value) => now.max(*at + self.every),
             _ => now,
         };
-        if let Some((old, _)) = self.waiting.insert(key.clone(), (due, value)) {
-            self.by_due.remove(&(old, key.clone()));
+        if let Some((old, _)) = self.waiting.get(&key) {
+            // Who is told of often is not to wait the longer for it.
+            due = due.min(*old);
+            self.by_due.remove(&(*old, key.clone()));
         }
+        self.waiting.insert(key.clone(), (due, value));
         self.by_due.insert((due, key));
     }
 
-    /// The next word that is due, marked as being written.
-    pub(super) fn take(&mut self, now: Instant) -> Option<(K, V)> {
-        let due = self.by_due.iter().take_while(|(due, _)| *due <= now);
+    /// The next word that has been due for so long, marked as being written.
+    pub(super) fn take(&mut self, now: Instant, patience: Duration) -> Option<(K, V)> {
+        let due = self.by_due.iter();
+        let due = due.take_while(|(due, _)| *due + patience <= now);
         let (due, key) = due
             .filter(|(_, key)| !self.in_flight.contains(key))
             .map(Clone::clone)
@@ -88,13 +92,13 @@ impl<K: Ord + Clone, V: Clone> Lane<K, V> {
         }
     }
 
-    /// When the next word is due that is not held up by a write under way.
-    pub(super) fn next_due(&self) -> Option<Instant> {
+    /// When the next word has been due for so long that is not held up by a write under way.
+    pub(super) fn next_due(&self, patience: Duration) -> Option<Instant> {
         let free = self
             .by_due
             .iter()
             .find(|(_, key)| !self.in_flight.contains(key));
-        free.map(|(due, _)| *due)
+        free.map(|(due, _)| *due + patience)
     }
 }
 
@@ -116,9 +120,9 @@ mod tests {
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
         lane.put("a", (1, "y"), now, news);
-        assert_eq!(lane.take(now), Some(("a", (1, "y"))));
-        assert_eq!(lane.take(now), None);
-        assert_eq!(lane.next_due(), None);
+        assert_eq!(lane.take(now, Duration::ZERO), Some(("a", (1, "y"))));
+        assert_eq!(lane.take(now, Duration::ZERO), None);
+        assert_eq!(lane.next_due(Duration::ZERO), None);
     }
 
     #[test]
@@ -126,16 +130,19 @@ mod tests {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
-        lane.take(now);
+        lane.take(now, Duration::ZERO);
         lane.finish(&"a");
         lane.put("a", (1, "y"), now, news);
-        assert_eq!(lane.take(now), None);
-        assert_eq!(lane.next_due(), Some(now + EVERY));
+        assert_eq!(lane.take(now, Duration::ZERO), None);
+        assert_eq!(lane.next_due(Duration::ZERO), Some(now + EVERY));
         lane.put("a", (2, "z"), now, news);
-        assert_eq!(lane.take(now), Some(("a", (2, "z"))));
+        assert_eq!(lane.take(now, Duration::ZERO), Some(("a", (2, "z"))));
         lane.finish(&"a");
         lane.put("a", (2, "w"), now, news);
-        assert_eq!(lane.take(now + EVERY), Some(("a", (2, "w"))));
+        assert_eq!(
+            lane.take(now + EVERY, Duration::ZERO),
+            Some(("a", (2, "w")))
+        );
     }
 
     #[test]
@@ -143,14 +150,14 @@ mod tests {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
-        lane.take(now);
+        lane.take(now, Duration::ZERO);
         lane.put("a", (2, "y"), now, news);
         lane.put("b", (1, "x"), now, news);
         assert!(lane.busy(&"a"));
-        assert_eq!(lane.take(now), Some(("b", (1, "x"))));
-        assert_eq!(lane.next_due(), None);
+        assert_eq!(lane.take(now, Duration::ZERO), Some(("b", (1, "x"))));
+        assert_eq!(lane.next_due(Duration::ZERO), None);
         lane.finish(&"a");
-        assert_eq!(lane.take(now), Some(("a", (2, "y"))));
+        assert_eq!(lane.take(now, Duration::ZERO), Some(("a", (2, "y"))));
     }
 
     #[test]
@@ -158,19 +165,38 @@ mod tests {
         let now = Instant::now();
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
-        lane.take(now);
+        lane.take(now, Duration::ZERO);
         lane.finish(&"a");
         lane.again(&"a", now + EVERY);
-        assert_eq!(lane.take(now), None);
-        assert_eq!(lane.take(now + EVERY), Some(("a", (1, "x"))));
+        assert_eq!(lane.take(now, Duration::ZERO), None);
+        assert_eq!(
+            lane.take(now + EVERY, Duration::ZERO),
+            Some(("a", (1, "x")))
+        );
         lane.put("a", (2, "y"), now, news);
         lane.finish(&"a");
         lane.again(&"a", now + EVERY);
-        assert_eq!(lane.take(now), Some(("a", (2, "y"))));
+        assert_eq!(lane.take(now, Duration::ZERO), Some(("a", (2, "y"))));
         lane.finish(&"a");
         lane.forget(&"a");
         lane.again(&"a", now);
-        assert_eq!(lane.take(now), None);
+        assert_eq!(lane.take(now, Duration::ZERO), None);
+    }
+
+    #[test]
+    fn with_patience_a_word_is_taken_so_long_after_it_was_due() {
+        let now = Instant::now();
+        let mut lane = Lane::new(EVERY);
+        let patience = Duration::from_secs(3);
+        lane.put("a", (1, "x"), now, news);
+        assert_eq!(lane.next_due(patience), Some(now + patience));
+        assert_eq!(lane.take(now + Duration::from_secs(2), patience), None);
+        lane.put("a", (2, "y"), now + Duration::from_secs(2), news);
+        assert_eq!(
+            lane.take(now + patience, patience),
+            Some(("a", (2, "y"))),
+            "a newer word waits no longer than the one in whose place it is"
+        );
     }
 
     #[test]
@@ -179,6 +205,6 @@ mod tests {
         let mut lane = Lane::new(EVERY);
         lane.put("a", (1, "x"), now, news);
         lane.forget(&"a");
-        assert_eq!(lane.take(now), None);
+        assert_eq!(lane.take(now, Duration::ZERO), None);
     }
 }

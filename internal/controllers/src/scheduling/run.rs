@@ -49,6 +49,9 @@ const WRITES_IN_FLIGHT: usize = 16;
 /// The same while bindings wait: what the API can take goes to them first. Words that wait
 /// meanwhile become one.
 const WRITES_BESIDE_BINDS: usize = 1;
+/// And so long statuses and conditions wait for the bindings to be through, before they are written
+/// beside them: many small gangs that start at once have a status each.
+const WORDS_GIVE_WAY: Duration = Duration::from_secs(3);
 /// Up to so many members of gangs that one plan binds, each has an event of its own: who starts
 /// more at once reads their PodGroup's, and their pods'.
 const MEMBERS_TOLD: usize = 64;
@@ -193,7 +196,8 @@ impl Loop {
     fn next_due(&self) -> Option<Instant> {
         let plan = self.plan_due.filter(|_| self.ready());
         let writes = (self.writes.len() < self.writes_max()).then(|| {
-            [self.groups.next_due(), self.pods.next_due()]
+            let patience = self.patience();
+            [self.groups.next_due(patience), self.pods.next_due(patience)]
                 .into_iter()
                 .flatten()
                 .min()
@@ -440,11 +444,11 @@ impl Loop {
                 .push(keeper::write(self.client.clone(), write).boxed());
         }
         self.start_binds();
-        let writes_max = self.writes_max();
+        let (writes_max, patience) = (self.writes_max(), self.patience());
         while self.writes.len() < writes_max {
-            if let Some((group, update)) = self.groups.take(now) {
+            if let Some((group, update)) = self.groups.take(now, patience) {
                 self.write_group(group, &update);
-            } else if let Some((key, word)) = self.pods.take(now) {
+            } else if let Some((key, word)) = self.pods.take(now, patience) {
                 self.write_pod(key, word);
             } else {
                 break;
@@ -458,6 +462,15 @@ impl Loop {
             WRITES_IN_FLIGHT
         } else {
             WRITES_BESIDE_BINDS
+        }
+    }
+
+    /// How long after it is due a status or a condition is written now.
+    fn patience(&self) -> Duration {
+        if self.binds.is_empty() {
+            Duration::ZERO
+        } else {
+            WORDS_GIVE_WAY
         }
     }
 
