@@ -25,6 +25,8 @@ const ORPHANED: Duration = Duration::from_millis(300);
 
 const PODS: &str = "/api/v1/namespaces/default/pods";
 const GROUPS: &str = "/apis/scheduling.volcano.sh/v1beta1/namespaces/default/podgroups";
+const JOBS: &str = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs";
+const SERVICES: &str = "/api/v1/namespaces/default/services";
 const NODES: &str = "/api/v1/nodes";
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/muster-system/leases/muster-server";
 
@@ -167,13 +169,6 @@ pub fn forced(name: &str, node: &str, gpus: i64) -> Ask {
 }
 
 fn pod(name: &str, gang: Option<&str>, scheduler: &str, asks: Room) -> Value {
-    let [cores, gib, gpus, _] = amounts(asks);
-    let mut requests = json!({"cpu": cores, "memory": gib});
-    let mut limits = json!({});
-    if asks[GPUS] > 0 {
-        requests["nvidia.com/gpu"] = gpus.clone();
-        limits["nvidia.com/gpu"] = gpus;
-    }
     let notes = gang.map_or(
         json!({}),
         |gang| json!({"scheduling.k8s.io/group-name": gang}),
@@ -183,25 +178,49 @@ fn pod(name: &str, gang: Option<&str>, scheduler: &str, asks: Room) -> Value {
         "metadata": {"name": name, "namespace": "default", "annotations": notes},
         "spec": {
             "schedulerName": scheduler, "restartPolicy": "Never", "terminationGracePeriodSeconds": 0,
-            "containers": [{"name": "c", "image": "example.com/c:1",
-                "resources": {"requests": requests, "limits": limits}}],
+            "containers": [container("c", asks)],
         },
     })
 }
 
-/// Names of a work's pods.
-fn members(work: &Work) -> impl Iterator<Item = String> {
-    (0..work.size).map(|at| format!("{}-{at}", work.name))
+fn container(name: &str, asks: Room) -> Value {
+    let [cores, gib, gpus, _] = amounts(asks);
+    let mut requests = json!({"cpu": cores, "memory": gib});
+    let mut limits = json!({});
+    if asks[GPUS] > 0 {
+        requests["nvidia.com/gpu"] = gpus.clone();
+        limits["nvidia.com/gpu"] = gpus;
+    }
+    json!({"name": name, "image": "example.com/c:1",
+        "resources": {"requests": requests, "limits": limits}})
 }
 
-/// Wants the work done: makes PodGroups and pods when their time has come, again where they failed, were
-/// evicted or lost their node, ends what has run long enough, and takes back what is cancelled.
+/// A job that makes the work's gang. However often pods are lost, it goes on.
+fn pytorch(work: &Work, minimum: usize) -> Value {
+    let replica = |count: usize| {
+        json!({"replicas": count, "restartPolicy": "OnFailure", "template": {"spec": {
+            "terminationGracePeriodSeconds": 0, "containers": [container("pytorch", work.asks)],
+        }}})
+    };
+    json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob",
+        "metadata": {"name": work.name, "namespace": "default"},
+        "spec": {
+            "runPolicy": {"schedulingPolicy": {"minAvailable": minimum}},
+            "pytorchReplicaSpecs": {"Master": replica(1), "Worker": replica(work.size - 1)},
+        },
+    })
+}
+
+/// Wants the work done: makes jobs, PodGroups and pods when their time has come, those pods that are no
+/// job's again where they failed, were evicted or lost their node, ends what has run long enough, and takes
+/// back what is cancelled. Does the garbage collector's work beside it.
 pub async fn owner(stage: Stage) {
     let mut whole_since: BTreeMap<String, Instant> = BTreeMap::new();
     let mut ended: BTreeMap<String, bool> = BTreeMap::new();
     let round = stage.round.clone();
     let begun = stage.begun;
-    let mut groups: BTreeMap<String, Instant> = BTreeMap::new();
+    let mut asked_for: BTreeMap<String, Instant> = BTreeMap::new();
     stage
         .forever(|ledger| {
             let mut asks = Vec::new();
@@ -211,59 +230,54 @@ pub async fn owner(stage: Stage) {
                     continue;
                 }
                 let group = format!("{GROUPS}/{}", work.name);
-                let there: Vec<Option<&Pod>> =
-                    members(work).map(|name| ledger.pods.get(&name)).collect();
+                let job = ledger.jobs.contains(&work.name);
+                let there: Vec<(String, Option<&Pod>)> = (work.members().into_iter())
+                    .map(|name| (name.clone(), ledger.pods.get(&name)))
+                    .collect();
+                let pods = || there.iter().filter_map(|(_, pod)| *pod);
                 let over = ended.get(&work.name).copied().unwrap_or(false)
                     || work.cancelled.is_some_and(|at| now >= at);
                 if over {
-                    let left: Vec<&Pod> = there.into_iter().flatten().collect();
-                    asks.extend(left.iter().map(|pod| remove(pod)));
+                    if job {
+                        asks.push(delete(format!("{JOBS}/{}", work.name)));
+                        continue;
+                    }
+                    // What a job leaves behind is the garbage collector's to remove.
+                    asks.extend(pods().map(remove));
                     if work.minimum.is_some() && ledger.has_gang(&work.name) {
                         asks.push(delete(group));
                     }
                     continue;
                 }
-                if let Some(minimum) = work.minimum.filter(|_| !ledger.has_gang(&work.name)) {
+                let head = if work.job {
+                    job
+                } else {
+                    ledger.has_gang(&work.name)
+                };
+                if let Some(minimum) = work.minimum.filter(|_| !head) {
                     // Not asked for again before the first answer may have come.
-                    let asked = groups.insert(work.name.clone(), Instant::now());
+                    let asked = asked_for.insert(work.name.clone(), Instant::now());
                     if asked.is_none_or(|at| at.elapsed() > PACE * 4) {
-                        asks.push(create(
-                            GROUPS,
-                            json!({
-                                "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
-                                "metadata": {"name": work.name, "namespace": "default"},
-                                "spec": {"minMember": minimum},
-                            }),
-                        ));
+                        asks.push(match work.job {
+                            true => create(JOBS, pytorch(work, minimum)),
+                            false => create(GROUPS, group_of(work, minimum)),
+                        });
                     }
                 }
-                let running = there
-                    .iter()
-                    .flatten()
-                    .filter(|pod| pod.phase == "Running")
-                    .count();
-                let succeeded = there
-                    .iter()
-                    .flatten()
-                    .filter(|pod| pod.phase == "Succeeded")
-                    .count();
+                let running = pods().filter(|pod| pod.phase == "Running").count();
+                let succeeded = pods().filter(|pod| pod.phase == "Succeeded").count();
                 let all = running + succeeded == work.size;
                 if all {
                     let since = *whole_since
                         .entry(work.name.clone())
                         .or_insert_with(Instant::now);
                     if work.runs.is_some_and(|runs| since.elapsed() >= runs) {
-                        asks.extend(
-                            there
-                                .iter()
-                                .flatten()
-                                .map(|pod| phase(pod, "Succeeded", "")),
-                        );
+                        asks.extend(pods().map(|pod| phase(pod, "Succeeded", "")));
                         ended.insert(work.name.clone(), succeeded == work.size);
                         continue;
                     }
                 }
-                for (name, there) in members(work).zip(there) {
+                for (name, there) in &there {
                     let lost = |pod: &Pod| {
                         let gone = pod.node.as_ref().and_then(|node| ledger.gone.get(node));
                         gone.is_some_and(|at| at.elapsed() > ORPHANED)
@@ -271,8 +285,10 @@ pub async fn owner(stage: Stage) {
                     let gang = work.minimum.map(|_| work.name.as_str());
                     let scheduler = work.placer.scheduler_name();
                     match there {
-                        None => asks.push(create(PODS, pod(&name, gang, scheduler, work.asks))),
-                        Some(pod) if pod.phase == "Failed" || lost(pod) => asks.push(remove(pod)),
+                        Some(pod) if lost(pod) => asks.push(remove(pod)),
+                        _ if work.job => {}
+                        None => asks.push(create(PODS, pod(name, gang, scheduler, work.asks))),
+                        Some(pod) if pod.phase == "Failed" => asks.push(remove(pod)),
                         Some(_) => {}
                     }
                 }
@@ -280,6 +296,14 @@ pub async fn owner(stage: Stage) {
             asks
         })
         .await;
+}
+
+fn group_of(work: &Work, minimum: usize) -> Value {
+    json!({
+        "apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup",
+        "metadata": {"name": work.name, "namespace": "default"},
+        "spec": {"minMember": minimum},
+    })
 }
 
 fn phase(pod: &Pod, phase: &str, reason: &str) -> Ask {
@@ -378,10 +402,11 @@ pub async fn meddler(stage: Stage) {
             let waiting = ledger.pods.values().filter(|pod| pod.node.is_none());
             let pods = waiting.map(|pod| format!("{PODS}/{}", pod.name));
             let groups = ledger.gangs().map(|name| format!("{GROUPS}/{name}"));
+            let jobs = ledger.jobs.iter().map(|name| format!("{JOBS}/{name}"));
             let nodes = ledger.nodes.keys().map(|name| format!("{NODES}/{name}"));
             let all: Vec<String> = match draw.within(0, 10) {
                 0..3 => pods.collect(),
-                3..6 => groups.collect(),
+                3..6 => groups.chain(jobs).collect(),
                 6..9 => nodes.collect(),
                 _ => vec![LEASE.to_owned()],
             };
@@ -406,7 +431,11 @@ pub async fn sweep(stage: &Stage) {
             .gangs()
             .map(|name| delete(format!("{GROUPS}/{name}")));
         let nodes = ledger.nodes.keys().map(|name| node_gone(name));
-        pods.chain(groups).chain(nodes).collect()
+        let object = |path: &'static str| move |name: &String| delete(format!("{path}/{name}"));
+        let jobs = ledger.jobs.iter().map(object(JOBS));
+        let services = ledger.services.iter().map(object(SERVICES));
+        let made = pods.chain(groups).chain(services);
+        jobs.chain(made).chain(nodes).collect()
     };
     stage.send(asks).await;
 }

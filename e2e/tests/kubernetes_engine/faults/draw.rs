@@ -25,6 +25,7 @@ const SLEEP: u64 = 13_000;
 const SQUEEZED: u64 = 12_000;
 
 /// Numbers that follow from a seed (Steele, Lea and Flood's SplitMix64).
+#[derive(Clone, Debug)]
 pub struct Draw(u64);
 
 impl Draw {
@@ -84,6 +85,8 @@ pub struct Work {
     /// Members; and how many must start together, where it is a gang.
     pub size: usize,
     pub minimum: Option<usize>,
+    /// Somebody wants a PyTorchJob, and Muster makes the gang of it.
+    pub job: bool,
     /// What each asks for.
     pub asks: Room,
     /// It ends so long after all of it runs, and is removed.
@@ -93,6 +96,16 @@ pub struct Work {
 }
 
 impl Work {
+    /// Names of its pods.
+    pub fn members(&self) -> Vec<String> {
+        let name = |at: usize| match (self.job, at) {
+            (false, at) => format!("{}-{at}", self.name),
+            (true, 0) => format!("{}-master-0", self.name),
+            (true, at) => format!("{}-worker-{}", self.name, at - 1),
+        };
+        (0..self.size).map(name).collect()
+    }
+
     /// Is it there when all is over?
     pub fn stays(&self) -> bool {
         self.runs.is_none() && self.cancelled.is_none()
@@ -148,6 +161,8 @@ pub struct Round {
     pub thieving: u64,
     /// How many writes a second somebody makes to objects that others write, too.
     pub meddling: u32,
+    /// Says which gangs are jobs', and nothing else.
+    jobs: Draw,
 }
 
 impl Round {
@@ -163,6 +178,7 @@ impl Round {
             servers: 1 + usize::from(draw.chance(35)),
             thieving: draw.one_of(&[0, 0, 30]),
             meddling: draw.one_of(&[0, 20, 60]),
+            jobs: Draw::new(seed ^ 0x006a_6f62),
         };
         let others = draw.one_of(&[
             &[][..],
@@ -206,6 +222,7 @@ impl Round {
             placer,
             size,
             minimum: gang.then_some(minimum),
+            job: gang && self.jobs.chance(50),
             asks: [cores, gib, gpus, 1],
             runs: (fate < 12).then(|| Duration::from_millis(draw.within(200, 2_000))),
             cancelled: (fate > 92)
@@ -299,12 +316,19 @@ fn a_seed_says_all_of_a_round_and_rounds_differ() {
     assert_eq!(shown(7), shown(7));
     assert_ne!(shown(7), shown(8));
     let mut faults = std::collections::BTreeSet::new();
+    let (mut jobs, mut gangs) = (0, 0);
     for seed in 0..100 {
         let round = Round::drawn(seed);
         assert!(
             round.surely_fits() && round.work.iter().any(Work::stays),
             "{seed}"
         );
+        jobs += round.work.iter().filter(|work| work.job).count();
+        gangs += round
+            .work
+            .iter()
+            .filter(|work| work.minimum.is_some())
+            .count();
         let named = |event: &Event| format!("{event}").replace(char::is_numeric, "");
         faults.extend(round.events.iter().map(named));
     }
@@ -313,4 +337,5 @@ fn a_seed_says_all_of_a_round_and_rounds_differ() {
         12,
         "a hundred rounds have every fault: {faults:?}"
     );
+    assert!(jobs > 0 && jobs < gangs, "{jobs} of {gangs}");
 }

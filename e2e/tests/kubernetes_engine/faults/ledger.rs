@@ -89,6 +89,9 @@ pub struct Ledger {
     pub nodes: BTreeMap<String, Node>,
     pub gone: BTreeMap<String, Instant>,
     gangs: BTreeMap<String, Gang>,
+    /// PyTorchJobs, and services, which are made of them.
+    pub jobs: BTreeSet<String>,
+    pub services: BTreeSet<String>,
     /// Where each pod was ever bound, by uid.
     ever: BTreeMap<String, String>,
     /// Times when Muster or the API could not do what it should; the last may go on.
@@ -105,6 +108,8 @@ impl Ledger {
             nodes: BTreeMap::new(),
             gone: BTreeMap::new(),
             gangs: BTreeMap::new(),
+            jobs: BTreeSet::new(),
+            services: BTreeSet::new(),
             ever: BTreeMap::new(),
             troubles: Vec::new(),
             counts: Counts::default(),
@@ -138,7 +143,16 @@ impl Ledger {
     /// Takes in one write.
     pub fn take(&mut self, change: &Change) {
         let mut parts = change.key.split('/').skip(2);
+        let note = |known: &mut BTreeSet<String>| {
+            let name = change.key.rsplit('/').next().unwrap_or_default();
+            match change.object {
+                Some(_) => known.insert(name.to_owned()),
+                None => known.remove(name),
+            };
+        };
         match parts.next() {
+            Some("kubeflow.org") if parts.next() == Some("pytorchjobs") => note(&mut self.jobs),
+            Some("services") if parts.next() == Some("specs") => note(&mut self.services),
             Some("pods") => self.pod(change),
             Some("minions") => self.node(change),
             Some("scheduling.volcano.sh") if parts.next() == Some("podgroups") => {
@@ -378,7 +392,8 @@ fn read(name: String, object: &Value) -> Pod {
     asks[PODS] = 1;
     let chosen = meta["annotations"]["muster.io/devices"].as_str();
     let chosen: Value = serde_json::from_str(chosen.unwrap_or("{}")).unwrap_or_default();
-    let devices = chosen["c"]["nvidia.com/gpu"].as_array();
+    let container = spec["containers"][0]["name"].as_str().unwrap_or_default();
+    let devices = chosen[container]["nvidia.com/gpu"].as_array();
     Pod {
         uid: text(&meta["uid"]).unwrap_or_default(),
         name,

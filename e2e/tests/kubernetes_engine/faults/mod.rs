@@ -61,6 +61,8 @@ struct Arena {
 struct Outcome {
     pods: usize,
     gangs: usize,
+    /// How many of the gangs are jobs'.
+    jobs: usize,
     conflicts: usize,
     conflicts_of_others: usize,
     /// Watches of Muster's that broke off; and those that could not go on from where they were.
@@ -165,10 +167,11 @@ impl Arena {
                 assert!(ledger.wrong.is_empty(), "{:#?}", ledger.wrong);
                 let lacking = lacking(round, &ledger, stage.begun);
                 if lacking.is_empty() && ledger.half_bound() == 0 {
-                    let work = round.work.iter().filter(|work| work.minimum.is_some());
+                    let gangs = round.work.iter().filter(|work| work.minimum.is_some());
                     return Outcome {
                         pods: ledger.pods.len(),
-                        gangs: work.count(),
+                        gangs: gangs.clone().count(),
+                        jobs: gangs.filter(|work| work.job).count(),
                         settled: settling.elapsed(),
                         counts: ledger.counts.clone(),
                         ..Outcome::default()
@@ -189,7 +192,8 @@ impl Arena {
         e2e::eventually_async("the round's objects are gone", SETTLED, || async {
             actors::sweep(stage).await;
             let ledger = stage.ledger();
-            let left = ledger.pods.len() + ledger.nodes.len() + ledger.gangs().count();
+            let objects = ledger.pods.len() + ledger.nodes.len() + ledger.gangs().count();
+            let left = objects + ledger.jobs.len() + ledger.services.len();
             (left == 0).then_some(())
         })
         .await;
@@ -201,8 +205,7 @@ fn lacking(round: &Round, ledger: &Ledger, begun: Instant) -> BTreeMap<String, S
     let mut lacking = BTreeMap::new();
     let passed = |at: Duration| begun.elapsed() > at;
     for work in &round.work {
-        for at in 0..work.size {
-            let name = format!("{}-{at}", work.name);
+        for name in work.members() {
             let said = match ledger.pods.get(&name) {
                 None if work.stays() => Some("is not there".to_owned()),
                 Some(_) if work.cancelled.is_some_and(passed) => Some("is still there".to_owned()),
@@ -274,6 +277,7 @@ async fn whatever_fails_no_node_is_overfull_no_gang_stays_half_bound_and_in_the_
         println!("        {}", words(&one));
         all.pods += one.pods;
         all.gangs += one.gangs;
+        all.jobs += one.jobs;
         all.conflicts += one.conflicts;
         all.conflicts_of_others += one.conflicts_of_others;
         all.interrupted += one.interrupted;
@@ -296,6 +300,7 @@ fn words(outcome: &Outcome) -> String {
     let Outcome {
         pods,
         gangs,
+        jobs,
         conflicts,
         conflicts_of_others,
         interrupted,
@@ -314,7 +319,7 @@ fn words(outcome: &Outcome) -> String {
         half,
     } = counts;
     format!(
-        "{gangs} gangs, {pods} pods at the end; {bound} bindings by Muster, {bound_by_others} by others; \
+        "{gangs} gangs, of which {jobs} are PyTorchJobs, {pods} pods at the end; {bound} bindings by Muster, {bound_by_others} by others; \
          beyond a node's room by race: {over_by_race} by Muster ({:.2} s late at most), {over_by_others} by \
          others; {late} to nodes just gone or cordoned; conflicts: {conflicts} of Muster's, \
          {conflicts_of_others} of others'; watches interrupted: {interrupted}, of which {expired} had to \
