@@ -22,7 +22,7 @@ use crate::client::Answer;
 #[command(after_long_help = EXAMPLES)]
 pub struct Simulate {
     /// What to simulate, `-` for standard input: manifests (Nodes, Queues, PodGroups, Pods,
-    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, PodDisruptionBudgets, PersistentVolumes and claims, StorageClasses, or a List as `kubectl get -o yaml`
+    /// PyTorchJobs, Jobs, PriorityClasses, ResourceQuotas, PodDisruptionBudgets, PersistentVolumes and claims, StorageClasses, what CSI drivers say of nodes and room, or a List as `kubectl get -o yaml`
     /// prints it; and a SchedulerConfig, see below), or a trace: a CSV with arrival, duration and GPUs, `sacct --parsable2`, the
     /// Standard Workload Format, openb. The annotations muster.io/arrival and
     /// muster.io/duration say when an object's work comes and how long it runs

@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
@@ -60,7 +60,11 @@ impl Arena {
         let all: Api<Namespace> = Api::all(self.client.clone());
         let object = json!({"metadata": {"name": namespace}});
         all.create(&params, &read(object)).await.unwrap();
-        // Pods need it, and there is no controller that would make it.
+        // Before all else: no verdict waits for these to be known.
+        let said: Api<CSINode> = Api::all(self.client.clone());
+        for one in world.csi_nodes(namespace) {
+            said.create(&params, &read(one)).await.unwrap();
+        }
         let nodes: Api<Node> = Api::all(self.client.clone());
         for node in world.nodes(namespace) {
             nodes.create(&params, &read(node)).await.unwrap();
@@ -271,7 +275,7 @@ fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
                     .await;
                 arena.remove(&namespace, &name("ours")).await;
                 let there = arena.there(&namespace).await;
-                let nodes = json!(world.nodes(&namespace));
+                let nodes = json!([world.nodes(&namespace), world.csi_nodes(&namespace)]);
                 let claims = &world.claims(at);
                 let context = || {
                     format!(

@@ -7,6 +7,9 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
+/// Whose disks nodes take only so many of.
+pub const DRIVER: &str = "disk.example.com";
+
 /// One claim, and what there is for it.
 #[derive(Clone, Debug)]
 pub struct Store {
@@ -41,6 +44,9 @@ impl Store {
             let own = format!("{class}-{at}");
             volume["metadata"]["name"] = json!(own);
             volume["spec"]["storageClassName"] = json!(class);
+            if volume["spec"]["csi"]["volumeHandle"] == "own" {
+                volume["spec"]["csi"]["volumeHandle"] = json!(own);
+            }
             if self.bound && at == 0 {
                 volume["spec"]["claimRef"] = json!({"apiVersion": "v1",
                     "kind": "PersistentVolumeClaim", "namespace": world, "name": name});
@@ -102,9 +108,23 @@ fn volume(affine: f64) -> impl Strategy<Value = Value> {
     })
 }
 
+/// What is attached to the node where it is used: a disk of its own, or one that others have too.
+fn disk() -> impl Strategy<Value = Value> {
+    let handle = select(vec!["own", "own", "own", "one", "two"]);
+    prop_oneof![
+        4 => handle.prop_map(|handle| json!({"csi": {"driver": DRIVER, "volumeHandle": handle}})),
+        1 => select(vec!["vol-1", "aws://a/vol-1", "vol-2"])
+            .prop_map(|id| json!({"awsElasticBlockStore": {"volumeID": id}})),
+    ]
+}
+
 fn bound() -> impl Strategy<Value = Store> {
-    volume(0.5).prop_map(|mut volume| {
+    (volume(0.5), weighted(0.6, disk())).prop_map(|(mut volume, disk)| {
         volume["spec"]["volumeMode"] = json!("Filesystem");
+        if let (Some(disk), Some(spec)) = (disk, volume["spec"].as_object_mut()) {
+            spec.remove("hostPath");
+            spec.extend(disk.as_object().cloned().unwrap_or_default());
+        }
         Store {
             mode: Some("WaitForFirstConsumer"),
             bound: true,

@@ -7,12 +7,14 @@ use proptest::prelude::*;
 use proptest::sample::{select, subsequence};
 use serde_json::{Value, json};
 
-use crate::stores::{Objects, Store, stores};
+use crate::stores::{DRIVER, Objects, Store, stores};
 
 /// Nodes and the pods that come one after the other.
 #[derive(Clone, Debug)]
 pub struct World {
     nodes: Vec<Value>,
+    /// How many disks of two drivers each node takes, where it says.
+    limits: Vec<Option<(u32, u32)>>,
     /// Each with the claims that it has.
     pods: Vec<(Value, Vec<Store>)>,
 }
@@ -29,6 +31,24 @@ impl World {
             node
         };
         self.nodes.iter().enumerate().map(named).collect()
+    }
+
+    /// What the nodes say of drivers of volumes, as their kubelets would.
+    pub fn csi_nodes(&self, world: &str) -> Vec<Value> {
+        let said = self.nodes.iter().zip(&self.limits).enumerate();
+        let said = said.filter_map(|(at, (_, limit))| {
+            let (own, amazon) = (*limit)?;
+            let driver = |name: &str, count: u32| {
+                json!({"name": name, "nodeID": "here", "topologyKeys": [],
+                    "allocatable": {"count": count}})
+            };
+            Some(json!({
+                "metadata": {"name": format!("{world}-n{at}"), "annotations": {
+                    "storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs"}},
+                "spec": {"drivers": [driver(DRIVER, own), driver("ebs.csi.aws.com", amazon)]},
+            }))
+        });
+        said.collect()
     }
 
     /// The pods, which go to nodes of their world only.
@@ -61,19 +81,42 @@ impl World {
 
     /// The volumes of one copy of a pod.
     pub fn volumes(&self, copy: &str, at: usize) -> Value {
-        let stores = &self.pods[at].1;
+        let (pod, stores) = &self.pods[at];
+        let inline = pod["spec"]["volumes"].as_array().cloned();
         let volumes = (0..stores.len()).map(|nth| {
             let claim = format!("{copy}{at}-{nth}");
             json!({"name": format!("v{nth}"), "persistentVolumeClaim": {"claimName": claim}})
         });
-        volumes.collect()
+        volumes.chain(inline.unwrap_or_default()).collect()
     }
 }
 
 pub fn worlds() -> impl Strategy<Value = World> {
     let claims = weighted(0.35, stores()).prop_map(Option::unwrap_or_default);
     let pods = vec((pods(), claims), 5..9);
-    (vec(nodes(), 2..6), pods).prop_map(|(nodes, pods)| World { nodes, pods })
+    let limits = vec(weighted(0.6, (0u32..3, 0u32..3)), 6);
+    (vec(nodes(), 2..6), limits, pods).prop_map(|(nodes, limits, pods)| World {
+        nodes,
+        limits,
+        pods,
+    })
+}
+
+/// A disk that a pod names without a claim.
+fn inline() -> impl Strategy<Value = Value> {
+    let reads = prop::bool::ANY;
+    let name = select(vec!["vol-1", "vol-2"]);
+    (0..4, name, reads).prop_map(|(kind, name, reads)| {
+        let source = match kind {
+            0 => json!({"gcePersistentDisk": {"pdName": name, "readOnly": reads}}),
+            1 => json!({"awsElasticBlockStore": {"volumeID": name}}),
+            2 => json!({"iscsi": {"targetPortal": "192.0.2.1", "lun": 0,
+                "iqn": format!("iqn.2001-04.com.example:{name}"), "readOnly": reads}}),
+            _ => json!({"rbd": {"monitors": ["192.0.2.1", "192.0.2.2"], "image": name,
+                "readOnly": reads}}),
+        };
+        json!([merged([json!({"name": "inline"}), source])])
+    })
 }
 
 fn merged(parts: impl IntoIterator<Item = Value>) -> Value {
@@ -286,10 +329,11 @@ fn pods() -> impl Strategy<Value = Value> {
         selector,
         weighted(0.4, tolerations()),
         weighted(0.2, spreads()),
+        weighted(0.2, inline()),
     );
     (app, containers(), affinity, rest).prop_map(|(app, containers, affinity, rest)| {
         let (near, with, apart) = affinity;
-        let (disk, tolerations, spread) = rest;
+        let (disk, tolerations, spread, inline) = rest;
         let maybe =
             |name: &str, value: Option<Value>| value.map_or(Value::Null, |v| json!({ name: v }));
         let affinity = merged([
@@ -303,6 +347,7 @@ fn pods() -> impl Strategy<Value = Value> {
                 "terminationGracePeriodSeconds": 0}),
             maybe("nodeSelector", disk.map(|disk| json!({"disk": disk}))),
             maybe("topologySpreadConstraints", spread),
+            maybe("volumes", inline),
         ]);
         let labels = app.map_or(json!({}), |app| json!({"app": app}));
         json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"labels": labels}, "spec": spec})

@@ -388,6 +388,9 @@ impl Scheduler {
         if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
             self.meet(&key.namespace, &pod.labels, pod.class, at, up);
         }
+        if let Some(at) = pod.node.filter(|_| pod.stage.on_node()) {
+            self.eased += u64::from(self.volumes.see(key, at, up));
+        }
         let gang = self.gangs.or_default(&pod.gang);
         gang.count(key, &pod.task, pod.stage, up);
         if pod.stage == Stage::Pending {

@@ -4,7 +4,9 @@
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use resources::kinds::{PodGroup, Queue};
 
 /// A change in the cluster.
@@ -46,4 +48,20 @@ pub enum Event {
     StorageClassChanged(Box<StorageClass>),
     /// The StorageClass of this name is gone.
     StorageClassGone(String),
+    /// What a node says of its drivers of volumes appeared or changed.
+    CsiNodeChanged(Box<CSINode>),
+    /// The CSINode of this name is gone.
+    CsiNodeGone(String),
+    /// A driver of volumes appeared or changed.
+    CsiDriverChanged(Box<CSIDriver>),
+    /// The CSIDriver of this name is gone.
+    CsiDriverGone(String),
+    /// How much room a driver has somewhere appeared or changed.
+    StorageCapacityChanged(Box<CSIStorageCapacity>),
+    /// The CSIStorageCapacity of this namespace and name is gone.
+    StorageCapacityGone(String, String),
+    /// A volume is attached to a node, or is to be.
+    AttachmentChanged(Box<VolumeAttachment>),
+    /// The VolumeAttachment of this name is gone.
+    AttachmentGone(String),
 }

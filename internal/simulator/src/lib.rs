@@ -26,6 +26,6 @@ pub use engine::{Options, run};
 pub use error::{Place, SimulatorError};
 pub use outcome::{GangOutcome, Outcome, Point};
 pub use policy::Policy;
-pub use scenario::{Job, Scenario, Seconds, Shape, Work};
+pub use scenario::{Job, Scenario, Seconds, Shape, Storage, Work};
 pub use settings::Settings;
 pub use summary::{Distribution, QueueSummary, SizeSummary, Summary};

@@ -10,7 +10,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 
 use crate::settings::Settings;
@@ -39,6 +41,8 @@ pub struct Scenario {
     pub volumes: Vec<PersistentVolume>,
     /// Where volumes can be made.
     pub storage_classes: Vec<StorageClass>,
+    /// What drivers of volumes say.
+    pub storage: Storage,
     /// Quotas of namespaces.
     pub quotas: Vec<ResourceQuota>,
     /// The work, in any order.
@@ -47,6 +51,19 @@ pub struct Scenario {
     pub settings: Settings,
     /// What the reader left out or assumed, in sentences.
     pub notes: Vec<String>,
+}
+
+/// What drivers of volumes say.
+#[derive(Clone, Debug, Default)]
+pub struct Storage {
+    /// How many disks each node takes.
+    pub nodes: Vec<CSINode>,
+    /// The drivers themselves.
+    pub drivers: Vec<CSIDriver>,
+    /// Where there is how much room.
+    pub capacities: Vec<CSIStorageCapacity>,
+    /// What is attached where.
+    pub attachments: Vec<VolumeAttachment>,
 }
 
 /// One piece of work.

@@ -494,6 +494,44 @@ spec: {volumeName: pv, accessModes: [ReadWriteMany], resources: {requests: {stor
 }
 
 #[test]
+fn nodes_take_as_many_disks_as_their_csi_nodes_say() {
+    let disk = |name: &str| {
+        format!(
+            r#"
+apiVersion: v1
+kind: PersistentVolume
+metadata: {{name: {name}}}
+spec: {{capacity: {{storage: 1Ti}}, accessModes: [ReadWriteOnce], csi: {{driver: d, volumeHandle: {name}}}}}
+---
+apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {{name: {name}}}
+spec: {{volumeName: {name}, accessModes: [ReadWriteOnce], resources: {{requests: {{storage: 1Ti}}}}}}
+"#
+        )
+    };
+    let limit = r#"
+apiVersion: storage.k8s.io/v1
+kind: CSINode
+metadata: {name: n1}
+spec: {drivers: [{name: d, nodeID: n1, allocatable: {count: 1}}]}
+"#;
+    let mount = |claim: &str| {
+        format!("volumes: [{{name: d, persistentVolumeClaim: {{claimName: {claim}}}}}],")
+    };
+    let text = with(&[
+        NODE,
+        limit,
+        &disk("one"),
+        &disk("two"),
+        &pod("p", 1, "", &mount("one")),
+        &pod("q", 1, "", &mount("two")),
+    ]);
+    let said = lines(&text, 0);
+    assert_eq!(said, ["0 bound p n1", "0 started p", "0 pending q"]);
+}
+
+#[test]
 fn a_list_as_kubectl_prints_it_is_its_items() {
     let list = serde_json::json!({
         "apiVersion": "v1", "kind": "List", "metadata": {"resourceVersion": ""},

@@ -51,7 +51,15 @@ impl Brain {
             | Event::VolumeChanged(_)
             | Event::VolumeGone(_)
             | Event::StorageClassChanged(_)
-            | Event::StorageClassGone(_) => {}
+            | Event::StorageClassGone(_)
+            | Event::CsiNodeChanged(_)
+            | Event::CsiNodeGone(_)
+            | Event::CsiDriverChanged(_)
+            | Event::CsiDriverGone(_)
+            | Event::StorageCapacityChanged(_)
+            | Event::StorageCapacityGone(..)
+            | Event::AttachmentChanged(_)
+            | Event::AttachmentGone(_) => {}
         }
         self.scheduler.apply(event);
     }

@@ -11,7 +11,9 @@ use futures::stream::{self, BoxStream};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use kube::core::{DeserializeGuard, error_boundary::InvalidObject};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use kube::{Api, Client, Resource};
@@ -23,7 +25,7 @@ use super::binder::is_bound;
 
 /// How many kinds are watched, with volumes' or without: planning starts when each was listed once.
 pub(super) fn kinds(volumes: bool) -> usize {
-    if volumes { 9 } else { 6 }
+    if volumes { 13 } else { 6 }
 }
 
 /// What the watches say.
@@ -98,7 +100,7 @@ pub(super) fn feed(client: &Client, settings: &scheduler::Config) -> BoxStream<'
 }
 
 /// What tells where claims let their pods run, and what they get there.
-fn volumes(client: &Client, config: &watcher::Config) -> [BoxStream<'static, Told>; 3] {
+fn volumes(client: &Client, config: &watcher::Config) -> [BoxStream<'static, Told>; 7] {
     [
         told(
             Api::all(client.clone()),
@@ -123,6 +125,38 @@ fn volumes(client: &Client, config: &watcher::Config) -> [BoxStream<'static, Tol
             |_| true,
             |o: StorageClass| Ok(Event::StorageClassChanged(Box::new(o))),
             |_, name| Event::StorageClassGone(name),
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "csinodes",
+            |_| true,
+            |o: CSINode| Ok(Event::CsiNodeChanged(Box::new(o))),
+            |_, name| Event::CsiNodeGone(name),
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "csidrivers",
+            |_| true,
+            |o: CSIDriver| Ok(Event::CsiDriverChanged(Box::new(o))),
+            |_, name| Event::CsiDriverGone(name),
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "csistoragecapacities",
+            |_| true,
+            |o: CSIStorageCapacity| Ok(Event::StorageCapacityChanged(Box::new(o))),
+            Event::StorageCapacityGone,
+        ),
+        told(
+            Api::all(client.clone()),
+            config.clone(),
+            "volumeattachments",
+            |_| true,
+            |o: VolumeAttachment| Ok(Event::AttachmentChanged(Box::new(o))),
+            |_, name| Event::AttachmentGone(name),
         ),
     ]
 }

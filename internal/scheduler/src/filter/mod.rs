@@ -202,6 +202,12 @@ pub(crate) enum Snub {
     Spread,
     Ports,
     Volumes,
+    /// No room is left to make its volumes in.
+    StorageSpace,
+    /// The node takes no more disks.
+    VolumeLimit,
+    /// Another pod there has its disk.
+    Disk,
     OnePod,
 }
 
@@ -215,6 +221,9 @@ impl Snub {
             Snub::Spread => "node(s) didn't match pod topology spread constraints",
             Snub::Ports => "node(s) didn't have free ports for the requested pod ports",
             Snub::Volumes => NO_VOLUME,
+            Snub::StorageSpace => "node(s) did not have enough free storage",
+            Snub::VolumeLimit => "node(s) exceed max volume count",
+            Snub::Disk => "node(s) had no available disk",
             Snub::OnePod => {
                 "node has pod using PersistentVolumeClaim with the same name and ReadWriteOncePod access mode"
             }
@@ -232,6 +241,15 @@ impl Snub {
             Snub::Volumes => {
                 "free volumes that fit its claims, where there is room, or a storage class that makes them"
             }
+            Snub::StorageSpace => {
+                "more free storage for volumes of its class, where there is room, or smaller claims"
+            }
+            Snub::VolumeLimit => {
+                "fewer volumes attached where there is room (CSINodes say how many each node takes), or more nodes"
+            }
+            Snub::Disk => {
+                "nodes where no other pod has its disk, or the disk read-only in all of them"
+            }
             Snub::OnePod => {
                 "the pod ending that holds its claim (ReadWriteOncePod), or a claim of its own"
             }
@@ -240,7 +258,8 @@ impl Snub {
 
     /// Is it a matter of its volumes?
     pub(crate) fn of_volumes(self) -> bool {
-        matches!(self, Snub::Volumes | Snub::OnePod)
+        use Snub::{Disk, OnePod, StorageSpace, VolumeLimit, Volumes};
+        matches!(self, Volumes | StorageSpace | VolumeLimit | Disk | OnePod)
     }
 }
 

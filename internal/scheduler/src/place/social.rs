@@ -352,6 +352,7 @@ impl Scheduler {
 
     /// The same for a member that an attempt places, or takes back.
     pub(super) fn meet_member(&mut self, name: &PodKey, class: ClassIx, at: NodeIx, up: bool) {
+        self.volumes.see(name, at, up);
         self.decide_volumes(name, class, up.then_some(at));
         if self.classes.get(class).manners().is_none() && self.neighbours.is_empty() {
             return;

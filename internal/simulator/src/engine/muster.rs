@@ -70,6 +70,19 @@ impl Muster {
         for class in &scenario.storage_classes {
             muster.tell(Event::StorageClassChanged(Box::new(class.clone())));
         }
+        let storage = &scenario.storage;
+        for node in &storage.nodes {
+            muster.tell(Event::CsiNodeChanged(Box::new(node.clone())));
+        }
+        for driver in &storage.drivers {
+            muster.tell(Event::CsiDriverChanged(Box::new(driver.clone())));
+        }
+        for space in &storage.capacities {
+            muster.tell(Event::StorageCapacityChanged(Box::new(space.clone())));
+        }
+        for attachment in &storage.attachments {
+            muster.tell(Event::AttachmentChanged(Box::new(attachment.clone())));
+        }
         for volume in &scenario.volumes {
             muster.tell(Event::VolumeChanged(Box::new(volume.clone())));
         }

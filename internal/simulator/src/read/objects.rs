@@ -11,7 +11,9 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use resources::kinds::{PodGroup, PyTorchJob, Queue};
 use resources::mapping;
@@ -28,7 +30,7 @@ use crate::settings;
 /// What Muster's Queues are of.
 const QUEUE_VERSION: &str = "scheduling.volcano.sh/v1beta1";
 /// The kinds that say something to a scheduler, and what they are of.
-const KINDS: [(&str, &str); 12] = [
+const KINDS: [(&str, &str); 16] = [
     ("Node", "v1"),
     ("Queue", QUEUE_VERSION),
     ("PriorityClass", "scheduling.k8s.io/v1"),
@@ -37,6 +39,10 @@ const KINDS: [(&str, &str); 12] = [
     ("PersistentVolumeClaim", "v1"),
     ("PersistentVolume", "v1"),
     ("StorageClass", "storage.k8s.io/v1"),
+    ("CSINode", "storage.k8s.io/v1"),
+    ("CSIDriver", "storage.k8s.io/v1"),
+    ("CSIStorageCapacity", "storage.k8s.io/v1"),
+    ("VolumeAttachment", "storage.k8s.io/v1"),
     ("PodGroup", "scheduling.volcano.sh/v1beta1"),
     ("Pod", "v1"),
     ("PyTorchJob", "kubeflow.org/v1"),
@@ -231,6 +237,22 @@ fn take(
         "StorageClass" => scenario
             .storage_classes
             .push(typed::<StorageClass>(value, place, found)?),
+        "CSINode" => scenario
+            .storage
+            .nodes
+            .push(typed::<CSINode>(value, place, found)?),
+        "CSIDriver" => scenario
+            .storage
+            .drivers
+            .push(typed::<CSIDriver>(value, place, found)?),
+        "CSIStorageCapacity" => {
+            let space = typed::<CSIStorageCapacity>(namespaced(value), place, found)?;
+            scenario.storage.capacities.push(space);
+        }
+        "VolumeAttachment" => scenario
+            .storage
+            .attachments
+            .push(typed::<VolumeAttachment>(value, place, found)?),
         "ResourceQuota" => scenario
             .quotas
             .push(typed::<ResourceQuota>(value, place, found)?),
@@ -285,12 +307,15 @@ fn set(
 fn note(kind: &str, value: &Value, place: &Place, found: &mut Found) -> Result<(), SimulatorError> {
     let text = |field: &str| value["metadata"][field].as_str().unwrap_or_default();
     let name = text("name").to_owned();
-    const CLUSTER: [&str; 5] = [
+    const CLUSTER: [&str; 8] = [
         "Node",
         "Queue",
         "PriorityClass",
         "PersistentVolume",
         "StorageClass",
+        "CSINode",
+        "CSIDriver",
+        "VolumeAttachment",
     ];
     let namespaced = !CLUSTER.contains(&kind);
     let namespace = match text("namespace") {

@@ -1,11 +1,14 @@
 //! Volumes: where its claims let a pod run, and which volumes the claims get there, as
-//! kube-scheduler's VolumeBinding, VolumeZone and VolumeRestrictions have it. A bound claim goes
+//! kube-scheduler's VolumeBinding, VolumeZone, VolumeRestrictions and NodeVolumeLimits have it. A bound claim goes
 //! where its volume can be reached. One that waits for its first pod goes where a free volume of its
 //! class is, or where its class makes one; a volume that one pod is to have no other gets, from the
 //! plan that says so until the pod is gone. Where nobody says that all claims, volumes and classes
 //! are told of, unknown ones ask for nothing. Writes nothing: what must become of the claims before
 //! a pod is bound is said with its binding.
 
+mod attached;
+mod disks;
+mod drivers;
 mod objects;
 mod pick;
 mod reach;
@@ -19,9 +22,12 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 
+use crate::node::NodeIx;
 use crate::plan::VolumeSource;
 use crate::pod::PodKey;
 use crate::trial::MARK;
+use disks::Inline;
+use drivers::Drivers;
 use objects::{Claim, Class, Volume};
 use reach::Rule;
 use shelf::Shelf;
@@ -33,12 +39,13 @@ pub(crate) use words::Hold;
 /// Namespace and name of a claim.
 type ClaimKey = (String, String);
 
-/// The claims that a pod names.
+/// The claims that a pod names, and what it names without one.
 #[derive(Clone, Debug, PartialEq)]
 struct Uses {
     uid: String,
     /// By name; and whether it is made for the pod.
     claims: BTreeMap<String, bool>,
+    inline: Inline,
 }
 
 /// What a claim is to a pod.
@@ -68,6 +75,9 @@ pub(crate) struct Volumes {
     classes: BTreeMap<String, Class>,
     pods: BTreeMap<PodKey, Uses>,
     users: BTreeMap<ClaimKey, BTreeSet<PodKey>>,
+    /// Those of them that are on a node, or are tried there.
+    there: BTreeMap<NodeIx, BTreeSet<PodKey>>,
+    drivers: Drivers,
     /// Claims that name a volume, by it.
     naming: BTreeMap<String, BTreeSet<ClaimKey>>,
     /// Volumes that are kept for a claim, by it.
@@ -99,13 +109,15 @@ impl Volumes {
         uid: &str,
         spec: &k8s::PodSpec,
     ) -> Option<Arc<Reach>> {
-        let claims = claims_of(key, spec);
-        if claims.is_empty() && self.pods.is_empty() {
+        let (claims, inline) = (claims_of(key, spec), Inline::read(spec));
+        let nothing = claims.is_empty() && inline.is_empty();
+        if nothing && self.pods.is_empty() {
             return None;
         }
         let uses = Uses {
             uid: uid.to_owned(),
             claims,
+            inline,
         };
         if self.pods.get(key) != Some(&uses) {
             self.gone(key);
@@ -113,7 +125,7 @@ impl Volumes {
                 let id = (key.namespace.to_string(), claim.clone());
                 self.users.entry(id).or_default().insert(key.clone());
             }
-            if !uses.claims.is_empty() {
+            if !nothing {
                 self.pods.insert(key.clone(), uses);
             }
         }
@@ -138,7 +150,8 @@ impl Volumes {
     /// What a pod's claims ask of its node; none where any will do.
     pub(crate) fn reach(&self, key: &PodKey) -> Option<Arc<Reach>> {
         let uses = self.pods.get(key)?;
-        let (mut rules, mut picky, mut takes) = (Vec::new(), false, false);
+        let (mut rules, mut takes) = (Vec::new(), false);
+        let mut picky = uses.inline.is_sole() || self.minds_limits(key, uses);
         for (id, own) in uses.ids(key) {
             let once = self.claims.get(&id).is_some_and(|c| c.modes.one_pod());
             picky |= once && !own;
@@ -152,6 +165,7 @@ impl Volumes {
                 }
                 State::Waits(claim, class, facts) => {
                     takes = true;
+                    picky |= facts.makes && self.drivers.tells_space(facts);
                     let made = || facts.topologies.clone().map(Rule::Made);
                     if let Some(node) = &claim.selected {
                         rules.push(Rule::On(node.clone()));

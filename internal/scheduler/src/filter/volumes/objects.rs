@@ -11,6 +11,7 @@ use resources::quantity::Quantity;
 use resources::selector::LabelSelector;
 
 use super::ClaimKey;
+use super::disks::Disk;
 use crate::filter::affinity;
 use crate::node::{Node, Offer};
 
@@ -155,6 +156,8 @@ pub(super) struct Volume {
     /// Its phase; empty where nobody says one.
     pub(super) phase: String,
     pub(super) deleting: bool,
+    /// What is attached to a node where it is used.
+    pub(super) disk: Option<Disk>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -163,6 +166,8 @@ pub(super) struct Class {
     pub(super) makes: bool,
     pub(super) default: bool,
     pub(super) topologies: Option<Arc<Selector>>,
+    /// Who makes its volumes.
+    pub(super) provisioner: String,
 }
 
 /// Which version of an object it is: a later one has the larger number.
@@ -250,6 +255,7 @@ impl Volume {
             }),
             phase: phase.unwrap_or_default(),
             deleting: meta.deletion_timestamp.is_some(),
+            disk: Disk::of_volume(volume),
         }
     }
 
@@ -299,6 +305,7 @@ impl Class {
             waits: class.volume_binding_mode.as_deref() == Some(WAITS),
             makes: !matches!(class.provisioner.as_str(), "" | NO_PROVISIONER),
             default: note(&class.metadata, IS_DEFAULT).is_some_and(|value| value == "true"),
+            provisioner: class.provisioner.clone(),
             topologies: (!terms.is_empty()).then(|| {
                 Selector::new(k8s::NodeSelector {
                     node_selector_terms: terms,

@@ -44,7 +44,8 @@ impl Volumes {
         for (id, claim, class, facts) in waits {
             let makes = || {
                 let there = facts.topologies.as_ref();
-                let there = there.is_none_or(|nodes| nodes.selects(node, offer));
+                let there = there.is_none_or(|nodes| nodes.selects(node, offer))
+                    && (self.drivers).has_space(class, facts, claim.bytes, offer);
                 (facts.makes && there).then_some(VolumeSource::Made)
             };
             let mut others = self.given.get(&id).into_iter().flatten();
@@ -64,6 +65,19 @@ impl Volumes {
             picks.push((id, pick?));
         }
         Some(picks)
+    }
+
+    /// Is it that no room is left to make a volume in that a claim waits for?
+    pub(crate) fn lacks_space(&self, key: &PodKey, offer: &Offer) -> bool {
+        let Some(uses) = self.pods.get(key) else {
+            return false;
+        };
+        uses.ids(key).any(|(id, own)| {
+            let State::Waits(claim, class, facts) = self.state(&id, own, &uses.uid) else {
+                return false;
+            };
+            facts.makes && !(self.drivers).has_space(class, facts, claim.bytes, offer)
+        })
     }
 
     /// The volume that a claim gets on a node, if there is one.

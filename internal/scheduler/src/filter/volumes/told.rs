@@ -4,7 +4,9 @@
 use std::collections::BTreeSet;
 
 use k8s_openapi::api::core::v1 as k8s;
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{
+    CSIDriver, CSINode, CSIStorageCapacity, StorageClass, VolumeAttachment,
+};
 
 use super::Volumes;
 use super::objects::{Claim, Class, Volume, version};
@@ -132,6 +134,44 @@ impl Volumes {
         self.users_where(|_, claim| {
             claim.volume.is_none() && claim.class.as_deref().is_none_or(|class| class == name)
         })
+    }
+
+    /// What a node takes of disks: the pods that it may matter to for the first time, or no more; and
+    /// whether it says anything new.
+    pub(crate) fn set_csi_node(
+        &mut self,
+        name: &str,
+        node: Option<&CSINode>,
+    ) -> (Vec<PodKey>, bool) {
+        let (news, others) = self.drivers.set_node(name, node);
+        let pods = others.then(|| self.pods.keys().cloned().collect());
+        (pods.unwrap_or_default(), news)
+    }
+
+    /// What is attached where: whether that is news.
+    pub(crate) fn set_attachment(&mut self, name: &str, one: Option<&VolumeAttachment>) -> bool {
+        self.drivers.set_attachment(name, one)
+    }
+
+    /// Whether a driver says where it has room: the pods that it matters to, if that is news.
+    pub(crate) fn set_csi_driver(&mut self, name: &str, one: Option<&CSIDriver>) -> Vec<PodKey> {
+        if !self.drivers.set_driver(name, one) {
+            return Vec::new();
+        }
+        self.users_where(|all, claim| {
+            let class = all.class_of(claim).and_then(|class| all.classes.get(class));
+            claim.volume.is_none() && class.is_some_and(|class| class.provisioner == name)
+        })
+    }
+
+    /// Where there is how much room: whether that is news.
+    pub(crate) fn set_space(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        one: Option<&CSIStorageCapacity>,
+    ) -> bool {
+        self.drivers.set_space(namespace, name, one)
     }
 
     fn users_where(&self, matters: impl Fn(&Volumes, &Claim) -> bool) -> Vec<PodKey> {

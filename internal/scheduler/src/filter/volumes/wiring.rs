@@ -36,6 +36,31 @@ impl Scheduler {
                 (volumes.set_class(&name, Some(&class)), false)
             }
             Event::StorageClassGone(name) => (volumes.set_class(&name, None), false),
+            Event::CsiNodeChanged(node) => {
+                volumes.set_csi_node(&name_of(&node.metadata), Some(&node))
+            }
+            Event::CsiNodeGone(name) => volumes.set_csi_node(&name, None),
+            Event::AttachmentChanged(one) => {
+                let name = name_of(&one.metadata);
+                (Vec::new(), volumes.set_attachment(&name, Some(&one)))
+            }
+            Event::AttachmentGone(name) => (Vec::new(), volumes.set_attachment(&name, None)),
+            Event::CsiDriverChanged(driver) => {
+                let name = name_of(&driver.metadata);
+                (volumes.set_csi_driver(&name, Some(&driver)), false)
+            }
+            Event::CsiDriverGone(name) => (volumes.set_csi_driver(&name, None), false),
+            Event::StorageCapacityChanged(space) => {
+                let namespace = space.metadata.namespace.as_deref().unwrap_or("default");
+                let name = name_of(&space.metadata);
+                (
+                    Vec::new(),
+                    volumes.set_space(namespace, &name, Some(&space)),
+                )
+            }
+            Event::StorageCapacityGone(namespace, name) => {
+                (Vec::new(), volumes.set_space(&namespace, &name, None))
+            }
             _ => return,
         };
         if stirs || !pods.is_empty() {
@@ -99,11 +124,23 @@ impl Scheduler {
         self.volumes.rivals(key).any(there)
     }
 
-    /// Whether the claims of a pod get their volumes on a node.
+    /// Why the volumes of a pod keep it off a node.
     pub(crate) fn volume_snub(&self, key: &PodKey, at: NodeIx) -> Option<Snub> {
         let node = self.nodes.get(at)?;
-        let seated = self.volumes.seat(key, node, node.offer.as_ref()?);
-        seated.is_none().then_some(Snub::Volumes)
+        let offer = node.offer.as_ref()?;
+        if self.volumes.disk_in_use(key, at) {
+            return Some(Snub::Disk);
+        }
+        if self.volumes.beyond_limit(key, at, &node.name) {
+            return Some(Snub::VolumeLimit);
+        }
+        if self.volumes.seat(key, node, offer).is_some() {
+            return None;
+        }
+        match self.volumes.lacks_space(key, offer) {
+            true => Some(Snub::StorageSpace),
+            false => Some(Snub::Volumes),
+        }
     }
 
     /// Whether all claims of a pod that a plan bound are bound, to volumes that can be reached from

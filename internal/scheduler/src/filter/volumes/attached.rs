@@ -1,0 +1,108 @@
+//! What the pods of a node have attached to it, and whether one more may come, as kube-scheduler's
+//! NodeVolumeLimits and VolumeRestrictions have it. Who is on which node is kept as pods come and go, and
+//! while it is only tried; what that attaches is looked up when somebody asks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::disks::{Disk, Driver};
+use super::{Uses, Volumes};
+use crate::node::NodeIx;
+use crate::pod::PodKey;
+
+impl Volumes {
+    /// A pod comes to a node, or goes, or is tried there. Does its going leave room for others' volumes?
+    pub(crate) fn see(&mut self, key: &PodKey, at: NodeIx, there: bool) -> bool {
+        if there {
+            if self.pods.contains_key(key) {
+                self.there.entry(at).or_default().insert(key.clone());
+            }
+            return false;
+        }
+        let Some(on) = self.there.get_mut(&at) else {
+            return false;
+        };
+        let went = on.remove(key);
+        if on.is_empty() {
+            self.there.remove(&at);
+        }
+        went
+    }
+
+    /// The disks that a pod needs attached. One that is to be made is known by its claim.
+    fn disks<'a>(&'a self, key: &'a PodKey, uses: &'a Uses) -> impl Iterator<Item = Disk> + 'a {
+        let of_claims = uses.ids(key).filter_map(|(id, own)| {
+            let claim = self.claims.get(&id)?;
+            if own && self.strict && claim.owner.as_deref() != Some(&*uses.uid) {
+                return None;
+            }
+            let volume = claim
+                .volume
+                .as_ref()
+                .and_then(|name| self.volumes.get(name));
+            if let Some(volume) = volume {
+                return volume.disk.clone();
+            }
+            let class = self.classes.get(self.class_of(claim)?)?;
+            Some(Disk {
+                driver: Driver::of_provisioner(&class.provisioner)?,
+                handle: format!("{}/{}", id.0, id.1),
+            })
+        });
+        of_claims.chain(uses.inline.disks.iter().cloned())
+    }
+
+    /// Does it matter what else is attached to a node where the pod goes?
+    pub(super) fn minds_limits(&self, key: &PodKey, uses: &Uses) -> bool {
+        let mut disks = self.disks(key, uses);
+        disks.any(|disk| self.drivers.limits(&disk.driver))
+    }
+
+    /// Would a node have more disks attached than it takes, were the pod there too?
+    pub(crate) fn beyond_limit(&self, key: &PodKey, at: NodeIx, node: &str) -> bool {
+        let Some(uses) = self.pods.get(key) else {
+            return false;
+        };
+        let limited = |disk: &Disk| self.drivers.most(node, &disk.driver).is_some();
+        let by_name = |disk: Disk| (disk.driver.name, disk.handle);
+        let mut new: BTreeSet<(String, String)> =
+            self.disks(key, uses).filter(limited).map(by_name).collect();
+        if new.is_empty() {
+            return false;
+        }
+        let others = self.there.get(&at).into_iter().flatten();
+        let others = others.filter(|other| *other != key);
+        let of_pods = others.filter_map(|other| Some((other, self.pods.get(other)?)));
+        let mut there: BTreeSet<(String, String)> = of_pods
+            .flat_map(|(other, uses)| self.disks(other, uses))
+            .filter(limited)
+            .map(by_name)
+            .collect();
+        // What nobody uses any more stays attached for a while.
+        for (volume, driver) in self.drivers.attached(node) {
+            let disk = self.volumes.get(volume).and_then(|one| one.disk.as_ref());
+            let handle = disk.map_or(volume, |disk| &disk.handle);
+            there.insert((driver.to_owned(), handle.to_owned()));
+        }
+        new.retain(|disk| !there.contains(disk));
+        let mut asked: BTreeMap<&str, usize> = BTreeMap::new();
+        for (driver, _) in &new {
+            *asked.entry(driver).or_default() += 1;
+        }
+        asked.into_iter().any(|(driver, count)| {
+            let held = there.iter().filter(|(of, _)| of == driver).count();
+            let most = self.drivers.most_of(node, driver);
+            most.is_some_and(|most| held + count > most)
+        })
+    }
+
+    /// Does another pod of a node have a disk that the pod names, and that they can't both have?
+    pub(crate) fn disk_in_use(&self, key: &PodKey, at: NodeIx) -> bool {
+        let Some(uses) = self.pods.get(key).filter(|uses| uses.inline.is_sole()) else {
+            return false;
+        };
+        let others = self.there.get(&at).into_iter().flatten();
+        let others = others.filter(|other| *other != key);
+        let mut others = others.filter_map(|other| self.pods.get(other));
+        others.any(|other| uses.inline.conflicts(&other.inline))
+    }
+}
