@@ -58,8 +58,8 @@ bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
 
 bench-metrics: parts ## what an agent's metrics cost with eight GPUs at work, beside Debian's node exporter
-	cargo build --release --locked -p muster
-	@MUSTER_BINARY=$${CARGO_TARGET_DIR:-$$PWD/target}/release/muster cargo bench --quiet --locked -p e2e --bench metrics
+	cargo build --profile dist --locked -p muster
+	@MUSTER_BINARY=$${CARGO_TARGET_DIR:-$$PWD/target}/dist/muster cargo bench --quiet --locked -p e2e --bench metrics
 
 bench-kube: parts ## how fast gangs are bound in a Kubernetes cluster: a table (SHAPES, NODES, GPUS, PODS, BESIDE, KWOK: see e2e/bench-kube)
 	@e2e/bench-kube
