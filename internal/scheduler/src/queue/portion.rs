@@ -39,7 +39,15 @@ pub(super) struct Memory {
 pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
     let aside = |claim: &Claim| (claim.reserved - claim.wants).max(0);
     let aside = claims.iter().map(aside).fold(0, i64::saturating_add);
-    let mut left = pool.saturating_sub(aside).max(0);
+    let left = pool.saturating_sub(aside).max(0);
+    let remembers = memory.strength != 0 && memory.total > 0;
+    if remembers || !give_all(left, claims) {
+        divide(left, unit, claims, memory);
+    }
+}
+
+/// The same step by step, of what is left once the rest is set aside.
+pub(super) fn divide(mut left: i64, unit: i64, claims: &mut [Claim], memory: Memory) {
     grant(&mut left, unit, claims, |claim| {
         claim.reserved.min(claim.wants)
     });
@@ -52,6 +60,22 @@ pub(super) fn share_out(pool: i64, unit: i64, claims: &mut [Claim], memory: Memo
     for priority in tiers {
         surplus(&mut left, unit, claims, priority, memory);
     }
+}
+
+/// Gives everyone all that it asks for, where there is so much and all have a part in the rest who need
+/// one: what dividing comes to then.
+fn give_all(left: i64, claims: &mut [Claim]) -> bool {
+    let all = claims.iter().map(|claim| claim.wants.max(0));
+    let enough = all.fold(0, i64::saturating_add) <= left;
+    let parts =
+        |claim: &Claim| claim.weight > 0 || claim.wants <= claim.reserved.max(claim.deserved);
+    let given = enough && claims.iter().all(|claim| claim.got == 0 && parts(claim));
+    if given {
+        claims
+            .iter_mut()
+            .for_each(|claim| claim.got = claim.wants.max(0));
+    }
+    given
 }
 
 /// Raises every claim to its goal, or as near to it as what is left allows.

@@ -3,7 +3,9 @@
 use resources::kinds::Queue as Object;
 use serde_json::{Value, json};
 
-use super::portion::{Claim, Memory, share_out};
+use proptest::prelude::*;
+
+use super::portion::{Claim, Memory, divide, share_out};
 use super::*;
 use crate::resource::{Demand, GPU_UNIT, Ix, Names};
 
@@ -152,6 +154,32 @@ fn what_there_is_is_divided_by_quota_then_weight_in_whole_units() {
         share_out(pool, 1, &mut claims, Memory::default());
         let got: Vec<i64> = claims.iter().map(|claim| claim.got).collect();
         assert_eq!(got, want, "{pool} among {asks:?}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn where_there_is_enough_dividing_comes_to_the_same(
+        rows in proptest::collection::vec((-2000..5000_i64, 0..3000_i64, 0..3000_i64, 0..3_i64, 0..3_i32), 1..6),
+        pool in 0..30_000_i64,
+        unit in proptest::sample::select(vec![1, GPU_UNIT]),
+    ) {
+        let claims: Vec<Claim> = rows
+            .iter()
+            .enumerate()
+            .map(|(rank, (wants, reserved, deserved, weight, priority))| Claim {
+                rank,
+                reserved: *reserved,
+                priority: *priority,
+                ..claim(*wants, *deserved, *weight)
+            })
+            .collect();
+        let aside: i64 = claims.iter().map(|claim| (claim.reserved - claim.wants).max(0)).sum();
+        let (mut shared, mut divided) = (claims.clone(), claims);
+        share_out(pool, unit, &mut shared, Memory::default());
+        divide((pool - aside).max(0), unit, &mut divided, Memory::default());
+        let got = |claims: &[Claim]| -> Vec<i64> { claims.iter().map(|claim| claim.got).collect() };
+        prop_assert_eq!(got(&shared), got(&divided));
     }
 }
 
