@@ -1,12 +1,12 @@
 //! Owns what a new object must pass beside validation, and what is added to it: the namespace takes new objects,
-//! a pod's priority, limit ranges. The rules themselves are `resources::admission`; quotas are in `quota`.
+//! for whom work runs, a pod's priority, limit ranges. The rules themselves are `resources::admission`; quotas are in `quota`.
 
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use parking_lot::Mutex;
-use resources::admission::{limit_ranges, priority};
+use resources::admission::{OWNED, limit_ranges, owner, priority};
 use resources::registry::{self, Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -55,6 +55,7 @@ pub(crate) fn namespace_takes(
 pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
     let refused =
         |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
+    own(call, object, None)?;
     if call.kind.kind != "Pod" {
         return Ok(());
     }
@@ -67,6 +68,15 @@ pub(crate) fn mutate(call: &Call, object: &mut Value) -> Result<(), Failure> {
         [one] => Err(refused(object, one)),
         several => Err(refused(object, &format!("[{}]", several.join(", ")))),
     }
+}
+
+/// Settles for whom an object runs, new or written again.
+pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
+    if !OWNED.contains(&call.kind.kind) {
+        return Ok(());
+    }
+    owner(&call.caller, object, live)
+        .map_err(|error| Failure::forbidden(call.kind, object::name(object), &error.to_string()))
 }
 
 fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {

@@ -136,6 +136,7 @@ pub(crate) fn change(
         Part::Status => status_part(call, live, wanted),
     };
     (kind.default)(&mut next);
+    admission::own(call, &mut next, Some(live))?;
     (kind.prepare)(&mut next, Some(live));
     if kind.generation && intent_differs(live, &next) {
         let generation = live["metadata"]["generation"].as_i64().unwrap_or(0);

@@ -1,8 +1,9 @@
 //! What admission adds and refuses: priorities and limit ranges.
 
-use serde_json::json;
+use resources::access::{Caller, Role};
+use serde_json::{Value, json};
 
-use crate::harness::{Api, PODS, pod};
+use crate::harness::{Api, PODS, pod, request};
 
 #[tokio::test]
 async fn a_pods_priority_is_its_classs() {
@@ -26,6 +27,52 @@ async fn a_pods_priority_is_its_classs() {
         "pods \"b\" is forbidden: no PriorityClass with name none was found"
     );
     api.post(PODS, &pod("c")).await.is(201);
+}
+
+#[tokio::test]
+async fn work_runs_for_whoever_makes_it() {
+    let api = Api::new();
+    let ann = || Caller {
+        user: "ann".into(),
+        groups: Vec::new(),
+        role: Role::Member,
+        namespaces: None,
+    };
+    let send = async |method: &str, path: &str, object: &Value| {
+        let media = match method {
+            "PATCH" => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = request(method, path, media, object.to_string());
+        api.send_as(ann(), request).await
+    };
+    let made = send("POST", PODS, &pod("a")).await.is(201);
+    assert_eq!(made["metadata"]["annotations"]["muster.io/user"], "ann");
+    let mut other = pod("b");
+    other["metadata"]["annotations"] = json!({"muster.io/user": "bob"});
+    let message = send("POST", PODS, &other).await.refused(403, "Forbidden");
+    assert_eq!(
+        message,
+        "pods \"b\" is forbidden: metadata.annotations[muster.io/user] \"bob\": work runs for whoever makes it; leave it out or say \"ann\", or have an administrator say another"
+    );
+    let path = format!("{PODS}/a");
+    let handed = json!({"metadata": {"annotations": {"muster.io/user": "bob"}}});
+    send("PATCH", &path, &handed)
+        .await
+        .refused(403, "Forbidden");
+    let taken = json!({"metadata": {"annotations": {"muster.io/user": null}}});
+    let kept = send("PATCH", &path, &taken).await.is(200);
+    assert_eq!(kept["metadata"]["annotations"]["muster.io/user"], "ann");
+    // An administrator may have work run for others; a service runs for nobody.
+    let given = api.merge(&path, &handed).await.is(200);
+    assert_eq!(given["metadata"]["annotations"]["muster.io/user"], "bob");
+    let made = api.post(PODS, &other).await.is(201);
+    assert_eq!(made["metadata"]["annotations"]["muster.io/user"], "bob");
+    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"},
+        "spec": {"clusterIP": "None"}});
+    let services = "/api/v1/namespaces/default/services";
+    let made = send("POST", services, &service).await.is(201);
+    assert!(made["metadata"]["annotations"].is_null());
 }
 
 #[tokio::test]
