@@ -7,7 +7,7 @@ use crate::kubelet::Sharing;
 use crate::labels;
 use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
-use resources::devices::{GpuDevice, GpuLink, MigSlice, NodeInventory, NumaNode};
+use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
 
 /// What the node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,7 @@ impl Machine {
             healthy: gpu.healthy,
             failed: gpu.failed,
             pci: gpu.pci.clone(),
+            switch: switch(found, &gpu.under),
             compute_capability: gpu.compute_capability.clone(),
             driver: gpu.driver.clone(),
             slices: gpu
@@ -59,6 +60,7 @@ impl Machine {
                 cpus: found.cpus,
                 memory_bytes: found.memory_bytes,
                 numa_nodes: numa_nodes.collect(),
+                nics: found.nics.iter().map(|nic| card(found, nic)).collect(),
                 hostname: found.hostname.clone(),
                 kernel: found.kernel.clone(),
                 os: found.os.clone(),
@@ -107,6 +109,28 @@ fn slice(slice: &hardware::Slice) -> MigSlice {
         profile: slice.profile.clone(),
         memory_mib: slice.memory_mib,
         healthy: true,
+    }
+}
+
+/// What a device hangs on, if that is a switch and no host bridge.
+fn switch(found: &hardware::Inventory, under: &str) -> String {
+    let is_switch = found.switches.iter().any(|switch| switch.address == under);
+    if is_switch {
+        under.to_owned()
+    } else {
+        String::new()
+    }
+}
+
+fn card(found: &hardware::Inventory, nic: &hardware::Nic) -> NicDevice {
+    let up = nic.ports.iter().filter(|port| port.is_up());
+    let layer = nic.ports.iter().find(|port| !port.layer.is_empty());
+    NicDevice {
+        name: nic.name.clone(),
+        numa: nic.numa,
+        switch: switch(found, &nic.under),
+        gbits: up.map(|port| port.gbits).sum(),
+        layer: layer.map_or_else(String::new, |port| port.layer.clone()),
     }
 }
 

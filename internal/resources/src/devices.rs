@@ -25,6 +25,9 @@ pub struct NodeInventory {
     pub memory_bytes: u64,
     /// NUMA nodes.
     pub numa_nodes: Vec<NumaNode>,
+    /// Network cards that do RDMA.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub nics: Vec<NicDevice>,
     /// The machine's host name.
     pub hostname: String,
     /// Kernel release.
@@ -166,6 +169,9 @@ pub struct GpuDevice {
     pub failed: bool,
     /// PCI address.
     pub pci: String,
+    /// The PCIe switch that it hangs on, by its address; empty where it hangs on none, or nobody knows.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub switch: String,
     /// CUDA compute capability, like `9.0`; empty if not known.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub compute_capability: String,
@@ -192,6 +198,23 @@ pub struct GpuLink {
     pub kind: String,
     /// How many NVLinks it has; 0 for other kinds.
     pub count: u32,
+}
+
+/// A network card that does RDMA.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NicDevice {
+    /// Its RDMA device, `mlx5_0`.
+    pub name: String,
+    /// The NUMA node it hangs on, where known.
+    pub numa: Option<u32>,
+    /// The PCIe switch that it hangs on; as a GPU's.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub switch: String,
+    /// What its ports that are up carry together, in Gb/s.
+    pub gbits: u32,
+    /// `InfiniBand` or `Ethernet`; empty if not known.
+    pub layer: String,
 }
 
 /// One NUMA node.

@@ -6,6 +6,7 @@
 mod catching_up;
 mod jobs;
 mod nodes;
+mod picture;
 mod pods;
 mod queues;
 
@@ -26,6 +27,7 @@ use pods::Sight;
 pub use catching_up::caught_up;
 pub use jobs::{JobDetail, JobRow, Tone};
 pub use nodes::{Cluster, NodeCard, Standing};
+pub use picture::Picture;
 pub use queues::QueueRow;
 
 /// How long changes are gathered before pages are told.

@@ -1,6 +1,7 @@
 //! Nodes and their devices as the pages show them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Node;
 use resources::alerts::{self, Alert};
@@ -10,6 +11,7 @@ use resources::load::{GpuLoad, NodeLoad};
 use resources::names;
 use serde::Serialize;
 
+use super::picture::Picture;
 use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -271,6 +273,29 @@ fn runtimes(node: &Node) -> String {
 impl Board {
     /// Every node, by name.
     pub fn nodes(&self) -> Vec<NodeCard> {
+        let (used, holders) = self.held();
+        let mut cards: Vec<NodeCard> = self
+            .nodes
+            .state()
+            .iter()
+            .map(|node| card(node, &used, &holders))
+            .collect();
+        cards.sort_by(|a, b| a.name.cmp(&b.name));
+        cards
+    }
+
+    /// One node, and the picture of it where it has devices to show; none where there is no such node.
+    pub fn node(&self, name: &str) -> Option<(NodeCard, Option<Picture>)> {
+        let nodes = self.nodes.state();
+        let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == Some(name);
+        let node = nodes.iter().find(named)?;
+        let (used, holders) = self.held();
+        let picture = Picture::of(&inventory(node), &holders);
+        Some((card(node, &used, &holders), picture))
+    }
+
+    /// What pods hold on each node, and who holds each device.
+    fn held(&self) -> (BTreeMap<String, Amounts>, BTreeMap<String, String>) {
         let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
         let mut holders: BTreeMap<String, String> = BTreeMap::new();
         for pod in self.pods.state() {
@@ -291,15 +316,15 @@ impl Board {
                 holders.insert(id, holder.clone());
             }
         }
-        let mut cards: Vec<NodeCard> = self
-            .nodes
-            .state()
-            .iter()
-            .map(|node| card(node, &used, &holders))
-            .collect();
-        cards.sort_by(|a, b| a.name.cmp(&b.name));
-        cards
+        (used, holders)
     }
+}
+
+fn inventory(node: &Node) -> NodeInventory {
+    let notes = node.metadata.annotations.as_ref();
+    let text = notes.and_then(|notes| notes.get(names::INVENTORY));
+    text.and_then(|text| serde_json::from_str(text).ok())
+        .unwrap_or_default()
 }
 
 fn card(
@@ -309,10 +334,7 @@ fn card(
 ) -> NodeCard {
     let name = node.metadata.name.clone().unwrap_or_default();
     let annotations = node.metadata.annotations.clone().unwrap_or_default();
-    let inventory: NodeInventory = annotations
-        .get(names::INVENTORY)
-        .and_then(|text| serde_json::from_str(text).ok())
-        .unwrap_or_default();
+    let inventory = inventory(node);
     let load: Option<NodeLoad> = annotations
         .get(names::LOAD)
         .and_then(|text| serde_json::from_str(text).ok());

@@ -37,6 +37,7 @@ pub fn routes() -> Router<Portal> {
             post(job::act),
         )
         .route("/ui/nodes", get(overview::nodes))
+        .route("/ui/nodes/{name}", get(overview::node))
         .route("/ui/queues", get(overview::queues))
         .route("/ui/queues/{name}", get(queue::one))
         .route("/ui/submit", get(submit::blank).post(submit::submit))

@@ -1,12 +1,14 @@
 //! The overview, the nodes and the queues.
 
 use askama::Template;
-use axum::extract::State;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
 use axum::response::Response;
 use jiff::Timestamp;
 
-use super::{Frame, Reader, page};
-use crate::board::{Cluster, JobRow, NodeCard, QueueRow, Tone};
+use super::{Frame, Reader, message, page};
+use crate::Problem;
+use crate::board::{Cluster, JobRow, NodeCard, Picture, QueueRow, Tone};
 use crate::state::Portal;
 
 /// How many jobs the overview shows.
@@ -53,6 +55,35 @@ pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Resp
         frame: Frame::of(&caller, "nodes"),
         cards: portal.board.nodes(),
     })
+}
+
+#[derive(Template)]
+#[template(path = "node.html")]
+struct OneNode {
+    frame: Frame,
+    card: NodeCard,
+    picture: Option<Picture>,
+}
+
+/// One node.
+pub async fn node(
+    State(portal): State<Portal>,
+    Reader(caller): Reader,
+    Path(name): Path<String>,
+) -> Response {
+    match portal.board.node(&name) {
+        Some((card, picture)) => page(&OneNode {
+            frame: Frame::of(&caller, "nodes"),
+            card,
+            picture,
+        }),
+        None => {
+            let detail =
+                format!("there is no node {name:?}: `muster nodes` lists those that there are");
+            let gone = Problem::new(StatusCode::NOT_FOUND, "not-found", detail);
+            message(&caller, "nodes", &gone)
+        }
+    }
 }
 
 #[derive(Template)]
