@@ -1,6 +1,8 @@
 //! The command line: what can be typed, and what it means when left out.
 
+mod device_plugin;
 mod serving;
+mod sharing;
 mod until;
 
 use std::path::PathBuf;
@@ -11,6 +13,7 @@ pub use serving::{
     Agent, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics,
     PodsOf, Server, ServerOptions, Topology, Up, Xids,
 };
+pub use sharing::ISOLATION;
 pub use until::{SUCCEEDED, Until};
 
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};
