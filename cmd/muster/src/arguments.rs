@@ -13,7 +13,6 @@ pub use serving::{
     Agent, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics,
     PodsOf, Server, ServerOptions, Topology, Up, Xids,
 };
-pub use sharing::ISOLATION;
 pub use until::{SUCCEEDED, Until};
 
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};

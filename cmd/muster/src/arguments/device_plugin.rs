@@ -13,8 +13,8 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --
       containerDriverRoot: /driver-root   # where the agent's own container has the driver's root
       cdiAnnotationPrefix: cdi.k8s.io/
   sharing:                       # none unless given: GPUs that several containers have
-    timeSlicing:                 # in turns; or mps: at once, each within its limits (not slices, and
-                                 # 48 replicas at most; 1 where GPUs are shared by --gpu-parts alone)
+    timeSlicing:                 # in turns; or mps: at once, each within its limits (no
+                                 # slices, and 48 replicas at most; 1 beside --gpu-parts)
       renameByDefault: true      # as nvidia.com/gpu.shared
       failRequestsGreaterThanOne: true
       resources:
@@ -29,10 +29,10 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --
   driver's root has them. No hook runs: programs that ask the linker's cache don't find them there.
 
   By sharing.mps an nvidia-cuda-mps-control runs for each GPU, started anew when it dies; a
-  container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod asks
-  for where Muster's scheduler placed it, else one of the GPU's equal parts. Renaming by product, and
-  the strategy volume-mounts are refused. What is wrong is said at the start, with its field and what
-  would be right.
+  container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod
+  asks for where Muster's scheduler placed it, else one of the GPU's equal parts. Renaming by
+  product, and the strategy volume-mounts are refused. What is wrong is said at the start,
+  with its field and what would be right.
 
 Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
 Ascend and Trainium:

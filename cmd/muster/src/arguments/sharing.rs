@@ -1,5 +1,4 @@
-//! How GPUs are shared: what `muster agent` and `muster up` take, and what help and `muster doctor` say
-//! of each way.
+//! How GPUs are shared: what `muster agent` and `muster up` take, and what help says of each way.
 
 use std::path::PathBuf;
 
@@ -8,25 +7,28 @@ use clap::{Args, ValueEnum};
 
 /// What each way of sharing a GPU keeps apart, and what not; the lines are a terminal's.
 pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
-  whole      a GPU that one container has. What others do on other GPUs reaches it over PCIe, NVLinks,
-             power and cooling alone.
-  MIG        slices have their own memory, its bandwidth and cache, and multiprocessors; what fails in
-             one ends that one. Not apart: what the GPU draws and how hot it is, PCIe, and a GPU that
-             fails or is reset.
-  MPS        processes run at once, each within its memory limit and its part of the multiprocessors,
-             in an address space of its own. Not apart: memory bandwidth, caches, copy engines, PCIe,
-             and faults: a process that ends in a fatal one takes all with it that share the GPU, and
-             so does the daemon. Containers share the node's /dev/shm; those of different users have
-             the GPU in turns. Where parts are not all equal their limits are in the container's
-             environment, which its processes can change.
-  in turns   (time slicing, and parts of GPUs without MPS) processes run one after another, in address
-             spaces of their own. Not apart: memory, of which each can take all; time, of which each
-             gets as much as it has work for; and what the GPU as a whole goes down with.
-  By MPS and in turns a container's real memory is watched, as the driver counts it for each process:
-  who has more than his share at 3 looks, 5 seconds apart, is told of (event OverGpuShare, metric
-  muster_gpu_over_share), and by --over-share end ended. 512 MiB, or 5%, are spared for what a program
-  does not know that it has. Nothing holds a container to its time but MPS. Who shares in turns by
-  replicas alone has no share that he could exceed, and slices' memory is the slices' own.";
+  whole      a GPU that one container has. What others do on other GPUs reaches it over PCIe,
+             NVLinks, power and cooling alone.
+  MIG        slices have their own memory, its bandwidth and cache, and multiprocessors; what
+             fails in one ends that one. Not apart: what the GPU draws and how hot it is,
+             PCIe, and a GPU that fails or is reset.
+  MPS        processes run at once, each within its memory limit and its part of the
+             multiprocessors, in an address space of its own. Not apart: memory bandwidth,
+             caches, copy engines, PCIe, and faults: a process that ends in a fatal one takes
+             all with it that share the GPU, and so does the daemon. Containers share the
+             node's /dev/shm; those of different users have the GPU in turns. Where parts are
+             not all equal their limits are in the container's environment, which its
+             processes can change.
+  in turns   (time slicing, and parts of GPUs without MPS) processes run one after another,
+             in address spaces of their own. Not apart: memory, of which each can take all;
+             time, of which each gets as much as it has work for; and what the GPU as a whole
+             goes down with.
+  By MPS and in turns a container's real memory is watched, as the driver counts it for each
+  process: who has more than his part at 3 looks, 5 seconds apart, is told of (event
+  OverGpuShare, metric muster_gpu_over_share), and by --over-share end ended. 512 MiB, or 5%,
+  are spared for what a program does not know that it has. Nothing holds a container to its
+  time but MPS. Who shares in turns by replicas alone has no part that he could exceed, and
+  the memory of slices is not watched.";
 
 /// How an agent has GPUs shared.
 #[derive(Args, Debug, Clone, Default)]

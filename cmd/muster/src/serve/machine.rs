@@ -355,6 +355,20 @@ mod tests {
     }
 
     #[test]
+    fn the_device_plugins_examples_are_read() {
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples");
+        let read = |name: &str| {
+            let file = Path::new(examples).join(name);
+            let document = document(&file, || name.to_owned()).unwrap();
+            PluginSettings::read(&document).unwrap()
+        };
+        assert!(read("device-plugin.yaml").delivery.by_cdi());
+        let sharing = read("device-plugin-mps.yaml").sharing;
+        assert_eq!(sharing.strategy, Strategy::Mps);
+        assert_eq!(sharing.resources[0].replicas, 4);
+    }
+
+    #[test]
     fn a_server_is_named_by_https_host_and_port() {
         assert!(own_address("https://127.0.0.1:8443").unwrap().is_loopback());
         for bad in [

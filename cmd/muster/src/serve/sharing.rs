@@ -4,7 +4,12 @@ use std::path::Path;
 
 use hardware::{Inventory, mig};
 
-use crate::arguments::ISOLATION;
+/// What no way keeps apart, in short; the agent's help has it in full.
+const APART: &str =
+    "           MIG keeps all apart but PCIe, power, heat, and what happens to the whole GPU;
+           MPS keeps neither faults nor memory bandwidth, caches and PCIe apart;
+           taking turns (time slicing) keeps neither memory nor time nor faults of the GPU apart;
+           `muster agent --help` says more";
 
 /// The lines: by which ways its GPUs can be shared, and what each keeps apart. Nothing of a machine
 /// without GPUs.
@@ -24,7 +29,7 @@ pub fn of(inventory: &Inventory, control: Option<&Path>) -> String {
         None => "no nvidia-cuda-mps-control on the PATH, so not without --mps-control".to_owned(),
     };
     format!(
-        "sharing    by MIG: {able} of {} GPUs can be cut, {cut} are\n           by MPS: {control}\n{ISOLATION}\n",
+        "sharing    by MIG: {able} of {} GPUs can be cut, {cut} are\n           by MPS: {control}\n{APART}\n",
         inventory.gpus.len(),
     )
 }
@@ -49,7 +54,7 @@ mod tests {
         for words in [
             "1 of 2 GPUs can be cut, 0 are",
             "no nvidia-cuda-mps-control",
-            "Not apart: memory bandwidth",
+            "MPS keeps neither faults nor memory bandwidth",
         ] {
             assert!(text.contains(words), "{text}");
         }
