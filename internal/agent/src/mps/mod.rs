@@ -17,7 +17,7 @@ use std::time::Duration;
 use hardware::Source;
 use runtime::proc::ProcessId;
 use tokio::sync::watch;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::shares::Limit;
 pub use plan::{CLIENTS, Equipment, Stand, Stands, Wanted, equip, wanted};
@@ -32,6 +32,8 @@ pub const PROGRAM: &str = "nvidia-cuda-mps-control";
 
 /// How often it is looked whether a daemon runs.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long the driver may take.
+const PATIENCE: Duration = Duration::from_secs(10);
 /// How long one that could not be started rests.
 const REST: Duration = Duration::from_secs(10);
 
@@ -214,7 +216,7 @@ impl Keeper {
             return daemon.problem.clone();
         }
         // Else a process that doesn't ask MPS would share the GPU without any limit.
-        if let Err(why) = hardware::compute_mode::set_exclusive(&source, gpu, true) {
+        if let Err(why) = set_exclusive(&source, gpu, true).await {
             tracing::warn!(gpu, why, "processes may go round MPS");
         }
         match daemon.control.start(limit).await {
@@ -241,7 +243,7 @@ impl Keeper {
             Ok(()) => tracing::info!(gpu, "no longer shared by MPS"),
             Err(why) => tracing::warn!(gpu, why, "the MPS control daemon could not be ended"),
         }
-        if let Err(why) = hardware::compute_mode::set_exclusive(&self.source, gpu, false) {
+        if let Err(why) = set_exclusive(&self.source, gpu, false).await {
             tracing::warn!(gpu, why, "the GPU keeps to one process at a time");
         }
     }
@@ -257,6 +259,23 @@ impl Keeper {
                 tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
             }
         }
+    }
+}
+
+/// Lets one process at a time use a GPU, or any number. A driver that holds a dead GPU may never
+/// answer, which holds up nobody else.
+async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), String> {
+    let (source, id) = (source.clone(), gpu.to_owned());
+    let set = tokio::task::spawn_blocking(move || {
+        hardware::compute_mode::set_exclusive(&source, &id, exclusive)
+    });
+    match timeout(PATIENCE, set).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!(
+            "the driver did not answer within {} s",
+            PATIENCE.as_secs()
+        )),
     }
 }
 
