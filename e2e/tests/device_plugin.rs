@@ -4,11 +4,12 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{
-    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, repository,
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, part,
+    repository, run,
 };
 use serde_json::{Value, json};
 
@@ -491,4 +492,141 @@ fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_
         (pod["status"]["phase"] == "Failed").then_some(message)
     });
     assert!(why.contains("failRequestsGreaterThanOne"), "{why}");
+}
+
+/// The process that the pod's only container was started with, as the node numbers it.
+fn process_of(cluster: &Cluster, pod: &str) -> u32 {
+    eventually(&format!("{pod} has a process"), SOON, || {
+        let found = cluster.get(&["pod", pod]);
+        let id = found["status"]["containerStatuses"][0]["containerID"].as_str()?;
+        let id = id.strip_prefix("containerd://")?.to_string();
+        let entries = std::fs::read_dir("/proc").ok()?.flatten();
+        let numbers = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let of_it = |number: &u32| {
+            let groups = std::fs::read_to_string(format!("/proc/{number}/cgroup"));
+            groups.is_ok_and(|groups| groups.contains(&id))
+        };
+        numbers.filter(of_it).min()
+    })
+}
+
+#[test]
+fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_evicted() {
+    let mut ground = Ground::start();
+    let ids = ground.ids();
+    let chart = repository().join("packaging/kubernetes/chart");
+    let rights = run(Command::new(part("helm"))
+        .args(["template", "muster"])
+        .arg(chart)
+        .args([
+            "--namespace",
+            "muster-system",
+            "--set",
+            "agent.overShare=end",
+        ])
+        .args(["--show-only", "templates/agent-rbac.yaml"]));
+    ground.cluster.apply(&rights.ok());
+    let file = |name: &str| ground.cluster.directory().join(name).display().to_string();
+    let (configuration, daemons) = (file("plugin.yaml"), file("mps"));
+    let text = "version: v1\nsharing:\n  mps:\n    resources:\n      - name: nvidia.com/gpu\n        \
+         replicas: 1\n        devices: [6, 7]\n";
+    std::fs::write(&configuration, text).expect("a configuration is written");
+    let standin = repository().join("internal/agent/testing/mps-control-standin");
+    let (standin, address) = (standin.display().to_string(), free_address());
+    ground.agent.kill().expect("the agent can be killed");
+    ground.agent.wait().expect("the agent ends");
+    let more = [
+        "--device-plugin-config",
+        &configuration,
+        "--gpu-parts",
+        "--mps-control",
+        &standin,
+        "--mps-dir",
+        &daemons,
+        "--over-share",
+        "end",
+        "--metrics",
+        &address,
+    ];
+    ground.agent = agent_with(&ground.cluster, &ground.kubelet, &more);
+    let (memory, time) = ("aliyun.com/gpu-mem", "aliyun.com/gpu-core.percentage");
+    ground.until_allocatable_of(memory, 8 * 79);
+    ground.until_allocatable_of(time, 8 * 100);
+    ground.until_allocatable(8);
+
+    let pod = |name: &str, resource: &str, amount: &str, chosen: Option<&str>| {
+        let devices = chosen.map(|id| json!({"c": {GPU: [id]}}).to_string());
+        let devices = devices.unwrap_or_default();
+        json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default",
+                "annotations": {"muster.io/devices": devices}},
+            "spec": {"nodeName": "box", "restartPolicy": "Never",
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["sh", "-c", concat!(
+                        "trap 'exit 0' TERM; ",
+                        "echo $(ls -d $CUDA_MPS_PIPE_DIRECTORY),$NVIDIA_VISIBLE_DEVICES,",
+                        "$CUDA_VISIBLE_DEVICES,$CUDA_MPS_PINNED_DEVICE_MEM_LIMIT,",
+                        "$CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; while :; do sleep 1; done")],
+                    "resources": {"limits": {resource: amount}}}]}})
+        .to_string()
+    };
+    let place = |name: &str, resource: &str, amount: &str, id: &str| {
+        ground.cluster.apply(&pod(name, resource, amount, Some(id)));
+        ground.given(name).join(",")
+    };
+    // Two of one GPU, and one of another: the chosen ones, though others are free.
+    let (sixth, seventh) = (&ids[6], &ids[7]);
+    let pipe = |id: &str| format!("{daemons}/{id}/pipe");
+    let tens = format!("{},{sixth},{sixth},0=10240M,", pipe(sixth));
+    assert_eq!(place("greedy", memory, "10", sixth), tens);
+    assert_eq!(place("modest", memory, "10", sixth), tens);
+    let quarter = format!("{},{seventh},{seventh},0=20389M,25", pipe(seventh));
+    assert_eq!(place("quarter", time, "25", seventh), quarter);
+
+    // Nobody but Muster's scheduler keeps parts apart.
+    ground.cluster.apply(&pod("stray", memory, "1", None));
+    let why = eventually("the pod is refused", SOON, || {
+        let pod = ground.cluster.get(&["pod", "stray"]);
+        let message = pod["status"]["message"].as_str()?.to_string();
+        (pod["status"]["phase"] == "Failed").then_some(message)
+    });
+    assert!(why.contains("no scheduler chose a GPU"), "{why}");
+
+    // One takes more than its part.
+    let [greedy, modest] = ["greedy", "modest"].map(|name| process_of(&ground.cluster, name));
+    describe_with(
+        &ground.cluster,
+        &[],
+        &format!(
+            "[[state]]\ngpu = 6\nprocesses = [\n{{ pid = {greedy}, memory_mib = 12000, mps = true }},\n\
+             {{ pid = {modest}, memory_mib = 9000, mps = true }},\n]\n"
+        ),
+    );
+    eventually("the pod that takes more is gone", SOON, || {
+        let ran = ground.cluster.kubectl(&["get", "pod", "greedy"]);
+        ran.err.contains("NotFound").then_some(())
+    });
+    let about = "involvedObject.name=greedy,reason=OverGpuShare";
+    let events = ground
+        .cluster
+        .kubectl(&["get", "events", "--field-selector", about, "-o", "json"])
+        .ok();
+    let wanted = "container c has 12000 MiB of the memory of GPU";
+    assert!(events.contains(wanted), "{events}");
+    let modest = ground.cluster.get(&["pod", "modest"]);
+    assert_eq!(modest["status"]["phase"], "Running");
+    let (_, page) = get(&address, "/metrics").expect("the agent has metrics");
+    let used = page.lines().find(|line| {
+        line.starts_with("muster_gpu_share_used_bytes{") && line.contains("pod=\"modest\"")
+    });
+    let used = used.unwrap_or_else(|| panic!("no share of modest: {page}"));
+    assert!(used.ends_with(&format!(" {}", 9000u64 << 20)), "{used}");
+
+    // The daemons go with the agent, as nobody uses them.
+    let pid = std::fs::read_to_string(format!("{}/nvidia-cuda-mps-control.pid", pipe(sixth)));
+    let daemon = PathBuf::from(format!("/proc/{}", pid.expect("a daemon").trim()));
+    assert!(daemon.exists(), "it runs");
+    run(Command::new("kill").arg(ground.agent.id().to_string())).ok();
+    ground.agent.wait().expect("the agent ends");
+    eventually("the daemon ends", SOON, || (!daemon.exists()).then_some(()));
 }

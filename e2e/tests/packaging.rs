@@ -134,6 +134,16 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
                 ),
             ],
         ),
+        (
+            "shared GPUs",
+            vec![
+                "--set=agent.mps=true,agent.gpuParts=true,agent.overShare=end".to_owned(),
+                file(
+                    "agent.devicePlugin",
+                    "packaging/examples/device-plugin-mps.yaml",
+                ),
+            ],
+        ),
         ("devices by claims", of(&["agent.devices=dra"])),
         (
             "a scheduler's configuration and a described machine",
@@ -326,6 +336,19 @@ fn values_reach_what_they_are_for() {
     let config = one(&vendors, "ConfigMap", "muster-agent");
     let text = config["data"]["vendor-amd.yaml"].as_str().unwrap();
     assert_eq!(documents(text)[0]["resource"], "amd.com/gpu");
+    let shared = all("shared GPUs");
+    let agent = one(&shared, "DaemonSet", "muster-agent");
+    let pod = &agent["spec"]["template"]["spec"];
+    assert_eq!(pod["hostPID"], true);
+    assert_eq!(pod["containers"][0]["securityContext"]["privileged"], true);
+    for word in ["--gpu-parts", "--over-share=end"] {
+        assert!(words(agent).iter().any(|said| said == word), "{word}");
+    }
+    let evicts = |all: &[Value]| {
+        let rules = one(all, "ClusterRole", "muster-agent")["rules"].to_string();
+        rules.contains("pods/eviction")
+    };
+    assert!(evicts(&shared) && !evicts(&default));
     let claims = all("devices by claims");
     assert_eq!(kinds(&claims, "DeviceClass"), 3);
     let agent = one(&claims, "DaemonSet", "muster-agent");

@@ -1,6 +1,8 @@
 //! The command line: what can be typed, and what it means when left out.
 
+mod device_plugin;
 mod serving;
+mod sharing;
 mod until;
 
 use std::path::PathBuf;

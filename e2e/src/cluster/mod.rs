@@ -190,6 +190,8 @@ impl Cluster {
             .flag("secure-port", &port.to_string())
             .flag("token-auth-file", &at("tokens.csv"))
             .flag("authorization-mode", "Node,RBAC")
+            // As every distribution has it; what MPS's daemons need.
+            .flag("allow-privileged", "true")
             .flag("enable-admission-plugins", "NodeRestriction")
             .flag(
                 "disable-admission-plugins",

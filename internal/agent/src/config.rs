@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use crate::error::AgentError;
 use crate::identity::Trust;
+use crate::kubelet::Sharing;
 use crate::metrics::Listen;
+use crate::mps::MpsConfig;
+use crate::shares::OverShare;
 use crate::xids::Hearing;
 
 /// Pods that a node takes.
@@ -54,6 +57,13 @@ pub struct AgentConfig {
     pub xids: Hearing,
     /// Where metrics are served; nowhere if absent.
     pub metrics: Option<Listen>,
+    /// Which GPUs are shared by MPS, by containers that have parts of them; else they have them in
+    /// turns.
+    pub sharing: Sharing,
+    /// Where MPS daemons come from.
+    pub mps: MpsConfig,
+    /// What is done about containers that have more of a GPU than their share.
+    pub over_share: OverShare,
     /// The command that is a container's shim once a directory is added.
     pub shim_command: Vec<OsString>,
 }
@@ -111,6 +121,9 @@ mod tests {
             look: LOOK,
             xids: Hearing::default(),
             metrics: None,
+            sharing: Sharing::default(),
+            mps: MpsConfig::default(),
+            over_share: OverShare::default(),
             shim_command: Vec::new(),
         }
     }

@@ -13,6 +13,8 @@ use crate::devices;
 use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
+use crate::mps;
+use crate::shares::{Limit, share_of};
 use crate::volumes::Places;
 
 /// Where a container leaves its last words unless it says otherwise.
@@ -128,12 +130,25 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
     }
+    if let Some(by_mps) = by_mps(parts, &gpus.ids)? {
+        for (name, value) in by_mps.variables {
+            variables.set(name, value);
+        }
+    }
     // The pod is in the node's network. What its author says of NCCL goes before what was found.
     let address = parts.node.ip.parse().ok();
     for (name, value) in parts.machine.rdma.variables(&gpus.ids, address) {
         variables.set_default(name, &value);
     }
     Ok(variables)
+}
+
+/// What the container needs to share its GPU by MPS; an error where it can't.
+fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, String> {
+    let memory = |id: &String| parts.machine.inventory.memory_of(id);
+    let memory = devices.first().and_then(memory).unwrap_or(0);
+    let share = share_of(parts.pod).map(|share| Limit::of_share(&share, memory));
+    mps::equip(&parts.machine.mps, devices, Some(share.unwrap_or_default()))
 }
 
 fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
@@ -147,6 +162,13 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     let message_path = message_path.unwrap_or(DEFAULT_MESSAGE_PATH);
     if !message_path.is_empty() {
         mounts.push(Mount::bind(parts.message_file, message_path));
+    }
+    // Processes of the node see it where it is.
+    if parts.in_image {
+        let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+        let by_mps = by_mps(parts, &gpus.ids)?.unwrap_or_default();
+        let bound = by_mps.mounts.iter().map(|path| Mount::bind(path, path));
+        mounts.extend(bound);
     }
     for mount in parts.container.volume_mounts.iter().flatten() {
         let place = parts.places.get(&mount.name).ok_or_else(|| {
@@ -441,5 +463,50 @@ mod tests {
             "metadata": {"name": format!("{}-tail", "a".repeat(62))}, "spec": {"containers": []}}))
         .unwrap();
         assert_eq!(hostname(&pod, &NodeFacts::default()), "a".repeat(62));
+    }
+
+    #[test]
+    fn a_container_with_a_part_of_a_gpu_is_told_what_it_may_have_of_it() {
+        let mut machine = Machine::default();
+        machine.inventory.gpus = vec![resources::devices::GpuDevice {
+            id: "GPU-1".into(),
+            index: 3,
+            memory_mib: 80_000,
+            ..resources::devices::GpuDevice::default()
+        }];
+        let container = || {
+            json!({"name": "main", "command": ["train"],
+            "env": [{"name": "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "value": "100"}],
+            "resources": {"limits": {"aliyun.com/gpu-mem": "10", "aliyun.com/gpu-core": "30"}}})
+        };
+        let chosen = r#"{"main":{"nvidia.com/gpu":["GPU-1"]}}"#;
+        let env = |machine: &Machine| -> Result<Vec<String>, String> {
+            let spec = make_on(machine, chosen, container(), json!({}))?;
+            let own = |(name, _): &&(String, String)| {
+                name.starts_with("CUDA_") && name != "CUDA_DEVICE_ORDER"
+            };
+            let all = spec.env.iter().filter(own);
+            Ok(all.map(|(name, value)| format!("{name}={value}")).collect())
+        };
+        let in_turns = [
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100",
+            "CUDA_VISIBLE_DEVICES=3",
+        ];
+        assert_eq!(env(&machine).unwrap(), in_turns);
+        let mut stand = crate::mps::Stand {
+            pipe: "/run/mps/GPU-1/pipe".into(),
+            ..crate::mps::Stand::default()
+        };
+        machine.mps.insert("GPU-1".into(), stand.clone());
+        let by_mps = [
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=30",
+            "CUDA_VISIBLE_DEVICES=GPU-1",
+            "CUDA_MPS_PIPE_DIRECTORY=/run/mps/GPU-1/pipe",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=10240M",
+        ];
+        assert_eq!(env(&machine).unwrap(), by_mps);
+        stand.problem = Some("its daemon does not run".into());
+        machine.mps.insert("GPU-1".into(), stand);
+        assert!(env(&machine).unwrap_err().contains("does not run"));
     }
 }

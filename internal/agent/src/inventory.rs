@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::kubelet::Sharing;
 use crate::labels;
+use crate::mps::Stands;
 use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
@@ -24,6 +25,8 @@ pub struct Machine {
     pub fabric: String,
     /// What work is told of its RDMA.
     pub rdma: Proposal,
+    /// The GPUs that are shared by MPS.
+    pub mps: Stands,
     /// Which GPUs go well together.
     pub chooser: Arc<Chooser>,
 }
@@ -86,6 +89,7 @@ impl Machine {
             suspect: crate::health::suspicion(found),
             fabric: found.fabric.clone(),
             rdma: Proposal::default(),
+            mps: Stands::new(),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
     }

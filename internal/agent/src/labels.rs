@@ -2,8 +2,8 @@
 //! with its spelling, so that selectors and affinities written for it hold. Pure. What is not
 //! known, or differs between the machine's GPUs, has no label.
 //!
-//! Two that say less than theirs: `mps.capable` is false, as this agent starts no MPS daemon; and
-//! `vgpu.present` is false, as guests of NVIDIA's virtual GPUs are not looked for.
+//! One says less than theirs: `vgpu.present` is false, as guests of NVIDIA's virtual GPUs are not
+//! looked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use hardware::{Gpu, Inventory, Slice, mig};
 use resources::devices::{MIG_MIXED, MIG_NONE, MIG_SINGLE};
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
-use crate::kubelet::Sharing;
+use crate::kubelet::{Sharing, Strategy};
 
 /// What all of the labels begin with.
 const DOMAIN: &str = "nvidia.com/";
@@ -51,7 +51,7 @@ pub fn of(found: &Inventory, sharing: &Sharing, since: i64) -> Labels {
     driver(&mut labels, &first.driver);
     runtime(&mut labels, &found.cuda);
     labels.put("vgpu.present", false);
-    labels.put("mps.capable", false);
+    labels.put("mps.capable", sharing.strategy == Strategy::Mps);
     let capable = |gpu: &Gpu| gpu.slices.is_some() || !mig::profiles(&gpu.model).is_empty();
     labels.put("mig.capable", found.gpus.iter().any(capable));
     if let Some(clique) = same(&found.gpus, |gpu| gpu.clique.clone()) {
@@ -239,7 +239,13 @@ fn replicas(labels: &mut Written, prefix: &str, resource: &str, sharing: &Sharin
     let shared = sharing.resources.iter().find(|one| one.name == resource);
     let count = shared.map_or(1, |one| one.replicas);
     labels.put(&format!("{prefix}.replicas"), count);
-    let strategy = if count > 1 { "time-slicing" } else { "none" };
+    // By MPS a GPU may also be given out in parts of no fixed number.
+    let by_mps = shared.is_some() && sharing.strategy == Strategy::Mps;
+    let strategy = if count > 1 || by_mps {
+        sharing.strategy.label()
+    } else {
+        "none"
+    };
     labels.put(&format!("{prefix}.sharing-strategy"), strategy);
     let renamed = shared.is_some_and(|one| one.rename.is_some()) || sharing.rename_by_default;
     if count > 1 && !renamed { "-SHARED" } else { "" }

@@ -26,6 +26,7 @@ mod labels;
 pub mod lifecycle;
 mod logs;
 mod metrics;
+mod mps;
 mod node;
 mod outbox;
 mod pods;
@@ -34,6 +35,7 @@ mod probes;
 mod reading;
 mod runs;
 mod session;
+mod shares;
 mod trust;
 mod vendors;
 mod volumes;
@@ -52,17 +54,19 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{
-    GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
-    run_beside_kubelet,
+    GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Replicated, Selection,
+    Sharing, Strategy, Way as DeviceListStrategy, run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};
+pub use mps::{DIRECTORY as MPS_DIRECTORY, MpsConfig, PROGRAM as MPS_PROGRAM, program_found};
+pub use shares::OverShare;
 pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
 
 use disk::Layout;
 use fields::NodeFacts;
 use identity::Identity;
-use node::Node;
+use node::{Node, Shared};
 use pods::Pods;
 
 /// What runs the pods' containers.
@@ -127,8 +131,18 @@ pub async fn run_with(
         tracing::warn!("{warning}");
     }
     let started = jiff::Timestamp::now().as_second();
-    let mut machine = inventory::Machine::labelled(&found, &kubelet::Sharing::default(), started);
+    let mut machine = inventory::Machine::labelled(&found, &config.sharing, started);
     machine.rdma = fabric.proposal(&found);
+    let (want, wanted) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
+    let (tell_stands, stands) = watch::channel(mps::Stands::new());
+    let (ended, end) = watch::channel(false);
+    let sharing_by_mps = tokio::spawn(mps::keep(
+        config.mps.clone(),
+        source.clone(),
+        wanted,
+        tell_stands,
+        end,
+    ));
     let node = Arc::new(Node {
         facts: NodeFacts {
             name: config.node_name.clone(),
@@ -139,6 +153,13 @@ pub async fn run_with(
         logs: logs::LogStore::new(layout.logs()),
         layout,
         machine: Mutex::new(machine),
+        shared: Shared {
+            sharing: config.sharing.clone(),
+            mps: config.mps.clone(),
+            want,
+            stands,
+            ended,
+        },
         started,
         alerts: Mutex::default(),
         xids: xids.clone(),
@@ -156,7 +177,17 @@ pub async fn run_with(
     pods.recover().await?;
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
     let whose = metrics::Whose::Own(node.clone(), pods.clone());
-    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose, xids);
+    let board = shares::Board::default();
+    let here = node.clone();
+    let shares = shares::Watch::new(
+        config.over_share,
+        config.hardware(),
+        whose.clone(),
+        move || here.machine_now(),
+        board.clone(),
+    );
+    let watching = tokio::spawn(shares.run());
+    let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose, xids, board);
     let exporting = tokio::spawn(metrics::serve(port, exporter));
     let outcome = match join(&config, &node, &mut stop).await {
         Ok(Some(identity)) => {
@@ -168,6 +199,11 @@ pub async fn run_with(
     };
     sweeper.abort();
     exporting.abort();
+    watching.abort();
+    node.shared.stop();
+    if sharing_by_mps.await.is_err() {
+        tracing::warn!("the MPS control daemons were left as they are");
+    }
     outcome
 }
 

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use resources::alerts::Watcher;
+use tokio::sync::watch;
 
 use crate::disk::Layout;
 use crate::engine::Engine;
@@ -14,8 +15,10 @@ use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
+use crate::kubelet::Sharing;
 use crate::lifecycle::Hold;
 use crate::logs::LogStore;
+use crate::mps::{self, MpsConfig, Stands, Wanted};
 use crate::outbox::Outbox;
 use crate::xids::Xids;
 
@@ -27,6 +30,8 @@ pub struct Node {
     pub facts: NodeFacts,
     /// Its hardware, as last looked at.
     pub machine: Mutex<Machine>,
+    /// How its GPUs are shared.
+    pub shared: Shared,
     /// What the driver reported of its GPUs.
     pub xids: Arc<Mutex<Xids>>,
     /// How its RDMA stands.
@@ -76,6 +81,13 @@ impl Node {
         })
     }
 
+    /// Its hardware, as last looked at, and how its GPUs are shared now.
+    pub fn machine_now(&self) -> Machine {
+        let mut machine = self.machine.lock().clone();
+        machine.mps = self.shared.standing(&machine);
+        machine
+    }
+
     /// Every engine there is.
     pub fn engines(&self) -> Vec<Arc<dyn Engine>> {
         let mut engines = vec![self.process.clone()];
@@ -86,6 +98,43 @@ impl Node {
     /// Notes whether something of a pod still runs.
     pub fn note_running(&self, uid: &str, running: bool) {
         self.running.lock().insert(uid.to_owned(), running);
+    }
+}
+
+/// How a node's GPUs are shared.
+pub struct Shared {
+    /// Which, and by what.
+    pub sharing: Sharing,
+    /// Where MPS daemons come from.
+    pub mps: MpsConfig,
+    /// Which GPUs are to have one.
+    pub want: watch::Sender<Wanted>,
+    /// How these stand.
+    pub stands: watch::Receiver<Stands>,
+    /// Whether nobody wants any more.
+    pub ended: watch::Sender<bool>,
+}
+
+impl Shared {
+    /// Wants MPS on those GPUs of a machine that are to be shared so.
+    pub fn look(&self, machine: &Machine) {
+        let now = mps::wanted(&machine.inventory, &self.sharing);
+        self.want.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+    }
+
+    /// Asks for no daemon any more, so that those end that nobody uses.
+    pub fn stop(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// How a machine's GPUs that are shared by MPS stand.
+    fn standing(&self, machine: &Machine) -> Stands {
+        let wanted = mps::wanted(&machine.inventory, &self.sharing);
+        mps::standing(&wanted, &self.stands.borrow(), &self.mps)
     }
 }
 

@@ -9,6 +9,7 @@ use futures::future::join_all;
 use k8s_openapi::api::core::v1::Pod;
 use parking_lot::Mutex;
 use resources::devices::{ChosenDevices, chosen};
+use resources::parts::Share;
 use rpc::agent::v1::{Assign, HeldPod, PodGone, Stop, Update};
 use runtime::ContainerStatus;
 use tokio::sync::{broadcast, mpsc, watch};
@@ -19,6 +20,7 @@ use crate::error::AgentError;
 use crate::lifecycle::Machine;
 use crate::metrics::Holder;
 use crate::node::Node;
+use crate::shares::share_of;
 use crate::worker::{MAX_WORDS, Start, Word, Worker};
 
 /// Uids of pods that have left, remembered so that a late word can't bring one back.
@@ -32,7 +34,19 @@ struct Handle {
     name: String,
     /// The devices that were chosen for its containers.
     devices: ChosenDevices,
+    /// The part of each of them that it asks for, where it isn't all.
+    share: Option<Share>,
     words: mpsc::Sender<Word>,
+}
+
+impl Handle {
+    fn holder(&self, container: &str) -> Holder {
+        Holder {
+            namespace: self.namespace.clone(),
+            pod: self.name.clone(),
+            container: container.to_owned(),
+        }
+    }
 }
 
 /// The pods of this node.
@@ -158,15 +172,42 @@ impl Pods {
         });
         live.flat_map(|(_, handle)| {
             handle.devices.iter().map(|(container, devices)| {
-                let holder = Holder {
-                    namespace: handle.namespace.clone(),
-                    pod: handle.name.clone(),
-                    container: container.clone(),
-                };
+                let holder = handle.holder(container);
                 (holder, devices.values().flatten().cloned().collect())
             })
         })
         .collect()
+    }
+
+    /// The containers of pods that still run and ask for parts of GPUs: the pod's uid, who it is, how
+    /// much of each, and of which.
+    pub fn shares(&self) -> Vec<(String, Holder, Share, Vec<String>)> {
+        let running = self.node.running.lock();
+        let workers = self.workers.lock();
+        let live = (workers.iter()).filter(|(uid, _)| running.get(*uid).copied().unwrap_or(true));
+        live.filter_map(|(uid, handle)| Some((uid, handle, handle.share?)))
+            .flat_map(|(uid, handle, share)| {
+                handle.devices.iter().map(move |(container, devices)| {
+                    let holder = handle.holder(container);
+                    let ids = devices.values().flatten().cloned().collect();
+                    (uid.clone(), holder, share, ids)
+                })
+            })
+            .collect()
+    }
+
+    /// A container has more of a GPU than its share: it is told if that is news, and ended if it is
+    /// to be.
+    pub async fn over_share(&self, uid: &str, container: &str, why: String, tell: bool, end: bool) {
+        if let Some(words) = self.words(uid) {
+            let word = Word::OverShare {
+                container: container.to_owned(),
+                why,
+                tell,
+                end,
+            };
+            let _ = words.send(word).await;
+        }
     }
 
     /// The uids of the pods that are here.
@@ -199,6 +240,7 @@ impl Pods {
             namespace: pod.metadata.namespace.clone().unwrap_or_default(),
             name: pod.metadata.name.clone().unwrap_or_default(),
             devices: chosen(pod.metadata.annotations.as_ref()),
+            share: share_of(&pod),
             words: to_self.clone(),
         };
         {

@@ -242,9 +242,10 @@ async fn look(
             Ok(mut found) => {
                 (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
                 (node.fabric).judge(&mut found, tokio::time::Instant::now());
-                let sharing = crate::kubelet::Sharing::default();
-                let mut now = crate::inventory::Machine::labelled(&found, &sharing, node.started);
+                let sharing = &node.shared.sharing;
+                let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
+                node.shared.look(&now);
                 let json = now.json();
                 let changed = {
                     let mut machine = node.machine.lock();

@@ -21,6 +21,7 @@ use crate::engine::{Engine, NotStarted};
 use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
 use crate::node::Node;
 use crate::runs::Beginning;
+use crate::shares::OVER_SHARE;
 use crate::volumes::{self, Places};
 
 /// Words on their way to one pod's worker.
@@ -47,6 +48,17 @@ pub enum Word {
     Seen(Box<ContainerStatus>),
     /// A run could not be begun.
     NotStarted(String, u32, NotStarted),
+    /// A container has more of a GPU's memory than its share.
+    OverShare {
+        /// The container.
+        container: String,
+        /// In a sentence.
+        why: String,
+        /// It is news.
+        tell: bool,
+        /// It is to end for that.
+        end: bool,
+    },
     /// What a probe or hook found.
     Probed(String, u32, ProbeVerdict),
 }
@@ -172,10 +184,9 @@ impl Worker {
                 self.leave().await;
                 return;
             }
-            let retry = self
-                .problem
-                .is_some()
-                .then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
+            // What a container waits for may come without a word: a GPU's MPS daemon, say.
+            let held = self.problem.is_some() || !self.gates.containers.is_empty();
+            let retry = held.then(|| tokio::time::Instant::now() + PREPARE_AGAIN);
             let wake = step.wake.map(|wake| {
                 let left = wake.duration_since(Timestamp::now());
                 tokio::time::Instant::now() + Duration::try_from(left).unwrap_or(Duration::ZERO)
@@ -243,6 +254,21 @@ impl Worker {
                     .not_made(&container, attempt, hold, Timestamp::now())
                 {
                     self.note(true, "Failed", text, Some(&container));
+                }
+            }
+            Word::OverShare {
+                container,
+                why,
+                tell,
+                end,
+            } => {
+                if tell {
+                    self.note(true, OVER_SHARE, why.clone(), Some(&container));
+                }
+                let record = self.machine.containers.get(&container);
+                if let Some(attempt) = record.map(|record| record.attempt).filter(|_| end) {
+                    let verdict = ProbeVerdict::Condemned(why);
+                    self.machine.probed(&container, attempt, verdict);
                 }
             }
             Word::Probed(container, attempt, verdict) => {

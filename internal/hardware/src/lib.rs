@@ -11,6 +11,7 @@
 
 mod capabilities;
 pub mod choice;
+pub mod compute_mode;
 pub mod description;
 pub mod error;
 pub mod events;

@@ -92,6 +92,17 @@ impl NodeInventory {
         })
     }
 
+    /// The memory of the GPU or slice of this id, in MiB.
+    pub fn memory_of(&self, id: &str) -> Option<u64> {
+        self.gpus.iter().find_map(|gpu| {
+            if gpu.id == id {
+                return Some(gpu.memory_mib);
+            }
+            let mut slices = gpu.slices.iter().flatten();
+            Some(slices.find(|slice| slice.id == id)?.memory_mib)
+        })
+    }
+
     /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
     pub fn offered(&self) -> Offered {
         let single = self.mig_strategy == MIG_SINGLE && self.profiles().len() <= 1;

@@ -20,6 +20,7 @@ pub mod load;
 pub mod mapping;
 pub mod names;
 pub mod node_event;
+pub mod parts;
 pub mod quantity;
 pub mod record;
 pub mod registry;

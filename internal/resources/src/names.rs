@@ -146,6 +146,12 @@ pub const KAI_GPU_MEMORY: &str = "gpu-memory";
 pub const KAI_GPU_COUNT: &str = "gpu-fraction-num-devices";
 /// Pod annotation of KAI: the container that gets the GPU.
 pub const KAI_GPU_CONTAINER: &str = "gpu-fraction-container-name";
+/// Extended resource of Aliyun's device plugin: memory of one GPU, in GiB; on a node, of all its GPUs.
+pub const ALIYUN_GPU_MEMORY: &str = "aliyun.com/gpu-mem";
+/// Extended resource of Aliyun's device plugin: percents of one GPU, or hundreds for several whole ones.
+pub const ALIYUN_GPU_CORE: &str = "aliyun.com/gpu-core";
+/// The newer spelling of [`ALIYUN_GPU_CORE`].
+pub const ALIYUN_GPU_CORE_PERCENTAGE: &str = "aliyun.com/gpu-core.percentage";
 /// Node label of NVIDIA's feature discovery: the memory of each GPU, in MiB.
 pub const NVIDIA_GPU_MEMORY: &str = "nvidia.com/gpu.memory";
 /// Pod annotation: which GPUs it may have: words of a product's name, like `H100` or `A100-80GB`; several with commas.

@@ -1,5 +1,5 @@
-//! Events about nodes, as the agent beside a kubelet and the embedded engine's server write them.
-//! Pure; `kubectl describe node` finds them.
+//! Events about nodes, as the agent beside a kubelet and the embedded engine's server write them, and
+//! about containers, as the former does. Pure; `kubectl describe` finds them.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Event;
@@ -12,10 +12,66 @@ pub const NAMESPACE: &str = "default";
 /// The longest message, in bytes: what kube-apiserver accepts in an event.
 const MESSAGE_MAX: usize = 1024;
 
+/// A container that an event is about.
+#[derive(Clone, Copy, Debug)]
+pub struct Container<'a> {
+    /// Its pod's namespace.
+    pub namespace: &'a str,
+    /// Its pod.
+    pub pod: &'a str,
+    /// Its pod's uid.
+    pub uid: &'a str,
+    /// Its name.
+    pub container: &'a str,
+}
+
 /// An event about a node: something to look at, or the ordinary way of things.
 #[must_use]
 pub fn of(node: &str, warning: bool, reason: &str, message: &str, now: Timestamp) -> Event {
-    // Unique without randomness: no two events of a node are told in the same nanosecond.
+    // What looks for a node's events asks for its name as the uid, as kubelets write it.
+    let about = json!({"kind": "Node", "apiVersion": "v1", "name": node, "uid": node});
+    let kind = if warning { "Warning" } else { "Normal" };
+    written(node, NAMESPACE, node, &about, kind, (reason, message), now)
+}
+
+/// An event about a container of a node's pod: something to look at.
+#[must_use]
+pub fn of_container(
+    node: &str,
+    about: &Container<'_>,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> Event {
+    let Container {
+        namespace,
+        pod,
+        uid,
+        container,
+    } = about;
+    let about = json!({"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "uid": uid,
+        "fieldPath": format!("spec.containers{{{container}}}")});
+    written(
+        node,
+        namespace,
+        pod,
+        &about,
+        "Warning",
+        (reason, message),
+        now,
+    )
+}
+
+fn written(
+    node: &str,
+    namespace: &str,
+    name: &str,
+    about: &serde_json::Value,
+    kind: &str,
+    (reason, message): (&str, &str),
+    now: Timestamp,
+) -> Event {
+    // Unique without randomness: nothing has two events in the same nanosecond.
     let suffix = format!("{:x}", now.as_nanosecond());
     let now = seconds(now);
     let mut end = message.len().min(MESSAGE_MAX);
@@ -23,10 +79,9 @@ pub fn of(node: &str, warning: bool, reason: &str, message: &str, now: Timestamp
         end -= 1;
     }
     serde_json::from_value(json!({
-        "metadata": {"namespace": NAMESPACE, "name": format!("{node}.{suffix}")},
-        // What looks for a node's events asks for its name as the uid, as kubelets write it.
-        "involvedObject": {"kind": "Node", "apiVersion": "v1", "name": node, "uid": node},
-        "type": if warning { "Warning" } else { "Normal" },
+        "metadata": {"namespace": namespace, "name": format!("{name}.{suffix}")},
+        "involvedObject": about,
+        "type": kind,
         "reason": reason,
         "message": &message[..end],
         "firstTimestamp": now,
@@ -51,5 +106,22 @@ mod tests {
         assert_eq!(event.involved_object.uid.as_deref(), Some("n1"));
         assert_eq!(event.message.unwrap().len(), 1024);
         assert_eq!(event.first_timestamp.unwrap().0.as_second(), 1);
+    }
+
+    #[test]
+    fn an_event_about_a_container_is_its_pods() {
+        let about = Container {
+            namespace: "team",
+            pod: "p",
+            uid: "u",
+            container: "main",
+        };
+        let at = Timestamp::from_nanosecond(1_500_000_000).unwrap();
+        let event = of_container("n1", &about, "OverGpuShare", "too much", at);
+        assert_eq!(event.metadata.namespace.as_deref(), Some("team"));
+        let object = event.involved_object;
+        assert_eq!(object.uid.as_deref(), Some("u"));
+        assert_eq!(object.field_path.as_deref(), Some("spec.containers{main}"));
+        assert_eq!(event.type_.as_deref(), Some("Warning"));
     }
 }

@@ -490,7 +490,7 @@ pub(crate) fn headroom(
     let shared = |ix: Ix| class.share().filter(|_| ix == GPU);
     let times = |ix: Ix, amount: i64| match shared(ix) {
         Some(share) => share
-            .on(node)
+            .of(node.gpu_memory())
             .map_or(0, |each| gpus.slots(each, share.gpus)),
         None => free(ix).max(0) / amount,
     };

@@ -91,7 +91,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
     let waits = awaits(class, node);
     let begins = class.packs()
         && class.share().is_some_and(|share| {
-            let each = share.on(node);
+            let each = share.of(node.gpu_memory());
             share.gpus == 1 && !each.is_some_and(|each| node.gpus.fits_begun(each))
         });
     let strain = if asked > 0 {

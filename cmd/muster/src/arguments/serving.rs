@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::device_plugin::DEVICE_PLUGIN;
 use super::name_and_value;
+use super::sharing::{ISOLATION, SharingOptions};
 
 /// Where the server listens when nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
@@ -162,56 +164,8 @@ impl ServerOptions {
     }
 }
 
-/// What help says of the device plugin's configuration.
-const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engine kubernetes:
-  version: v1
-  flags:                         # may be left out
-    migStrategy: mixed           # or none, single
-    nvidiaDriverRoot: /          # for CDI: below which the node has the driver's files,
-    nvidiaDevRoot: /             # and its dev; the driver's root where left out
-    plugin:
-      deviceListStrategy: envvar # or cdi-annotations, cdi-cri, or a list of these
-      passDeviceSpecs: true      # false: no device files, where the runtime brings them (so with CDI)
-      containerDriverRoot: /driver-root   # where the agent's own container has the driver's root
-      cdiAnnotationPrefix: cdi.k8s.io/
-  sharing:                       # none unless given: GPUs that several containers have in turns
-    timeSlicing:
-      renameByDefault: true      # as nvidia.com/gpu.shared
-      failRequestsGreaterThanOne: true
-      resources:
-        - name: nvidia.com/gpu   # or a profile of slices, nvidia.com/mig-1g.10gb
-          replicas: 4            # what each counts as
-          devices: [0, 1]        # or all (the default), a number, UUIDs, or 0:1 for a slice
-
-  By CDI a container gets its devices from any runtime that reads such files (containerd from 1.7
-  with enable_cdi, from 2.0 as it is; CRI-O), without NVIDIA's: the agent writes muster.io-gpu.json
-  into --cdi-dir, with each GPU and slice by UUID and index, and `all`, as muster.io/gpu=NAME. With
-  them come the driver's libraries for computing, watching and video, and nvidia-smi, as far as the
-  driver's root has them. No hook runs: programs that ask the linker's cache don't find them there.
-
-  Containers that share a GPU are kept apart neither in its memory nor in its faults.
-  sharing.mps, renaming by product, and the strategy volume-mounts are refused. What is wrong is
-  said at the start, with its field and what would be right.
-
-Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
-Ascend and Trainium:
-  resource: example.com/accelerator
-  device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
-  only:                                    # left out: all are
-    file: /sys/class/accel/accel{number}/device/vendor
-    is: \"0x1da3\"
-  with: [\"/dev/accel/accel_controlD{number}\"]   # its further files, where they are
-  always: [/dev/manager]                   # files of every container that has one, where they are
-  environment: {VISIBLE: \"{numbers}\"}      # {numbers} and {files}: the container's, with commas
-  mounts: [{from: /opt/driver, to: /opt/driver, readOnly: true}]   # where the node has them
-  numa: /sys/class/accel/accel{number}/device/numa_node
-  health:                                  # else a device is well while its file is there
-    command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
-    timeoutSeconds: 5                      # the defaults; who takes longer, is not well
-    everySeconds: 30";
-
 #[derive(Args, Debug)]
-#[command(after_long_help = DEVICE_PLUGIN)]
+#[command(after_long_help = format!("{DEVICE_PLUGIN}\n\n{ISOLATION}"))]
 pub struct Agent {
     /// Who runs this machine's pods
     #[arg(long, value_enum, default_value_t = PodsOf::Embedded)]
@@ -248,6 +202,11 @@ pub struct Agent {
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
     pub device_plugin_config: Option<PathBuf>,
+    /// Also offer the kubelet GPUs in parts, for pods that Muster's scheduler places: aliyun.com/gpu-mem
+    /// (GiB of a GPU's memory), aliyun.com/gpu-core and aliyun.com/gpu-core.percentage (100 for each
+    /// GPU); with --engine kubernetes
+    #[arg(long)]
+    pub gpu_parts: bool,
     /// The description of another vendor's devices, in YAML, see below, which are offered to the
     /// kubelet as the resource that it names (repeatable); with --engine kubernetes
     #[arg(long = "vendor", value_name = "FILE")]
@@ -330,6 +289,8 @@ pub struct MachineOptions {
     /// [default: /dev/kmsg where it can be read, and none with --machine]
     #[arg(long, value_name = "FILE")]
     pub kmsg: Option<PathBuf>,
+    #[command(flatten)]
+    pub sharing: SharingOptions,
     /// A label for the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,

@@ -73,6 +73,8 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     if checks.iter().any(|check| check.answer == Found::Fail) {
         answer = Answer::No;
     }
+    let control = agent::program_found(Path::new(agent::MPS_PROGRAM));
+    print!("{}", super::sharing::of(&inventory, control.as_deref()));
     println!("isolation of pods that run as processes:");
     if !isolation().await? {
         answer = Answer::No;

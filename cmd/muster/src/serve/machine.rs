@@ -6,12 +6,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, PluginSettings,
-    Vendor, XidPolicy,
+    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, MpsConfig,
+    PluginSettings, Replicated, Selection, Sharing, Strategy, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
 use jiff::SignedDuration;
+use resources::names::NVIDIA_GPU;
 
 use super::host;
 use super::layout::Layout;
@@ -50,6 +51,7 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
             "--device-plugin-config",
         ),
         (!arguments.vendors.is_empty(), "--vendor"),
+        (arguments.gpu_parts, "--gpu-parts"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
@@ -106,6 +108,9 @@ fn common(
         look: agent::LOOK,
         xids: hearing(options)?,
         metrics: listen(options, Ipv4Addr::UNSPECIFIED),
+        sharing: by_mps(options.sharing.mps.as_ref()),
+        mps: daemons(options),
+        over_share: options.sharing.over_share.into(),
         shim_command: vec![shim.into(), "shim".into()],
     })
 }
@@ -146,6 +151,11 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         (machine.cri.is_some(), "--cri"),
         (!machine.labels.is_empty(), "--label"),
     ];
+    if machine.sharing.mps.is_some() {
+        bail!(
+            "--mps: with --engine kubernetes sharing.mps of --device-plugin-config says it; leave it out"
+        );
+    }
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
         bail!(
             "{name}: means nothing with --engine kubernetes, where the kubelet joins the node and runs its pods; leave it out"
@@ -158,10 +168,8 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
     let settings = plugin_settings(arguments)?;
     let plugins = [
         (settings.mig_strategy.is_some(), "a MIG strategy"),
-        (
-            !settings.sharing.resources.is_empty(),
-            "sharing.timeSlicing",
-        ),
+        (!settings.sharing.resources.is_empty(), "sharing"),
+        (settings.parts, "--gpu-parts"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
@@ -191,8 +199,34 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
         },
+        mps: daemons(machine),
+        over_share: machine.sharing.over_share.into(),
         metrics: listen(machine, Ipv4Addr::UNSPECIFIED),
     })
+}
+
+/// The GPUs that are shared by MPS. In how many parts is the pods' to say.
+fn by_mps(gpus: Option<&Selection>) -> Sharing {
+    let Some(devices) = gpus.cloned() else {
+        return Sharing::default();
+    };
+    Sharing {
+        strategy: Strategy::Mps,
+        resources: vec![Replicated {
+            name: NVIDIA_GPU.to_owned(),
+            replicas: 1,
+            devices,
+            ..Replicated::default()
+        }],
+        ..Sharing::default()
+    }
+}
+
+fn daemons(options: &MachineOptions) -> MpsConfig {
+    MpsConfig {
+        program: options.sharing.mps_control.clone(),
+        directory: options.sharing.mps_dir.clone(),
+    }
 }
 
 /// Where XIDs are heard, and what is done about them.
@@ -243,6 +277,7 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     if let Some(strategy) = &arguments.mig_strategy {
         settings.mig_strategy = Some(strategy.clone());
     }
+    settings.parts = arguments.gpu_parts;
     let ways = arguments.device_list_strategy.iter();
     let ways: BTreeSet<_> = ways
         .filter_map(|name| DeviceListStrategy::named(name))
@@ -317,6 +352,20 @@ mod tests {
             why.contains("amd.com/gpu is described by another file"),
             "{why}"
         );
+    }
+
+    #[test]
+    fn the_device_plugins_examples_are_read() {
+        let examples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging/examples");
+        let read = |name: &str| {
+            let file = Path::new(examples).join(name);
+            let document = document(&file, || name.to_owned()).unwrap();
+            PluginSettings::read(&document).unwrap()
+        };
+        assert!(read("device-plugin.yaml").delivery.by_cdi());
+        let sharing = read("device-plugin-mps.yaml").sharing;
+        assert_eq!(sharing.strategy, Strategy::Mps);
+        assert_eq!(sharing.resources[0].replicas, 4);
     }
 
     #[test]

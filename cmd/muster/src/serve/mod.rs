@@ -14,6 +14,7 @@ mod machine;
 mod ready;
 mod scheduler;
 mod server;
+mod sharing;
 mod signals;
 
 use anyhow::{Result, bail};

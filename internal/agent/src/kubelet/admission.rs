@@ -15,6 +15,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::devices::chosen;
+use resources::parts::Share;
+
+use super::offer;
+use crate::shares::share_of;
 
 /// A pod as the kubelet lists it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,6 +44,8 @@ pub struct Asking {
     pub count: usize,
     /// What the scheduler chose for it; none when another scheduler placed the pod.
     pub chosen: Option<Vec<String>>,
+    /// The part of each of these that it asks for; none where that is all.
+    pub share: Option<Share>,
     /// The variables that it sets itself, where its pod is in the node's network; none elsewhere.
     pub own: Option<BTreeSet<String>>,
 }
@@ -113,7 +119,7 @@ pub fn spoken_for(resource: &str, pods: &[Pod], except: &str) -> BTreeSet<String
         .filter(live)
         .filter(|pod| pod.metadata.uid.as_deref() != Some(except))
         .flat_map(|pod| chosen(pod.metadata.annotations.as_ref()).into_values())
-        .filter_map(|mut devices| devices.remove(resource))
+        .filter_map(|mut devices| devices.remove(offer::chosen_as(resource)))
         .flatten()
         .collect()
 }
@@ -141,7 +147,8 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
     let spec = pod.spec.as_ref()?;
     let uid = pod.metadata.uid.clone().unwrap_or_default();
     let by_container = chosen(pod.metadata.annotations.as_ref());
-    let of = |container: &str| Some(by_container.get(container)?.get(resource)?.clone());
+    let written = offer::chosen_as(resource);
+    let of = |container: &str| Some(by_container.get(container)?.get(written)?.clone());
     let all = || spec.containers.iter();
     let holds = |name: &str| listed.held.get(name).is_some_and(|held| !held.is_empty());
     // Init containers come first, and use what the pod's others are given later.
@@ -159,8 +166,9 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
     let count = asked(resource, container);
     let chosen = of(&container.name).or_else(|| {
         let mut pods_own = all().filter_map(|other| of(&other.name)).flatten();
-        let taken: Vec<String> = pods_own.by_ref().take(count).collect();
-        (init && taken.len() == count).then_some(taken)
+        let wanted = if offer::is_part(resource) { 1 } else { count };
+        let taken: Vec<String> = pods_own.by_ref().take(wanted).collect();
+        (init && taken.len() == wanted).then_some(taken)
     });
     let (namespace, name) = named(pod);
     Some(Asking {
@@ -168,6 +176,7 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
         uid: uid.clone(),
         container: container.name.clone(),
         count,
+        share: chosen.as_ref().and_then(|_| share_of(pod)),
         chosen,
         own: (spec.host_network == Some(true)).then(|| {
             let all = container.env.iter().flatten();
@@ -290,6 +299,25 @@ mod tests {
         answered.insert((first.uid, first.container));
         let second = asking(GPU, 2, &kubelet, &pods, &answered).expect("the container");
         assert_eq!(second.container, "c");
+    }
+
+    #[test]
+    fn a_part_of_a_gpu_is_of_the_one_that_was_chosen() {
+        let mut small = pod("a", &[("c", 1)]);
+        let spec = small.spec.as_mut().expect("a spec");
+        let memory = resources::names::ALIYUN_GPU_MEMORY;
+        let limits = json!({"limits": {memory: "10"}});
+        spec.containers[0].resources = serde_json::from_value(limits).expect("resources");
+        let pods = [small];
+        let found = asking(memory, 10, &[listed("a", &[])], &pods, &Answered::new());
+        let found = found.expect("it is a");
+        assert_eq!(found.chosen, Some(vec!["a-c-0".into()]));
+        let part = found.share.map(|share| share.part);
+        assert_eq!(part, Some(resources::parts::Part::Memory(10_240)));
+        assert!(
+            spoken_for(GPU, &pods, "").contains("a-c-0"),
+            "nobody has it whole"
+        );
     }
 
     #[test]

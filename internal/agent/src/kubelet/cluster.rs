@@ -3,7 +3,9 @@
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::api::{Api, ListParams, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
@@ -17,6 +19,8 @@ use tokio::sync::watch;
 use super::TRY_EVERY;
 use crate::health::Seen;
 use crate::inventory::Machine;
+use crate::metrics::Holder;
+use crate::shares::Held;
 
 /// Whose the node's labels are.
 const FIELD_MANAGER: &str = "muster-agent";
@@ -90,6 +94,48 @@ impl Cluster {
         let event = node_event::of(&self.node, warning, reason, message, Timestamp::now());
         if let Err(error) = events.create(&PostParams::default(), &event).await {
             tracing::debug!(%error, node = self.node, "an event could not be written");
+        }
+    }
+
+    /// Says something to look at of a container, as an event of its pod.
+    pub(crate) async fn tell_of_pod(&self, held: &Held, reason: &str, message: &str) {
+        let Holder {
+            namespace,
+            pod,
+            container,
+        } = &held.holder;
+        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let about = node_event::Container {
+            namespace,
+            pod,
+            uid: &held.uid,
+            container,
+        };
+        let now = Timestamp::now();
+        let event = node_event::of_container(&self.node, &about, reason, message, now);
+        if let Err(error) = events.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, pod, "an event could not be written");
+        }
+    }
+
+    /// Evicts a container's pod: that pod, and none that came after it.
+    pub(crate) async fn evict(&self, held: &Held) {
+        let Holder { namespace, pod, .. } = &held.holder;
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let that_one = Preconditions {
+            uid: Some(held.uid.clone()),
+            resource_version: None,
+        };
+        let how = EvictParams {
+            delete_options: Some(DeleteParams::default().preconditions(that_one)),
+            post_options: PostParams::default(),
+        };
+        match pods.evict(pod, &how).await {
+            Ok(_) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
+            // It is tried again at the next look.
+            Err(error) => {
+                tracing::warn!(%error, namespace, pod, "it could not be evicted for more than its share of a GPU");
+            }
         }
     }
 

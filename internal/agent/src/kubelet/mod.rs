@@ -10,6 +10,7 @@ mod described;
 mod offer;
 mod plugin;
 mod preference;
+mod replicas;
 mod settings;
 mod sharing;
 mod socket;
@@ -25,9 +26,7 @@ use tokio::sync::watch;
 pub use cluster::Cluster;
 pub use delivery::Way;
 pub use settings::PluginSettings;
-#[cfg(test)]
-pub use sharing::Replicated;
-pub use sharing::Sharing;
+pub use sharing::{Replicated, Selection, Sharing, Strategy};
 pub use socket::{claims, held, listen};
 
 use delivery::CdiFile;
@@ -38,6 +37,8 @@ use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
+use crate::mps::{self, MpsConfig, Stands};
+use crate::shares::{Board, OverShare, Watch};
 use crate::vendors::Vendor;
 use crate::xids::{Hearing, Xids};
 
@@ -88,6 +89,10 @@ pub struct KubeletConfig {
     pub host_root: PathBuf,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
+    /// Where MPS daemons come from, for the GPUs that are shared so.
+    pub mps: MpsConfig,
+    /// What is done about containers that have more of a GPU than their share.
+    pub over_share: OverShare,
     /// Where metrics are served; nowhere if absent.
     pub metrics: Option<Listen>,
 }
@@ -176,6 +181,7 @@ pub async fn run_beside_kubelet(
     let mut eyes = Eyes::new(config.source.clone());
     let strategy = config.settings.mig_strategy.clone();
     let sharing = config.settings.sharing.clone();
+    let daemons = config.mps.clone();
     let started = jiff::Timestamp::now().as_second();
     let xids = Xids::listen(config.xids.clone(), config.source.clone());
     let heard = xids.clone();
@@ -183,6 +189,7 @@ pub async fn run_beside_kubelet(
     let expected = config.expected.as_deref();
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
     let (offer, claimable) = watch::channel(Vec::new());
+    let (tell_stands, stands) = watch::channel(Stands::new());
     let take_in = move |mut found: hardware::Inventory| {
         let at = tokio::time::Instant::now();
         (heard.lock()).judge(&mut found, at);
@@ -198,9 +205,15 @@ pub async fn run_beside_kubelet(
         }
         let mut machine = Machine::labelled(&found, &sharing, started);
         machine.rdma = fabric.proposal(&found);
-        machine
+        let shared = mps::wanted(&machine.inventory, &sharing);
+        machine.mps = mps::standing(&shared, &stands.borrow(), &daemons);
+        (machine, shared)
     };
-    let first = take_in(found);
+    let (first, shared) = take_in(found);
+    let (want, wanted) = watch::channel(shared);
+    let (from, stopping) = (config.mps.clone(), stop.clone());
+    let sharing_by_mps = mps::keep(from, config.source.clone(), wanted, tell_stands, stopping);
+    let sharing_by_mps = tokio::spawn(sharing_by_mps);
     first.chooser.prepare();
     let cdi = CdiFile::new(&config.cdi, &config.settings.delivery).map(Arc::new);
     // Before anybody is given a device by it.
@@ -219,7 +232,16 @@ pub async fn run_beside_kubelet(
     };
     let described = socket::serve_described(&config, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
-    let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
+    let board = Board::default();
+    let watched = machine.clone();
+    let shares = Watch::new(
+        config.over_share,
+        config.source.clone(),
+        whose.clone(),
+        move || watched.borrow().clone(),
+        board.clone(),
+    );
+    let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids, board);
     let exporting = metrics::serve(port, exporter);
     let (mut vitals, heard) = Vitals::new(config.pod_resources());
     let tell = vitals::publish(api.clone(), heard);
@@ -230,8 +252,13 @@ pub async fn run_beside_kubelet(
             match eyes.look().await {
                 Ok(found) => {
                     vitals.take(&found).await;
-                    let now = take_in(found);
+                    let (now, shared) = take_in(found);
                     renew(&now);
+                    want.send_if_modified(|before| {
+                        let changed = *before != shared;
+                        *before = shared;
+                        changed
+                    });
                     seen.send_if_modified(|before| {
                         let changed = *before != now;
                         if changed {
@@ -247,13 +274,20 @@ pub async fn run_beside_kubelet(
             }
         }
     };
-    tokio::select! {
+    let ended = tokio::select! {
         ended = serve => ended,
         ended = described => ended,
         () = publish => Ok(()),
         () = tell => Ok(()),
         () = exporting => Ok(()),
+        () = shares.run() => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
+    };
+    // Nobody asks for daemons any more: those that nobody uses end.
+    drop(want);
+    if sharing_by_mps.await.is_err() {
+        tracing::warn!("the MPS control daemons were left as they are");
     }
+    ended
 }

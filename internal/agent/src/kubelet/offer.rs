@@ -5,9 +5,37 @@
 use std::collections::BTreeMap;
 
 use resources::devices::NodeInventory;
-use resources::names::NVIDIA_GPU;
+use resources::names::{
+    ALIYUN_GPU_CORE, ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_MEMORY, NVIDIA_GPU,
+};
 
+use super::settings::PluginSettings;
 use super::sharing::Sharing;
+use crate::inventory::Machine;
+
+/// A unit of [`ALIYUN_GPU_MEMORY`], in MiB.
+const MEMORY_UNIT: u64 = 1024;
+/// Units of a GPU's time.
+const PERCENT: u64 = 100;
+
+/// Whether a resource is of parts of GPUs, each of whose units is a part of one.
+pub fn is_part(resource: &str) -> bool {
+    [
+        ALIYUN_GPU_MEMORY,
+        ALIYUN_GPU_CORE,
+        ALIYUN_GPU_CORE_PERCENTAGE,
+    ]
+    .contains(&resource)
+}
+
+/// The resource under which a scheduler writes which devices it chose.
+pub fn chosen_as(resource: &str) -> &str {
+    if is_part(resource) {
+        NVIDIA_GPU
+    } else {
+        resource
+    }
+}
 
 /// One of the devices of a resource, as the kubelet counts them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -28,7 +56,45 @@ pub struct Unit {
 /// The devices of each resource, in the machine's order.
 pub type Offers = BTreeMap<String, Vec<Unit>>;
 
-/// What a machine offers. GPUs are always a resource, also where there are none: a kubelet that was
+/// All that a machine offers, by its settings. A GPU that is shared by MPS is not given out while its
+/// daemon doesn't run.
+pub fn all(machine: &Machine, settings: &PluginSettings) -> Offers {
+    let inventory = &machine.inventory;
+    let mut offers = offers(inventory, &settings.sharing);
+    if settings.parts {
+        offers.extend(parts(inventory));
+    }
+    for unit in offers.values_mut().flatten() {
+        let stand = machine.mps.get(&unit.device);
+        unit.healthy &= stand.is_none_or(|stand| stand.problem.is_none());
+    }
+    offers
+}
+
+/// GPUs in parts: as many units as each has of memory, and of time.
+fn parts(inventory: &NodeInventory) -> Offers {
+    let gpus = inventory.offered().gpus;
+    let of = |count: &dyn Fn(u64) -> u64| {
+        let units = gpus.iter().flat_map(|gpu| {
+            (0..count(gpu.memory_mib)).map(|n| Unit {
+                id: format!("{}::{n}", gpu.id),
+                device: gpu.id.clone(),
+                shared: true,
+                healthy: gpu.healthy,
+                numa: gpu.numa,
+            })
+        });
+        units.collect::<Vec<Unit>>()
+    };
+    let time = of(&|_| PERCENT);
+    Offers::from([
+        (ALIYUN_GPU_MEMORY.to_owned(), of(&|mib| mib / MEMORY_UNIT)),
+        (ALIYUN_GPU_CORE.to_owned(), time.clone()),
+        (ALIYUN_GPU_CORE_PERCENTAGE.to_owned(), time),
+    ])
+}
+
+/// What a machine offers as devices. GPUs are always a resource, also where there are none: a kubelet that was
 /// told of some is told that they are gone.
 pub fn offers(inventory: &NodeInventory, sharing: &Sharing) -> Offers {
     let offered = inventory.offered();
@@ -66,7 +132,7 @@ mod tests {
     use hardware::description::Description;
 
     use super::*;
-    use crate::inventory::Machine;
+    use crate::mps::{Stand, Stands};
 
     /// Two H100, the second with these slices.
     fn machine(strategy: &str, slices: &str) -> NodeInventory {
@@ -127,6 +193,38 @@ mod tests {
     fn a_machine_without_gpus_offers_none() {
         let offers = offers(&NodeInventory::default(), &Sharing::default());
         assert_eq!(offers, Offers::from([(NVIDIA_GPU.to_owned(), Vec::new())]));
+    }
+
+    #[test]
+    fn gpus_are_offered_in_parts_where_that_is_asked_for_and_not_while_mps_is_down() {
+        let mut machine = Machine {
+            inventory: machine("none", "[]"),
+            ..Machine::default()
+        };
+        let mut settings = PluginSettings::default();
+        assert_eq!(all(&machine, &settings).len(), 1);
+        settings.parts = true;
+        let stand = Stand {
+            problem: Some("its daemon died".into()),
+            ..Stand::default()
+        };
+        machine.mps = Stands::from([("GPU-1".to_owned(), stand)]);
+        let offers = all(&machine, &settings);
+        let well = |resource: &str| offers[resource].iter().filter(|it| it.healthy).count();
+        assert_eq!(offers[ALIYUN_GPU_MEMORY].len(), 2 * 79);
+        for (resource, count) in [
+            (ALIYUN_GPU_MEMORY, 79),
+            (ALIYUN_GPU_CORE, 100),
+            (ALIYUN_GPU_CORE_PERCENTAGE, 100),
+            (NVIDIA_GPU, 1),
+        ] {
+            assert_eq!(well(resource), count, "{resource}");
+            assert_eq!(chosen_as(resource), NVIDIA_GPU);
+        }
+        assert_eq!(
+            chosen_as("nvidia.com/mig-1g.10gb"),
+            "nvidia.com/mig-1g.10gb"
+        );
     }
 
     #[test]

@@ -17,10 +17,11 @@ use super::cluster::Cluster;
 use super::delivery::{self, CdiFile, Way};
 use super::offer::{self, Unit};
 use super::settings::PluginSettings;
-use super::sharing::Sharing;
 use super::{preference, socket};
 use crate::cdi::gpus::{CONTROL_FILES, capability_files};
 use crate::inventory::Machine;
+use crate::mps;
+use crate::shares::Limit;
 
 /// The plugin for one of the node's resources.
 pub struct Plugin {
@@ -46,8 +47,8 @@ pub(super) fn options() -> wire::DevicePluginOptions {
 }
 
 /// The devices of a resource, as a machine has them.
-fn units(machine: &Machine, sharing: &Sharing, resource: &str) -> Vec<Unit> {
-    (offer::offers(&machine.inventory, sharing).remove(resource)).unwrap_or_default()
+fn units(machine: &Machine, settings: &PluginSettings, resource: &str) -> Vec<Unit> {
+    (offer::all(machine, settings).remove(resource)).unwrap_or_default()
 }
 
 fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
@@ -85,11 +86,7 @@ impl Plugin {
 
     /// The resource's devices now.
     fn units(&self) -> Vec<Unit> {
-        units(
-            &self.machine.borrow(),
-            &self.settings.sharing,
-            &self.resource,
-        )
+        units(&self.machine.borrow(), &self.settings, &self.resource)
     }
 
     /// The units of these ids.
@@ -134,6 +131,50 @@ impl Plugin {
         Ok(equipment)
     }
 
+    /// What a container needs beside that to share a GPU by MPS, within its limits.
+    fn share(
+        &self,
+        asking: &Asking,
+        devices: &[String],
+        equipment: &mut wire::ContainerAllocateResponse,
+    ) -> Result<(), Status> {
+        let machine = self.machine.borrow();
+        let memory = |id: &String| machine.inventory.memory_of(id);
+        let memory = devices.first().and_then(memory).unwrap_or(0);
+        // What nobody chose is one of a GPU's equal parts.
+        let limit = asking.chosen.as_ref().map(|_| match &asking.share {
+            Some(share) => Limit::of_share(share, memory),
+            None => Limit::default(),
+        });
+        let by_mps = mps::equip(&machine.mps, devices, limit).map_err(|why| {
+            let (container, pod) = (&asking.container, &asking.pod);
+            Status::failed_precondition(format!("container {container} of pod {pod}: {why}"))
+        })?;
+        let by_mps = by_mps.unwrap_or_default();
+        let named = |(name, value): (&str, String)| (name.to_owned(), value);
+        equipment
+            .envs
+            .extend(by_mps.variables.into_iter().map(named));
+        equipment.mounts.extend(by_mps.mounts.iter().map(|path| {
+            let path = path.display().to_string();
+            wire::Mount {
+                container_path: path.clone(),
+                host_path: path,
+                read_only: false,
+            }
+        }));
+        Ok(())
+    }
+
+    /// Parts are kept apart by the scheduler that gives them out, and by nobody else.
+    fn nobody_chose(&self, asking: &Asking) -> Status {
+        Status::failed_precondition(format!(
+            "container {} of pod {} asks for {}, and no scheduler chose a GPU for it; give the pod \
+             Muster's schedulerName",
+            asking.container, asking.pod, self.resource,
+        ))
+    }
+
     /// The device files of these GPUs and slices that the machine has, and those that go with any.
     fn files(&self, devices: &[String]) -> Vec<wire::DeviceSpec> {
         let machine = self.machine.borrow();
@@ -161,11 +202,12 @@ impl Plugin {
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
         let units = self.known(ids)?;
-        if self.settings.sharing.one_at_most && ids.len() > 1 && units.iter().any(|u| u.shared) {
+        let (part, sharing) = (offer::is_part(&self.resource), &self.settings.sharing);
+        let several = !part && ids.len() > 1 && units.iter().any(|unit| unit.shared);
+        if sharing.one_at_most && several {
             return Err(Status::invalid_argument(format!(
                 "container {} of pod {} asks for {} of {}, whose devices are shared: several are \
-                 no more of a GPU, and sharing.timeSlicing.failRequestsGreaterThanOne refuses \
-                 them; ask for 1",
+                 no more of a GPU, and failRequestsGreaterThanOne refuses them; ask for 1",
                 asking.container,
                 asking.pod,
                 ids.len(),
@@ -177,7 +219,10 @@ impl Plugin {
             devices.sort();
             devices
         };
-        let given = sorted(&mut units.iter().map(|unit| &unit.device));
+        let mut given = sorted(&mut units.iter().map(|unit| &unit.device));
+        if part {
+            given.dedup();
+        }
         match &asking.chosen {
             Some(chosen) if sorted(&mut chosen.iter()) != given => {
                 return Err(Status::failed_precondition(format!(
@@ -190,6 +235,7 @@ impl Plugin {
                 )));
             }
             Some(_) => {}
+            None if part => return Err(self.nobody_chose(&asking)),
             None => {
                 // Of a shared device there is more for others.
                 let alone = |unit: &&Unit| !unit.shared && taken.contains(&unit.device);
@@ -209,6 +255,7 @@ impl Plugin {
             }
         }
         let mut equipment = self.equipment(&devices)?;
+        self.share(&asking, &devices, &mut equipment)?;
         let proposed = self.machine.borrow().rdma.variables(&devices, None);
         (equipment.envs).extend(asking.takes(proposed));
         tracing::info!(
@@ -230,6 +277,12 @@ impl Plugin {
         let must: BTreeSet<String> = request.must_include_device_ids.into_iter().collect();
         let (asking, taken) = self.asking(size).await?;
         let units = self.units();
+        if offer::is_part(&self.resource) {
+            let Some([device]) = asking.chosen.as_deref() else {
+                return Err(self.nobody_chose(&asking));
+            };
+            return Ok(preference::parts_of(device, &units, &available, size));
+        }
         if let Some(chosen) = asking.chosen {
             // Allocate says what is wrong where these aren't free.
             let shared = units.iter().any(|unit| unit.shared);
@@ -260,8 +313,8 @@ impl wire::device_plugin_server::DevicePlugin for Plugin {
 
     async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
         let states = WatchStream::new(self.machine.clone());
-        let (resource, sharing) = (self.resource.clone(), self.settings.sharing.clone());
-        let of = move |machine: Machine| units(&machine, &sharing, &resource);
+        let (resource, settings) = (self.resource.clone(), self.settings.clone());
+        let of = move |machine: Machine| units(&machine, &settings, &resource);
         let devices = states.map(move |machine| Ok(offered(of(machine))));
         Ok(Response::new(Box::pin(devices)))
     }

@@ -100,6 +100,18 @@ pub fn standing_for(
     taken.into_iter().map(String::from).collect()
 }
 
+/// So many of the available units of one device, where it is to be given in parts.
+pub fn parts_of(
+    device: &str,
+    offered: &[Unit],
+    available: &BTreeSet<String>,
+    size: usize,
+) -> Vec<String> {
+    let here = |unit: &&Unit| unit.device == device && available.contains(&unit.id);
+    let ids = offered.iter().filter(here).map(|unit| unit.id.clone());
+    ids.take(size).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use hardware::description::Description;
@@ -182,6 +194,15 @@ mod tests {
         assert_eq!(given(&["GPU-1", "GPU-0"]), ["GPU-0::2", "GPU-1::1"]);
         assert_eq!(given(&["GPU-1", "GPU-1"]), ["GPU-1::1", "GPU-1::2"]);
         assert_eq!(given(&["GPU-0", "GPU-0"]), ["GPU-0::2"]);
+    }
+
+    #[test]
+    fn parts_are_all_of_one_device() {
+        let free = set(&["GPU-0::2", "GPU-1::1", "GPU-1::2"]);
+        let units = replicas();
+        let given = |size| parts_of("GPU-1", &units, &free, size);
+        assert_eq!(given(2), ["GPU-1::1", "GPU-1::2"]);
+        assert_eq!(given(1), ["GPU-1::1"]);
     }
 
     #[test]

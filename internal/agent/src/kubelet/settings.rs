@@ -5,11 +5,9 @@
 use serde_json::{Map, Value};
 
 use super::delivery::Delivery;
-use super::sharing::{Replicated, Selection, Sharing};
-use crate::reading::{fields, flag, is_resource, join, present, wrong};
-
-/// The most devices that one may count as.
-const REPLICAS_MAX: u64 = 1024;
+use super::replicas;
+use super::sharing::{Sharing, Strategy};
+use crate::reading::{fields, flag, join, present, wrong};
 
 /// The strategies for slices of GPUs.
 pub const MIG_STRATEGIES: [&str; 3] = ["none", "single", "mixed"];
@@ -49,6 +47,9 @@ pub struct PluginSettings {
     pub delivery: Delivery,
     /// Which devices are given to several containers at once.
     pub sharing: Sharing,
+    /// Whether GPUs are offered in parts, too: as memory and percents of each, in Aliyun's words.
+    /// Not of the incumbent's format.
+    pub parts: bool,
     /// Fields that were read and have no counterpart here.
     pub unused: Vec<String>,
 }
@@ -78,16 +79,16 @@ impl PluginSettings {
         }
         if let Some(sharing) = present(root, "sharing") {
             let kinds = fields("sharing", sharing, &["timeSlicing", "mps"])?;
-            if let Some(given) = present(kinds, "mps") {
-                return Err(wrong(
-                    "sharing.mps",
-                    Some(given),
-                    "sharing.timeSlicing: this agent starts no MPS daemon",
-                ));
-            }
-            if let Some(slicing) = present(kinds, "timeSlicing") {
-                settings.sharing = time_slicing("sharing.timeSlicing", slicing)?;
-            }
+            let slicing = present(kinds, "timeSlicing");
+            settings.sharing = match (slicing, present(kinds, "mps")) {
+                (None, None) => Sharing::default(),
+                (Some(slicing), None) => replicas::read(Strategy::TimeSlicing, slicing)?,
+                (None, Some(mps)) => replicas::read(Strategy::Mps, mps)?,
+                (Some(_), given) => {
+                    let right = "one of timeSlicing and mps: a GPU is shared by either";
+                    return Err(wrong("sharing.mps", given, right));
+                }
+            };
         }
         Ok(settings)
     }
@@ -127,108 +128,6 @@ impl PluginSettings {
     }
 }
 
-fn time_slicing(at: &str, value: &Value) -> Result<Sharing, String> {
-    let known = ["renameByDefault", "failRequestsGreaterThanOne", "resources"];
-    let slicing = fields(at, value, &known)?;
-    let list = format!("{at}.resources");
-    let resources = match slicing.get("resources") {
-        Some(Value::Array(resources)) if !resources.is_empty() => resources,
-        other => return Err(wrong(&list, other, "a list of {name, replicas}")),
-    };
-    let mut sharing = Sharing {
-        rename_by_default: flag(at, slicing, "renameByDefault")?.unwrap_or(false),
-        one_at_most: flag(at, slicing, "failRequestsGreaterThanOne")?.unwrap_or(false),
-        resources: Vec::new(),
-    };
-    for (place, value) in resources.iter().enumerate() {
-        let at = format!("{list}[{place}]");
-        let one = replicated(&at, value)?;
-        if sharing.resources.iter().any(|other| other.name == one.name) {
-            let right = "each resource once";
-            return Err(wrong(&format!("{at}.name"), value.get("name"), right));
-        }
-        sharing.resources.push(one);
-    }
-    Ok(sharing)
-}
-
-fn replicated(at: &str, value: &Value) -> Result<Replicated, String> {
-    let one = fields(at, value, &["name", "rename", "devices", "replicas"])?;
-    let offered = |name: &String| {
-        name == resources::names::NVIDIA_GPU || name.starts_with(resources::names::NVIDIA_MIG)
-    };
-    let right = "nvidia.com/gpu, or nvidia.com/mig- and a profile";
-    let name = named(one.get("name"))
-        .filter(offered)
-        .ok_or_else(|| wrong(&format!("{at}.name"), one.get("name"), right))?;
-    let rename = match present(one, "rename") {
-        None => None,
-        given => {
-            let right = "a resource's name, like nvidia.com/gpu.shared";
-            let fault = || wrong(&format!("{at}.rename"), given, right);
-            Some(named(given).ok_or_else(fault)?)
-        }
-    };
-    let replicas = (one.get("replicas"))
-        .and_then(Value::as_u64)
-        .filter(|replicas| (1..=REPLICAS_MAX).contains(replicas))
-        .and_then(|replicas| usize::try_from(replicas).ok());
-    let replicas = replicas.ok_or_else(|| {
-        let right = format!("a number from 1 to {REPLICAS_MAX}");
-        wrong(&format!("{at}.replicas"), one.get("replicas"), &right)
-    })?;
-    Ok(Replicated {
-        name,
-        rename,
-        replicas,
-        devices: selection(&format!("{at}.devices"), present(one, "devices"))?,
-    })
-}
-
-fn selection(at: &str, value: Option<&Value>) -> Result<Selection, String> {
-    let right = "all, a number of devices, or a list of UUIDs and indices (0, or 0:1 for a slice)";
-    let fault = || wrong(at, value, right);
-    let one = |value: &Value| match value {
-        Value::Number(index) => index.as_u64().map(|index| index.to_string()),
-        Value::String(text) => is_device(text).then(|| text.clone()),
-        _ => None,
-    };
-    match value {
-        None => Ok(Selection::All),
-        Some(Value::String(all)) if all == "all" => Ok(Selection::All),
-        Some(Value::Number(count)) => (count.as_u64())
-            .filter(|count| *count > 0)
-            .and_then(|count| usize::try_from(count).ok())
-            .map(Selection::First)
-            .ok_or_else(fault),
-        Some(Value::Array(list)) if !list.is_empty() => {
-            let these: Option<_> = list.iter().map(one).collect();
-            these.map(Selection::These).ok_or_else(fault)
-        }
-        _ => Err(fault()),
-    }
-}
-
-/// A UUID of a GPU or slice, a GPU's index, or a slice's, `0:1`.
-fn is_device(text: &str) -> bool {
-    let number = |part: &str| part.parse::<u32>().is_ok();
-    text.starts_with("GPU-")
-        || text.starts_with("MIG-")
-        || number(text)
-        || (text.split_once(':')).is_some_and(|(gpu, slice)| number(gpu) && number(slice))
-}
-
-/// A resource's name; one without a domain is NVIDIA's.
-fn named(value: Option<&Value>) -> Option<String> {
-    let text = value?.as_str()?;
-    let name = if text.contains('/') {
-        text.to_owned()
-    } else {
-        format!("nvidia.com/{text}")
-    };
-    is_resource(&name).then_some(name)
-}
-
 fn names_of(at: &str, map: &Map<String, Value>, names: &[&str]) -> Vec<String> {
     let there = names.iter().filter(|name| present(map, name).is_some());
     there.map(|name| join(at, name)).collect()
@@ -238,6 +137,7 @@ fn names_of(at: &str, map: &Map<String, Value>, names: &[&str]) -> Vec<String> {
 mod tests {
     use serde_json::json;
 
+    use super::super::sharing::{Replicated, Selection};
     use super::*;
 
     fn slicing(more: Value) -> Value {
@@ -279,13 +179,20 @@ mod tests {
             },
         ];
         assert_eq!(read.sharing.resources, wanted);
+        assert_eq!(read.sharing.strategy, Strategy::TimeSlicing);
+        let mps = json!({"version": "v1",
+            "sharing": {"mps": {"resources": [{"name": "gpu", "replicas": 4, "devices": 2}]}}});
+        let mps = PluginSettings::read(&mps).expect("a configuration").sharing;
+        assert_eq!((mps.strategy, mps.one_at_most), (Strategy::Mps, true));
+        assert_eq!(mps.resources[0].devices, Selection::First(2));
         let least = PluginSettings::read(&json!({"version": "v1"}));
         assert_eq!(least, Ok(PluginSettings::default()));
     }
 
     #[test]
     fn what_is_wrong_is_said_with_its_field_its_value_and_what_would_be_right() {
-        let cases: [(Value, &[&str]); 16] = [
+        let mps = |more: Value| json!({"version": "v1", "sharing": {"mps": more}});
+        let cases: [(Value, &[&str]); 20] = [
             (json!([]), &["the document: []", "version, flags"]),
             (json!({}), &["version: missing", "\"v1\""]),
             (json!({"version": "v2"}), &["version: \"v2\"", "\"v1\""]),
@@ -317,8 +224,28 @@ mod tests {
                 ],
             ),
             (
-                json!({"version": "v1", "sharing": {"mps": {"resources": []}}}),
-                &["sharing.mps: ", "sharing.timeSlicing"],
+                mps(json!({"resources": []})),
+                &["sharing.mps.resources: []", "{name, replicas}"],
+            ),
+            (
+                json!({"version": "v1", "sharing": {"mps": {}, "timeSlicing": {}}}),
+                &["sharing.mps: {}", "one of timeSlicing and mps"],
+            ),
+            (
+                mps(json!({"resources": [{"name": "mig-1g.10gb", "replicas": 2}]})),
+                &[
+                    "sharing.mps.resources[0].name: \"mig-1g.10gb\"",
+                    "nvidia.com/gpu: slices",
+                ],
+            ),
+            (
+                mps(json!({"resources": [{"name": "gpu", "replicas": 49}]})),
+                &["sharing.mps.resources[0].replicas: 49", "from 1 to 48"],
+            ),
+            (
+                mps(json!({"failRequestsGreaterThanOne": false,
+                    "resources": [{"name": "gpu", "replicas": 2}]})),
+                &["sharing.mps.failRequestsGreaterThanOne: false", "true"],
             ),
             (
                 json!({"version": "v1", "sharing": {"timeSlicing": {"resources": []}}}),

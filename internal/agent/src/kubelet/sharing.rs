@@ -1,6 +1,5 @@
-//! Devices that count as several: which, how often, and under which name (time slicing, as NVIDIA's
-//! device plugin has it). Pure. The GPU's own scheduler lets their processes take turns: neither
-//! memory nor faults are kept apart.
+//! Devices that count as several: which, how often, and under which name (as NVIDIA's device plugin has
+//! it), and how their processes share them. Pure. What keeps to shares by MPS is `mps`'.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +10,32 @@ use super::offer::{Offers, Unit};
 /// What comes after the name of a resource whose devices are shared.
 const SHARED: &str = ".shared";
 
+/// How the processes on a device share it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// In turns, by the GPU's own scheduler: neither memory nor faults are kept apart.
+    #[default]
+    TimeSlicing,
+    /// At once, through NVIDIA's Multi-Process Service, which holds each to its memory and its
+    /// multiprocessors. Faults are not kept apart.
+    Mps,
+}
+
+impl Strategy {
+    /// In the words of GPU Feature Discovery's labels.
+    pub fn label(self) -> &'static str {
+        match self {
+            Strategy::TimeSlicing => "time-slicing",
+            Strategy::Mps => "mps",
+        }
+    }
+}
+
 /// Which resources' devices are given to several containers at once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sharing {
+    /// How.
+    pub strategy: Strategy,
     /// Shared devices are the resource `NAME.shared` unless they have a name of their own.
     pub rename_by_default: bool,
     /// A container that asks for several shared devices is refused: it would get no more of a GPU.
@@ -47,6 +69,17 @@ pub enum Selection {
     These(Vec<String>),
 }
 
+impl Selection {
+    /// Whether the device of this UUID and index, at this place among the resource's, is one of them.
+    fn has(&self, place: usize, id: &str, index: Option<&String>) -> bool {
+        match self {
+            Selection::All => true,
+            Selection::First(count) => place < *count,
+            Selection::These(these) => these.iter().any(|one| one == id || Some(one) == index),
+        }
+    }
+}
+
 impl Sharing {
     /// The offers with what is shared. Devices that aren't selected stay what they were.
     pub fn apply(&self, mut offers: Offers, inventory: &NodeInventory) -> Offers {
@@ -63,17 +96,10 @@ impl Sharing {
             let (mut taken, mut left) = (Vec::new(), Vec::new());
             for (place, unit) in units.into_iter().enumerate() {
                 let index = indices.get(&unit.device);
-                let here = match &shared.devices {
-                    Selection::All => true,
-                    Selection::First(count) => place < *count,
-                    Selection::These(these) => these
-                        .iter()
-                        .any(|one| *one == unit.device || Some(one) == index),
-                };
-                if here {
-                    taken.extend((0..shared.replicas).map(|n| replica(&unit, n)));
-                } else {
-                    left.push(unit);
+                match shared.devices.has(place, &unit.device, index) {
+                    true if shared.replicas == 1 => taken.push(unit),
+                    true => taken.extend((0..shared.replicas).map(|n| replica(&unit, n))),
+                    false => left.push(unit),
                 }
             }
             if !left.is_empty() {
@@ -82,6 +108,23 @@ impl Sharing {
             offers.entry(name).or_default().extend(taken);
         }
         offers
+    }
+
+    /// Those of a resource's devices that are shared, with how often each counts.
+    pub fn selected<'a>(
+        &self,
+        resource: &str,
+        inventory: &NodeInventory,
+        devices: impl Iterator<Item = &'a str>,
+    ) -> BTreeMap<String, usize> {
+        let Some(shared) = self.resources.iter().find(|one| one.name == resource) else {
+            return BTreeMap::new();
+        };
+        let indices = indices(inventory);
+        let here = |(place, id): &(usize, &str)| shared.devices.has(*place, id, indices.get(*id));
+        (devices.enumerate().filter(here))
+            .map(|(_, id)| (id.to_owned(), shared.replicas))
+            .collect()
     }
 
     /// Devices that are named and that the machine doesn't have.
@@ -221,13 +264,13 @@ mod tests {
         for (name, rename_by_default, devices, wanted) in cases {
             let sharing = Sharing {
                 rename_by_default,
-                one_at_most: false,
                 resources: vec![Replicated {
                     name: name.into(),
                     rename: None,
                     replicas: 2,
                     devices,
                 }],
+                ..Sharing::default()
             };
             let offers = offers(&machine(), &sharing);
             let told: Vec<(String, String)> = (offers.into_iter())
@@ -259,13 +302,13 @@ mod tests {
     fn a_name_of_its_own_goes_before_the_default_one() {
         let sharing = Sharing {
             rename_by_default: true,
-            one_at_most: false,
             resources: vec![Replicated {
                 name: NVIDIA_GPU.into(),
                 rename: Some("nvidia.com/part".into()),
                 replicas: 3,
                 devices: Selection::All,
             }],
+            ..Sharing::default()
         };
         let offers = offers(&machine(), &sharing);
         assert_eq!(offers["nvidia.com/part"].len(), 6);

@@ -55,7 +55,7 @@ pub async fn serve_all(
             for device in sharing.missing(&now.inventory) {
                 tracing::warn!(device, "to be shared, and not there");
             }
-            offer::offers(&now.inventory, sharing)
+            offer::all(&now, &config.settings)
         };
         for resource in offers.into_keys() {
             if served.insert(resource.clone()) {

@@ -307,7 +307,8 @@ fn named(gpu: &Reading, slice: Option<&SliceReading>, hostname: &str) -> Labels 
         .with("DCGM_FI_DRIVER_VERSION", &gpu.driver)
 }
 
-fn held_by(labels: Labels, holder: &Holder) -> Labels {
+/// The same with a container that has it.
+pub fn held_by(labels: Labels, holder: &Holder) -> Labels {
     labels
         .with("container", &holder.container)
         .with("namespace", &holder.namespace)

@@ -9,6 +9,7 @@ mod page;
 mod ports;
 mod processes;
 mod serve;
+mod shares;
 #[cfg(test)]
 mod tests;
 mod xids;
@@ -24,14 +25,15 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 pub use holders::{Holder, Holders};
+pub use processes::Containers;
 pub use serve::{Listen, NoPort, open, serve};
 
 use page::Page;
-use processes::Containers;
 
 use crate::kubelet::{self, Cluster};
 use crate::node::Node;
 use crate::pods::Pods;
+use crate::shares::Board;
 use crate::xids::Xids;
 
 /// The port that is usual for metrics of GPUs.
@@ -42,6 +44,7 @@ const FRESH: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(8);
 
 /// Whose pods have this node's devices.
+#[derive(Clone)]
 pub enum Whose {
     /// The agent's own.
     Own(Arc<Node>, Arc<Pods>),
@@ -56,17 +59,25 @@ pub struct Exporter {
     root: PathBuf,
     whose: Whose,
     xids: Arc<Mutex<Xids>>,
+    shares: Board,
     hostname: String,
     last: tokio::sync::Mutex<Option<(Instant, Bytes)>>,
 }
 
 impl Exporter {
     /// For a node of this name, whose GPUs are found at `source`.
-    pub fn new(source: Source, hostname: &str, whose: Whose, xids: Arc<Mutex<Xids>>) -> Exporter {
+    pub fn new(
+        source: Source,
+        hostname: &str,
+        whose: Whose,
+        xids: Arc<Mutex<Xids>>,
+        shares: Board,
+    ) -> Exporter {
         Exporter {
             root: source.sysfs_root.clone(),
             whose,
             xids,
+            shares,
             meter: Arc::new(Mutex::new(Meter::new(source))),
             hostname: hostname.to_owned(),
             last: tokio::sync::Mutex::default(),
@@ -87,6 +98,7 @@ impl Exporter {
         let mut page = Page::default();
         gpus::write(&mut page, &gpus, &holders, &self.hostname);
         xids::write(&mut page, &self.xids.lock(), &holders, &self.hostname);
+        shares::write(&mut page, &self.shares.lock(), &self.hostname);
         ports::write(&mut page, &ports, &self.hostname);
         own::write(&mut page);
         let page = Bytes::from(page.text());
@@ -149,7 +161,8 @@ impl Whose {
         holders
     }
 
-    async fn containers(&self) -> Containers {
+    /// The containers that processes may be of.
+    pub async fn containers(&self) -> Containers {
         match self {
             Whose::Own(node, _) => {
                 let engines = node.engines();

@@ -29,7 +29,7 @@ impl Worker {
             .container(name)
             .ok_or_else(|| format!("the pod has no container {name:?}"))?;
         let empty = Places::new();
-        let machine = self.node.machine.lock().clone();
+        let machine = self.node.machine_now();
         let parts = Parts {
             pod: &self.pod,
             container,

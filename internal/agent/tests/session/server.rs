@@ -118,6 +118,9 @@ impl Server {
             look: LOOK,
             xids: agent::Hearing::default(),
             metrics: None,
+            sharing: agent::Sharing::default(),
+            mps: agent::MpsConfig::default(),
+            over_share: agent::OverShare::default(),
             shim_command: Vec::new(),
         }
     }

@@ -1,6 +1,6 @@
 //! The wrapper's calls that metrics and health are made of, answered by the stand-in.
 
-use nvml_wrapper::enum_wrappers::device::{Clock, EccCounter, MemoryError};
+use nvml_wrapper::enum_wrappers::device::{Clock, ComputeMode, EccCounter, MemoryError};
 use nvml_wrapper::enums::gpm::GpmMetricId;
 use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::gpm_metrics_get;
@@ -68,6 +68,26 @@ fn fields_have_values_or_say_which_they_lack() {
         "NotSupported",
     ];
     assert_eq!(told, expected);
+}
+
+#[test]
+fn a_gpu_takes_one_process_at_a_time_while_it_is_told_so() {
+    let standin = StandIn::of("hgx-h100.toml");
+    let nvml = standin.nvml();
+    let mode = |index| nvml.device_by_index(index).unwrap().compute_mode().unwrap();
+    let gpu = nvml.device_by_index(1).unwrap().uuid().unwrap();
+    let source = standin.source();
+    for (exclusive, wanted) in [
+        (true, ComputeMode::ExclusiveProcess),
+        (true, ComputeMode::ExclusiveProcess),
+        (false, ComputeMode::Default),
+    ] {
+        hardware::compute_mode::set_exclusive(&source, &gpu, exclusive).unwrap();
+        assert_eq!((mode(0), mode(1)), (ComputeMode::Default, wanted));
+    }
+    standin.with("[[state]]\ngpu = 1\nlost = true\n");
+    let why = hardware::compute_mode::set_exclusive(&source, &gpu, true).unwrap_err();
+    assert!(why.contains(&gpu), "{why}");
 }
 
 #[test]

@@ -42,6 +42,7 @@ fn no_call_is_lacking() {
         nvmlDeviceGetVbiosVersion,
         nvmlDeviceGetBoardPartNumber,
         nvmlDeviceGetComputeMode,
+        nvmlDeviceSetComputeMode,
         nvmlDeviceGetPersistenceMode,
         nvmlDeviceGetEccMode,
         nvmlDeviceGetTopologyCommonAncestor,

@@ -84,11 +84,16 @@ impl StandIn {
 
     /// The machine as everybody asks for it.
     pub fn machine(&self) -> Machine {
-        Machine::new(Source {
+        Machine::new(self.source())
+    }
+
+    /// Where everybody looks.
+    pub fn source(&self) -> Source {
+        Source {
             library: Some(self.library()),
             sysfs_root: self.root(),
             ..Source::default()
-        })
+        }
     }
 
     /// The wrapper, opened on the library.

@@ -54,7 +54,7 @@ impl Scheduler {
         let gpus = self.take_on(class, at).gpus;
         let share = self.classes.get(class).share();
         // What its GPUs have of memory may be another by now, or not known any more.
-        if share.is_some_and(|share| share.on(&self.nodes[at]).is_none()) {
+        if share.is_some_and(|share| share.of(self.nodes[at].gpu_memory()).is_none()) {
             return false;
         }
         let shares = share.is_some();

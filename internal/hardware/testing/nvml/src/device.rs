@@ -171,8 +171,14 @@ calls! {
     }
 
     nvmlDeviceGetComputeMode(world | device: nvmlDevice_t, out: *mut nvmlComputeMode_t) {
-        world.whole(device)?;
-        put(out, 0)
+        let index = world.whole(device)?.index;
+        put(out, world.modes.get(&index).copied().unwrap_or(0))
+    }
+
+    nvmlDeviceSetComputeMode(world | device: nvmlDevice_t, mode: nvmlComputeMode_t) {
+        let index = world.whole(device)?.index;
+        world.modes.insert(index, mode);
+        Ok(())
     }
 
     nvmlDeviceGetPersistenceMode(world | device: nvmlDevice_t, out: *mut nvmlEnableState_t) {

@@ -1,5 +1,6 @@
 //! The one machine that the library speaks of. Owns the reading of its description.
 
+use std::collections::BTreeMap;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -41,6 +42,8 @@ pub struct World {
     pub sets: Sets,
     /// What performance counters showed when they were read.
     pub samples: Samples,
+    /// The compute modes that were set, by index; they outlast who set them, as the driver's do.
+    pub modes: BTreeMap<u32, u32>,
     /// How many have initialised the library and not shut it down.
     users: u32,
 }

@@ -2,18 +2,15 @@
 //! annotations say: Aliyun's, Volcano's, HAMi's, Koordinator's.
 
 use k8s_openapi::api::core::v1 as k8s;
-use resources::amounts::Amounts;
-use resources::names::NVIDIA_GPU;
 
-use super::{Part, Share};
-use crate::resource::GPU_UNIT;
+use super::{Part, Share, WHOLE};
+use crate::amounts::Amounts;
+use crate::names::{ALIYUN_GPU_CORE, ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_MEMORY, NVIDIA_GPU};
 
 /// All of a GPU, in percent.
 const PERCENT: i64 = 100;
 /// GPUs that Aliyun's device plugin shares, on nodes.
 const ALIYUN_COUNT: &str = "aliyun.com/gpu-count";
-/// The memory of all of them, in GiB; and what a pod asks of one.
-const ALIYUN_MEMORY: &str = "aliyun.com/gpu-mem";
 
 /// The words of one device plugin.
 struct Dialect {
@@ -29,9 +26,9 @@ struct Dialect {
 const DIALECTS: [Dialect; 4] = [
     Dialect {
         number: None,
-        memory: ALIYUN_MEMORY,
+        memory: ALIYUN_GPU_MEMORY,
         unit: 1 << 30,
-        percents: &["aliyun.com/gpu-core.percentage", "aliyun.com/gpu-core"],
+        percents: &[ALIYUN_GPU_CORE_PERCENTAGE, ALIYUN_GPU_CORE],
     },
     Dialect {
         number: Some("volcano.sh/vgpu-number"),
@@ -77,7 +74,7 @@ impl Dialect {
             return None;
         }
         let whole = |gpus| Share {
-            part: Part::Milli(GPU_UNIT),
+            part: Part::Milli(WHOLE),
             gpus,
         };
         if percent > PERCENT {
@@ -86,10 +83,10 @@ impl Dialect {
             return several.then(|| whole(percent / PERCENT));
         }
         let gpus = number.max(1);
-        let milli = percent * GPU_UNIT / PERCENT;
+        let milli = percent * WHOLE / PERCENT;
         let part = match (milli, mib) {
             (0, 0) => return Some(whole(gpus)),
-            (GPU_UNIT, _) => return Some(whole(gpus)),
+            (WHOLE, _) => return Some(whole(gpus)),
             (0, mib) => Part::Memory(mib),
             (milli, 0) => Part::Milli(milli),
             (milli, mib) => Part::Both(milli, mib),
@@ -124,7 +121,7 @@ pub(super) fn asked(spec: &k8s::PodSpec, requests: &Amounts) -> Option<Option<(S
 }
 
 /// Requests without these words.
-pub(crate) fn without(mut requests: Amounts) -> Amounts {
+pub fn without(mut requests: Amounts) -> Amounts {
     for name in DIALECTS.iter().flat_map(Dialect::words) {
         if requests.get(name) != 0 {
             requests.set(name, 0);
@@ -135,7 +132,7 @@ pub(crate) fn without(mut requests: Amounts) -> Amounts {
 
 /// What a node offers, with the GPUs that it only offers for sharing as GPUs; and what each of
 /// those has of memory, in MiB.
-pub(crate) fn offered(mut allocatable: Amounts) -> (Amounts, Option<i64>) {
+pub fn offered(mut allocatable: Amounts) -> (Amounts, Option<i64>) {
     let count = allocatable.get(ALIYUN_COUNT);
     if count <= 0 {
         return (allocatable, None);
@@ -143,7 +140,7 @@ pub(crate) fn offered(mut allocatable: Amounts) -> (Amounts, Option<i64>) {
     if allocatable.get(NVIDIA_GPU) == 0 {
         allocatable.set(NVIDIA_GPU, count);
     }
-    let mib = allocatable.get(ALIYUN_MEMORY).saturating_mul(1024) / count;
+    let mib = allocatable.get(ALIYUN_GPU_MEMORY).saturating_mul(1024) / count;
     (allocatable, Some(mib).filter(|mib| *mib > 0))
 }
 
@@ -241,7 +238,7 @@ mod tests {
 
     #[test]
     fn gpus_that_are_offered_for_sharing_only_are_gpus() {
-        let (offer, memory) = offered(amounts(&[(ALIYUN_COUNT, 4), (ALIYUN_MEMORY, 60)]));
+        let (offer, memory) = offered(amounts(&[(ALIYUN_COUNT, 4), (ALIYUN_GPU_MEMORY, 60)]));
         assert_eq!((offer.get(NVIDIA_GPU), memory), (4, Some(15360)));
         let (offer, memory) = offered(amounts(&[(NVIDIA_GPU, 2)]));
         assert_eq!((offer.get(NVIDIA_GPU), memory), (2, None));

@@ -1,0 +1,52 @@
+//! What help says of the files that describe a node's devices.
+
+/// Of the device plugin's configuration, and of other vendors' devices.
+pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engine kubernetes:
+  version: v1
+  flags:                         # may be left out
+    migStrategy: mixed           # or none, single
+    nvidiaDriverRoot: /          # for CDI: below which the node has the driver's files,
+    nvidiaDevRoot: /             # and its dev; the driver's root where left out
+    plugin:
+      deviceListStrategy: envvar # or cdi-annotations, cdi-cri, or a list of these
+      passDeviceSpecs: true      # false: no device files, where the runtime brings them (so with CDI)
+      containerDriverRoot: /driver-root   # where the agent's own container has the driver's root
+      cdiAnnotationPrefix: cdi.k8s.io/
+  sharing:                       # none unless given: GPUs that several containers have
+    timeSlicing:                 # in turns; or mps: at once, each within its limits (no
+                                 # slices, and 48 replicas at most; 1 beside --gpu-parts)
+      renameByDefault: true      # as nvidia.com/gpu.shared
+      failRequestsGreaterThanOne: true
+      resources:
+        - name: nvidia.com/gpu   # or a profile of slices, nvidia.com/mig-1g.10gb
+          replicas: 4            # what each counts as
+          devices: [0, 1]        # or all (the default), a number, UUIDs, or 0:1 for a slice
+
+  By CDI a container gets its devices from any runtime that reads such files (containerd from 1.7
+  with enable_cdi, from 2.0 as it is; CRI-O), without NVIDIA's: the agent writes muster.io-gpu.json
+  into --cdi-dir, with each GPU and slice by UUID and index, and `all`, as muster.io/gpu=NAME. With
+  them come the driver's libraries for computing, watching and video, and nvidia-smi, as far as the
+  driver's root has them. No hook runs: programs that ask the linker's cache don't find them there.
+
+  By sharing.mps an nvidia-cuda-mps-control runs for each GPU, started anew when it dies; a
+  container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod
+  asks for where Muster's scheduler placed it, else one of the GPU's equal parts. Renaming by
+  product, and the strategy volume-mounts are refused. What is wrong is said at the start,
+  with its field and what would be right.
+
+Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
+Ascend and Trainium:
+  resource: example.com/accelerator
+  device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
+  only:                                    # left out: all are
+    file: /sys/class/accel/accel{number}/device/vendor
+    is: \"0x1da3\"
+  with: [\"/dev/accel/accel_controlD{number}\"]   # its further files, where they are
+  always: [/dev/manager]                   # files of every container that has one, where they are
+  environment: {VISIBLE: \"{numbers}\"}      # {numbers} and {files}: the container's, with commas
+  mounts: [{from: /opt/driver, to: /opt/driver, readOnly: true}]   # where the node has them
+  numa: /sys/class/accel/accel{number}/device/numa_node
+  health:                                  # else a device is well while its file is there
+    command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
+    timeoutSeconds: 5                      # the defaults; who takes longer, is not well
+    everySeconds: 30";

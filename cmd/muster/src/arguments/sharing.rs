@@ -1,0 +1,98 @@
+//! How GPUs are shared: what `muster agent` and `muster up` take, and what help says of each way.
+
+use std::path::PathBuf;
+
+use agent::{OverShare, Selection};
+use clap::{Args, ValueEnum};
+
+/// What each way of sharing a GPU keeps apart, and what not; the lines are a terminal's.
+pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
+  whole      a GPU that one container has. What others do on other GPUs reaches it over PCIe,
+             NVLinks, power and cooling alone.
+  MIG        slices have their own memory, its bandwidth and cache, and multiprocessors; what
+             fails in one ends that one. Not apart: what the GPU draws and how hot it is,
+             PCIe, and a GPU that fails or is reset.
+  MPS        processes run at once, each within its memory limit and its part of the
+             multiprocessors, in an address space of its own. Not apart: memory bandwidth,
+             caches, copy engines, PCIe, and faults: a process that ends in a fatal one takes
+             all with it that share the GPU, and so does the daemon. Containers share the
+             node's /dev/shm; those of different users have the GPU in turns. Where parts are
+             not all equal their limits are in the container's environment, which its
+             processes can change.
+  in turns   (time slicing, and parts of GPUs without MPS) processes run one after another,
+             in address spaces of their own. Not apart: memory, of which each can take all;
+             time, of which each gets as much as it has work for; and what the GPU as a whole
+             goes down with.
+  By MPS and in turns a container's real memory is watched, as the driver counts it for each
+  process: who has more than his part at 3 looks, 5 seconds apart, is told of (event
+  OverGpuShare, metric muster_gpu_over_share), and by --over-share end ended. 512 MiB, or 5%,
+  are spared for what a program does not know that it has. Nothing holds a container to its
+  time but MPS. Who shares in turns by replicas alone has no part that he could exceed, and
+  the memory of slices is not watched.";
+
+/// How an agent has GPUs shared.
+#[derive(Args, Debug, Clone, Default)]
+pub struct SharingOptions {
+    /// GPUs that containers share by NVIDIA's Multi-Process Service (MPS), which holds each to the
+    /// part that it asks for: all, or indices and UUIDs with commas. A container gets a part of one of
+    /// them. Beside a kubelet, sharing.mps of --device-plugin-config says it [default: none, containers
+    /// have parts of GPUs in turns]
+    #[arg(long, value_name = "GPUS", value_parser = selection)]
+    pub mps: Option<Selection>,
+    /// NVIDIA's control program for MPS
+    #[arg(long, value_name = "PROGRAM", default_value = agent::MPS_PROGRAM)]
+    pub mps_control: PathBuf,
+    /// Where each MPS control daemon has its directory; the same path is seen in containers
+    #[arg(long, value_name = "DIR", default_value = agent::MPS_DIRECTORY)]
+    pub mps_dir: PathBuf,
+    /// What is done about a container that has more of a GPU's memory than the part that it asks for:
+    /// it is told of, or it is also ended (beside a kubelet its pod is evicted)
+    #[arg(long, value_enum, value_name = "POLICY", default_value_t)]
+    pub over_share: OverShareBy,
+}
+
+/// What is done about a container that has more than its share.
+#[derive(ValueEnum, Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverShareBy {
+    /// It is told of
+    #[default]
+    Report,
+    /// It is told of and ended
+    End,
+}
+
+impl From<OverShareBy> for OverShare {
+    fn from(by: OverShareBy) -> OverShare {
+        match by {
+            OverShareBy::Report => OverShare::Report,
+            OverShareBy::End => OverShare::End,
+        }
+    }
+}
+
+fn selection(text: &str) -> Result<Selection, String> {
+    if text == "all" {
+        return Ok(Selection::All);
+    }
+    let gpu = |one: &str| one.starts_with("GPU-") || one.parse::<u32>().is_ok();
+    let these: Vec<String> = text.split(',').map(str::to_owned).collect();
+    if these.iter().all(|one| gpu(one)) {
+        return Ok(Selection::These(these));
+    }
+    Err("use all, or GPUs' indices and UUIDs with commas, like 0,1 or GPU-5c3a...".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_all_or_named_by_index_and_uuid() {
+        let these = Selection::These(vec!["0".into(), "GPU-ab".into()]);
+        assert_eq!(selection("all"), Ok(Selection::All));
+        assert_eq!(selection("0,GPU-ab"), Ok(these));
+        for bad in ["", "0,", "none", "MIG-1", "0:1", "-1"] {
+            assert!(selection(bad).unwrap_err().contains("0,1"), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What `muster doctor` says of sharing this machine's GPUs.
+
+use std::path::Path;
+
+use hardware::{Inventory, mig};
+
+/// What no way keeps apart, in short; the agent's help has it in full.
+const APART: &str =
+    "           MIG keeps all apart but PCIe, power, heat, and what happens to the whole GPU;
+           MPS keeps neither faults nor memory bandwidth, caches and PCIe apart;
+           taking turns (time slicing) keeps neither memory nor time nor faults of the GPU apart;
+           `muster agent --help` says more";
+
+/// The lines: by which ways its GPUs can be shared, and what each keeps apart. Nothing of a machine
+/// without GPUs.
+pub fn of(inventory: &Inventory, control: Option<&Path>) -> String {
+    if inventory.gpus.is_empty() {
+        return String::new();
+    }
+    let cut = inventory
+        .gpus
+        .iter()
+        .filter(|gpu| gpu.slices.is_some())
+        .count();
+    let can = |gpu: &&hardware::Gpu| gpu.slices.is_some() || !mig::profiles(&gpu.model).is_empty();
+    let able = inventory.gpus.iter().filter(can).count();
+    let control = match control {
+        Some(path) => format!("{} is there", path.display()),
+        None => "no nvidia-cuda-mps-control on the PATH, so not without --mps-control".to_owned(),
+    };
+    format!(
+        "sharing    by MIG: {able} of {} GPUs can be cut, {cut} are\n           by MPS: {control}\n{APART}\n",
+        inventory.gpus.len(),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::Gpu;
+
+    use super::*;
+
+    #[test]
+    fn the_ways_that_there_are_are_said_with_what_they_do_not_keep_apart() {
+        let gpu = |model: &str| Gpu {
+            model: model.into(),
+            ..Gpu::default()
+        };
+        let inventory = Inventory {
+            gpus: vec![gpu("NVIDIA H100 80GB HBM3"), gpu("NVIDIA L4")],
+            ..Inventory::default()
+        };
+        let text = of(&inventory, None);
+        for words in [
+            "1 of 2 GPUs can be cut, 0 are",
+            "no nvidia-cuda-mps-control",
+            "MPS keeps neither faults nor memory bandwidth",
+        ] {
+            assert!(text.contains(words), "{text}");
+        }
+        let there = of(&inventory, Some(Path::new("/usr/bin/control")));
+        assert!(there.contains("/usr/bin/control is there"), "{there}");
+        assert_eq!(of(&Inventory::default(), None), "");
+    }
+}

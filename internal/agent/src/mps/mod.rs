@@ -1,0 +1,291 @@
+//! GPUs that are shared through NVIDIA's Multi-Process Service: one control daemon for each, so that
+//! what goes wrong on one GPU, or a reset, disturbs no other. Owns the daemons' lives; which GPUs
+//! and what for containers is `plan`'s.
+//!
+//! A daemon outlives the agent while anybody uses it, as pods do, and the next agent takes it up. It
+//! ends when its GPU isn't to be shared any more, or when the agent ends and nobody uses it.
+
+mod control;
+mod plan;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use hardware::Source;
+use runtime::proc::ProcessId;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use crate::shares::Limit;
+pub use plan::{CLIENTS, Equipment, Stand, Stands, Wanted, equip, wanted};
+
+use control::Control;
+
+/// Where daemons have their directories unless it is said otherwise: not on a disk, as sockets and
+/// process numbers mean nothing after a restart of the machine.
+pub const DIRECTORY: &str = "/run/muster/mps";
+/// NVIDIA's control program.
+pub const PROGRAM: &str = "nvidia-cuda-mps-control";
+
+/// How often it is looked whether a daemon runs.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// How long the driver may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long one that could not be started rests.
+const REST: Duration = Duration::from_secs(10);
+
+/// Where daemons come from.
+#[derive(Clone, Debug)]
+pub struct MpsConfig {
+    /// The control program.
+    pub program: PathBuf,
+    /// Where each daemon has a directory, by its GPU's UUID.
+    pub directory: PathBuf,
+}
+
+impl Default for MpsConfig {
+    fn default() -> MpsConfig {
+        MpsConfig {
+            program: PROGRAM.into(),
+            directory: DIRECTORY.into(),
+        }
+    }
+}
+
+/// How the GPUs that are wanted stand, by what is known of their daemons. One of which nothing is known
+/// yet waits.
+pub fn standing(wanted: &Wanted, known: &Stands, config: &MpsConfig) -> Stands {
+    let stand = |(gpu, limit): (&String, &Result<Limit, String>)| {
+        let unknown = || Stand {
+            pipe: Control::new(&config.program, gpu, &config.directory).pipe(),
+            limit: limit.clone().unwrap_or_default(),
+            problem: Some("its control daemon has not been started yet".to_owned()),
+        };
+        let stand = known.get(gpu).cloned().unwrap_or_else(unknown);
+        (gpu.clone(), stand)
+    };
+    wanted.iter().map(stand).collect()
+}
+
+/// Keeps a daemon for each GPU that is wanted, says how each stands, and ends those that nobody uses
+/// when `stop` says true.
+pub async fn keep(
+    config: MpsConfig,
+    source: Source,
+    mut wanted: watch::Receiver<Wanted>,
+    stands: watch::Sender<Stands>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let mut keeper = Keeper {
+        config,
+        source,
+        daemons: BTreeMap::new(),
+    };
+    let first = wanted.borrow().clone();
+    keeper.end_strangers(&first).await;
+    loop {
+        let now = wanted.borrow_and_update().clone();
+        let found = keeper.look(&now).await;
+        stands.send_if_modified(|before| {
+            let changed = *before != found;
+            *before = found;
+            changed
+        });
+        tokio::select! {
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+            changed = wanted.changed() => if changed.is_err() { break },
+            _ = stop.wait_for(|stop| *stop) => break,
+        }
+    }
+    keeper.end_idle().await;
+}
+
+struct Keeper {
+    config: MpsConfig,
+    source: Source,
+    daemons: BTreeMap<String, Daemon>,
+}
+
+/// A GPU's daemon as the agent knows it.
+struct Daemon {
+    control: Control,
+    process: Option<ProcessId>,
+    /// What it was told.
+    told: String,
+    problem: Option<String>,
+    /// When it may be tried again.
+    rests_until: Option<Instant>,
+}
+
+impl Keeper {
+    fn control(&self, gpu: &str) -> Control {
+        Control::new(&self.config.program, gpu, &self.config.directory)
+    }
+
+    /// Ends what an agent before this one started for GPUs that are not shared any more.
+    async fn end_strangers(&self, wanted: &Wanted) {
+        let entries = std::fs::read_dir(&self.config.directory).into_iter();
+        for entry in entries.flatten().flatten() {
+            let gpu = entry.file_name().to_string_lossy().into_owned();
+            if !matches!(wanted.get(&gpu), Some(Ok(_))) {
+                let control = self.control(&gpu);
+                if control.process().is_some() {
+                    self.end(&gpu, &control).await;
+                }
+            }
+        }
+    }
+
+    async fn look(&mut self, wanted: &Wanted) -> Stands {
+        let gone: Vec<String> = (self.daemons.keys())
+            .filter(|gpu| !matches!(wanted.get(*gpu), Some(Ok(_))))
+            .cloned()
+            .collect();
+        for gpu in gone {
+            if let Some(daemon) = self.daemons.remove(&gpu) {
+                self.end(&gpu, &daemon.control).await;
+            }
+        }
+        let mut stands = Stands::new();
+        for (gpu, limit) in wanted {
+            let pipe = self.control(gpu).pipe();
+            let stand = match limit {
+                Ok(limit) => Stand {
+                    pipe,
+                    limit: *limit,
+                    problem: self.mind(gpu, limit).await,
+                },
+                Err(why) => Stand {
+                    pipe,
+                    limit: Limit::default(),
+                    problem: Some(why.clone()),
+                },
+            };
+            stands.insert(gpu.clone(), stand);
+        }
+        stands
+    }
+
+    /// Sees to one GPU's daemon; why it can't be used.
+    async fn mind(&mut self, gpu: &str, limit: &Limit) -> Option<String> {
+        if !self.daemons.contains_key(gpu) {
+            let control = self.control(gpu);
+            let (process, told) = match control.found().await {
+                Some((process, told)) => (Some(process), told),
+                None => (None, String::new()),
+            };
+            let daemon = Daemon {
+                control,
+                process,
+                told,
+                problem: None,
+                rests_until: None,
+            };
+            self.daemons.insert(gpu.to_owned(), daemon);
+        }
+        let source = self.source.clone();
+        let daemon = self.daemons.get_mut(gpu)?;
+        if daemon.process.is_some_and(ProcessId::is_alive) {
+            if daemon.told == control::told(limit) {
+                daemon.problem = None;
+                return None;
+            }
+            if !daemon.control.idle().await {
+                return Some(
+                    "containers of before use it with other limits; those that begin wait until \
+                     they have ended"
+                        .to_owned(),
+                );
+            }
+            if let Err(why) = daemon.control.stop().await {
+                return Some(why);
+            }
+        } else if daemon.process.take().is_some() {
+            tracing::warn!(
+                gpu,
+                "the MPS control daemon died, and with it what used it; it is started anew"
+            );
+        }
+        if daemon
+            .rests_until
+            .is_some_and(|until| Instant::now() < until)
+        {
+            return daemon.problem.clone();
+        }
+        // Else a process that doesn't ask MPS would share the GPU without any limit.
+        if let Err(why) = set_exclusive(&source, gpu, true).await {
+            tracing::warn!(gpu, why, "processes may go round MPS");
+        }
+        match daemon.control.start(limit).await {
+            Ok(process) => {
+                tracing::info!(gpu, limit = limit.words(), "shared by MPS");
+                daemon.process = Some(process);
+                daemon.told = control::told(limit);
+                daemon.rests_until = None;
+                daemon.problem = None;
+            }
+            Err(why) => {
+                if daemon.problem.as_ref() != Some(&why) {
+                    tracing::warn!(gpu, why, "the GPU can't be shared by MPS yet");
+                }
+                daemon.rests_until = Some(Instant::now() + REST);
+                daemon.problem = Some(why);
+            }
+        }
+        daemon.problem.clone()
+    }
+
+    async fn end(&self, gpu: &str, control: &Control) {
+        match control.stop().await {
+            Ok(()) => tracing::info!(gpu, "no longer shared by MPS"),
+            Err(why) => tracing::warn!(gpu, why, "the MPS control daemon could not be ended"),
+        }
+        if let Err(why) = set_exclusive(&self.source, gpu, false).await {
+            tracing::warn!(gpu, why, "the GPU keeps to one process at a time");
+        }
+    }
+
+    async fn end_idle(&self) {
+        for (gpu, daemon) in &self.daemons {
+            if !daemon.process.is_some_and(ProcessId::is_alive) {
+                continue;
+            }
+            if daemon.control.idle().await {
+                self.end(gpu, &daemon.control).await;
+            } else {
+                tracing::info!(gpu, "its MPS control daemon goes on for those who use it");
+            }
+        }
+    }
+}
+
+/// Lets one process at a time use a GPU, or any number. A driver that holds a dead GPU may never
+/// answer, which holds up nobody else.
+async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), String> {
+    let (source, id) = (source.clone(), gpu.to_owned());
+    let set = tokio::task::spawn_blocking(move || {
+        hardware::compute_mode::set_exclusive(&source, &id, exclusive)
+    });
+    match timeout(PATIENCE, set).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(_) => Err(format!(
+            "the driver did not answer within {} s",
+            PATIENCE.as_secs()
+        )),
+    }
+}
+
+/// Whether a program is there to be run: at its path, or found as a shell would.
+pub fn program_found(program: &Path) -> Option<PathBuf> {
+    if program.components().count() > 1 {
+        return program.is_file().then(|| program.to_owned());
+    }
+    let path = std::env::var_os("PATH")?;
+    std::env::split_paths(&path)
+        .map(|directory| directory.join(program))
+        .find(|candidate| candidate.is_file())
+}

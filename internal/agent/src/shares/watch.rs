@@ -1,0 +1,185 @@
+//! Watches what containers have of the GPUs that they share, and sees to it that it is said, and by
+//! policy that they end. Looks at GPUs only while somebody shares one.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hardware::{Meter, Reading, Source};
+use parking_lot::Mutex;
+use tokio::time::timeout;
+
+use super::judge::{Finding, Held, Judge, OverShare, Sight, Unknown};
+use super::{Board, held};
+use crate::inventory::Machine;
+use crate::kubelet;
+use crate::metrics::{Containers, Holder, Whose};
+
+/// How often it is looked.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// How long the driver may take.
+const PATIENCE: Duration = Duration::from_secs(8);
+/// What MPS's own processes are called, as far as the kernel keeps a name. They have memory of a GPU
+/// that is no container's.
+const MPS: &str = "nvidia-cuda-mps";
+/// The reason of the events.
+pub const REASON: &str = "OverGpuShare";
+
+/// Watches one node's shares.
+pub struct Watch {
+    whose: Whose,
+    machine: Box<dyn Fn() -> Machine + Send + Sync>,
+    meter: Arc<Mutex<Meter>>,
+    judge: Judge,
+    board: Board,
+    /// What was said of processes that are nobody's.
+    unknown: BTreeMap<String, usize>,
+    /// Why nothing could be seen, where that was said.
+    blind: Option<String>,
+}
+
+impl Watch {
+    /// Of the shares of these pods on the machine as it is now.
+    pub fn new(
+        policy: OverShare,
+        source: Source,
+        whose: Whose,
+        machine: impl Fn() -> Machine + Send + Sync + 'static,
+        board: Board,
+    ) -> Watch {
+        Watch {
+            whose,
+            machine: Box::new(machine),
+            meter: Arc::new(Mutex::new(Meter::new(source))),
+            judge: Judge::new(policy),
+            board,
+            unknown: BTreeMap::new(),
+            blind: None,
+        }
+    }
+
+    /// Watches for ever.
+    pub async fn run(mut self) {
+        let mut tick = tokio::time::interval(LOOK_EVERY);
+        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        loop {
+            tick.tick().await;
+            match self.sight().await {
+                Ok(mut sight) => {
+                    let findings = self.judge.look(&mut sight);
+                    self.blind = None;
+                    self.tell_unknown(&sight);
+                    *self.board.lock() = sight;
+                    for finding in &findings {
+                        self.act(finding).await;
+                    }
+                }
+                Err(why) => {
+                    // What isn't seen has no values.
+                    *self.board.lock() = Sight::default();
+                    if self.blind.as_ref() != Some(&why) {
+                        tracing::warn!(why, "whether shares of GPUs are kept is unknown");
+                    }
+                    self.blind = Some(why);
+                }
+            }
+        }
+    }
+
+    async fn sight(&self) -> Result<Sight, String> {
+        let (held, containers) = self.held().await?;
+        if held.is_empty() {
+            return Ok(Sight::default());
+        }
+        let readings = self.read().await?;
+        let whose = |pid| match containers.of(pid) {
+            Some(holder) => Ok(Some(holder)),
+            None if is_of_mps(pid) => Ok(None),
+            None => Err(Unknown),
+        };
+        Ok(Sight::of(held, &readings, whose))
+    }
+
+    async fn read(&self) -> Result<Vec<Reading>, String> {
+        let meter = self.meter.clone();
+        let reading = tokio::task::spawn_blocking(move || {
+            let mut meter = meter.try_lock().ok_or("the GPU driver does not answer")?;
+            meter.read().map_err(|error| error.to_string())
+        });
+        match timeout(PATIENCE, reading).await {
+            Ok(Ok(read)) => read,
+            Ok(Err(error)) => Err(error.to_string()),
+            Err(_) => Err("the GPU driver does not answer".to_owned()),
+        }
+    }
+
+    /// Every share of a GPU's memory that a container has now, and the containers.
+    async fn held(&self) -> Result<(Vec<Held>, Containers), String> {
+        let machine = (self.machine)();
+        match &self.whose {
+            Whose::Own(_, pods) => {
+                let held = held::of_own(&pods.shares(), &machine);
+                Ok((held, self.whose.containers().await))
+            }
+            Whose::Kubelet(socket, cluster) => {
+                let listed = kubelet::held(socket, false).await;
+                let mut listed = listed.map_err(|error| error.message().to_owned())?;
+                listed.retain(|(_, id)| held::shared(id).is_some());
+                // The API is asked only where somebody shares a GPU.
+                if listed.is_empty() {
+                    return Ok(Default::default());
+                }
+                let pods = cluster.pods().await.map_err(|error| error.to_string())?;
+                let held = held::of_kubelet(&pods, &listed, &machine);
+                Ok((held, Containers::of_pods(&pods)))
+            }
+        }
+    }
+
+    fn tell_unknown(&mut self, sight: &Sight) {
+        if self.unknown == sight.unknown {
+            return;
+        }
+        for (gpu, count) in &sight.unknown {
+            tracing::warn!(
+                gpu,
+                processes = count,
+                "processes on a shared GPU are of no container that is known here, so whether shares \
+                 are kept is unknown; an agent in a container of its own must see the host's processes \
+                 (hostPID)"
+            );
+        }
+        self.unknown.clone_from(&sight.unknown);
+    }
+
+    async fn act(&self, finding: &Finding) {
+        let mut words = finding.has.words();
+        if finding.end {
+            words.push_str("; it is ended for that (--over-share end)");
+        }
+        let held = &finding.has.held;
+        if finding.new {
+            let Holder { namespace, pod, .. } = &held.holder;
+            tracing::warn!(namespace, pod, "{words}");
+        }
+        match &self.whose {
+            Whose::Own(_, pods) => {
+                let container = &held.holder.container;
+                (pods.over_share(&held.uid, container, words, finding.new, finding.end)).await;
+            }
+            Whose::Kubelet(_, cluster) => {
+                if finding.new {
+                    cluster.tell_of_pod(held, REASON, &words).await;
+                }
+                if finding.end {
+                    cluster.evict(held).await;
+                }
+            }
+        }
+    }
+}
+
+fn is_of_mps(pid: u32) -> bool {
+    let name = std::fs::read_to_string(format!("/proc/{pid}/comm"));
+    name.is_ok_and(|name| name.starts_with(MPS))
+}

@@ -1,0 +1,282 @@
+//! Parts of GPUs that pods ask for: by annotation (`muster.io/gpu-fraction`, or `muster.io/gpu-memory`
+//! in MiB; KAI's words are read too), or as resources of other device plugins ([`foreign`]). The
+//! scheduler reads it to place them, the agent to hold them to it.
+
+pub mod foreign;
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1 as k8s;
+
+use crate::amounts::Amounts;
+use crate::names::{
+    GPU_COUNT, GPU_FRACTION, GPU_MEMORY, KAI_GPU_CONTAINER, KAI_GPU_COUNT, KAI_GPU_FRACTION,
+    KAI_GPU_MEMORY, NVIDIA_GPU,
+};
+use crate::quantity::Quantity;
+
+/// All of a GPU, in thousandths.
+pub const WHOLE: i64 = 1000;
+
+/// Parts of a GPU's memory are rounded up to so many thousandths of it.
+const MEMORY_STEP: i64 = 10;
+
+/// How much of one GPU is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// So many thousandths; less than a whole one.
+    Milli(i64),
+    /// So many MiB of its memory.
+    Memory(i64),
+    /// At least so many thousandths and so many MiB.
+    Both(i64, i64),
+}
+
+impl Part {
+    /// How many thousandths that is where each GPU has so many MiB. More than there are where it
+    /// asks for more than one has; a whole GPU where nobody knows what it has.
+    pub fn of(self, memory: Option<i64>) -> i64 {
+        let of_memory = |mib: i64, memory: i64| {
+            let steps = i128::from(WHOLE / MEMORY_STEP);
+            let memory = i128::from(memory.max(1));
+            let part = (i128::from(mib) * steps + memory - 1) / memory;
+            i64::try_from(part)
+                .unwrap_or(i64::MAX)
+                .saturating_mul(MEMORY_STEP)
+        };
+        match (self, memory) {
+            (Part::Milli(milli), _) => milli,
+            (Part::Memory(_) | Part::Both(..), None) => WHOLE,
+            (Part::Memory(mib), Some(memory)) => of_memory(mib, memory),
+            (Part::Both(milli, mib), Some(memory)) => milli.max(of_memory(mib, memory)),
+        }
+    }
+
+    /// Whether how much that is depends on the memory that a GPU has.
+    pub fn depends_on_memory(self) -> bool {
+        matches!(self, Part::Memory(_) | Part::Both(..))
+    }
+}
+
+/// A part of one GPU, or of each of several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Share {
+    /// How much of each.
+    pub part: Part,
+    /// Of how many.
+    pub gpus: i64,
+}
+
+impl Share {
+    /// How many whole GPUs it comes to, if it does.
+    pub fn whole(share: Option<Share>) -> Option<i64> {
+        share
+            .filter(|share| share.part == Part::Milli(WHOLE))
+            .map(|share| share.gpus)
+    }
+
+    /// Its part of each GPU, in thousandths, where each has so many MiB; none where one has too
+    /// little for it, or nobody knows how much it has.
+    pub fn of(&self, memory: Option<i64>) -> Option<i64> {
+        match self.part {
+            part if part.depends_on_memory() && memory.is_none() => None,
+            part => Some(part.of(memory)).filter(|each| *each <= WHOLE),
+        }
+    }
+
+    /// Whether how much it is depends on the memory that a node's GPUs have.
+    pub fn depends_on_memory(&self) -> bool {
+        self.part.depends_on_memory()
+    }
+
+    /// What a node lacks that has no room for it, in words.
+    pub fn shortage(&self) -> String {
+        let what = match self.part {
+            Part::Milli(milli) => format!("{milli} of {WHOLE} free"),
+            Part::Memory(mib) => format!("{mib} MiB free"),
+            Part::Both(milli, mib) => format!("{milli} of {WHOLE} and {mib} MiB free"),
+        };
+        match self.gpus {
+            1 => format!("no GPU has {what}"),
+            gpus => format!("fewer than {gpus} GPUs have {what}"),
+        }
+    }
+
+    /// What it asks for, in words.
+    pub fn words(&self) -> String {
+        let of = match self.gpus {
+            1 => "a GPU".to_owned(),
+            gpus => format!("each of {gpus} GPUs"),
+        };
+        match self.part {
+            Part::Milli(milli) => format!("{} of {of}", Quantity::from_milli(milli)),
+            Part::Memory(mib) => format!("{mib} MiB of {of}"),
+            Part::Both(milli, mib) => {
+                format!("{} and {mib} MiB of {of}", Quantity::from_milli(milli))
+            }
+        }
+    }
+}
+
+/// What a pod says of parts of GPUs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Asked {
+    /// None: whole ones, as many as its containers say.
+    pub share: Option<Share>,
+    /// Something is said that cannot be read.
+    pub unreadable: bool,
+    /// The container that gets them, where one is named.
+    pub container: Option<String>,
+}
+
+impl Asked {
+    /// Reads a pod's annotations, and what its containers ask for together.
+    pub fn read(
+        notes: Option<&BTreeMap<String, String>>,
+        spec: &k8s::PodSpec,
+        requests: &Amounts,
+    ) -> Asked {
+        let said = Asked::said(notes, requests.get(NVIDIA_GPU));
+        match foreign::asked(spec, requests) {
+            None => said,
+            Some(Some((share, container))) if said.share.is_none() => Asked {
+                share: Some(share),
+                container: said.container.or(Some(container)),
+                ..said
+            },
+            Some(_) => Asked {
+                unreadable: true,
+                ..said
+            },
+        }
+    }
+
+    /// Reads the annotations of a pod whose containers ask for so many GPUs.
+    fn said(notes: Option<&BTreeMap<String, String>>, asked: i64) -> Asked {
+        let none = BTreeMap::new();
+        let notes = notes.unwrap_or(&none);
+        let fraction = said(notes, GPU_FRACTION, KAI_GPU_FRACTION);
+        let memory = said(notes, GPU_MEMORY, KAI_GPU_MEMORY);
+        if fraction.is_none() && memory.is_none() {
+            return Asked::default();
+        }
+        let count = match said(notes, GPU_COUNT, KAI_GPU_COUNT).map(str::parse::<i64>) {
+            None => Some(asked.max(1)),
+            Some(Ok(count)) if count >= 1 && (asked == 0 || asked == count) => Some(count),
+            Some(_) => None,
+        };
+        let part = match (fraction, memory) {
+            (Some(fraction), None) => fraction
+                .parse::<Quantity>()
+                .ok()
+                .map(|part| part.milli())
+                .filter(|milli| (1..=WHOLE).contains(milli))
+                .map(Part::Milli),
+            (None, Some(memory)) => memory
+                .parse::<i64>()
+                .ok()
+                .filter(|mib| *mib > 0)
+                .map(Part::Memory),
+            _ => None,
+        };
+        let (Some(part), Some(gpus)) = (part, count) else {
+            return Asked {
+                unreadable: true,
+                ..Asked::default()
+            };
+        };
+        Asked {
+            share: Some(Share { part, gpus }),
+            unreadable: false,
+            container: notes.get(KAI_GPU_CONTAINER).cloned(),
+        }
+    }
+}
+
+fn said<'a>(notes: &'a BTreeMap<String, String>, name: &str, customary: &str) -> Option<&'a str> {
+    let words = [name, customary].into_iter().filter_map(|n| notes.get(n));
+    words.map(|word| word.trim()).find(|word| !word.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(notes: &[(&str, &str)], asked: i64) -> Asked {
+        let notes = notes
+            .iter()
+            .map(|(k, v)| ((*k).to_owned(), (*v).to_owned()));
+        Asked::said(Some(&notes.collect()), asked)
+    }
+
+    fn share(part: Part, gpus: i64) -> Option<Share> {
+        Some(Share { part, gpus })
+    }
+
+    #[test]
+    fn a_share_is_read_from_either_spelling() {
+        let table = [
+            (
+                vec![("muster.io/gpu-fraction", "0.5")],
+                0,
+                share(Part::Milli(500), 1),
+            ),
+            (
+                vec![("gpu-fraction", "0.25")],
+                1,
+                share(Part::Milli(250), 1),
+            ),
+            (
+                vec![("muster.io/gpu-memory", "2000")],
+                0,
+                share(Part::Memory(2000), 1),
+            ),
+            (
+                vec![("gpu-memory", "1"), ("gpu-fraction-num-devices", "3")],
+                0,
+                share(Part::Memory(1), 3),
+            ),
+            (
+                vec![("muster.io/gpu-fraction", "0.5")],
+                2,
+                share(Part::Milli(500), 2),
+            ),
+            (vec![], 2, None),
+        ];
+        for (notes, asked, want) in table {
+            let asked = read(&notes, asked);
+            assert_eq!((asked.share, asked.unreadable), (want, false), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_no_share_and_is_not_passed_over() {
+        let table: [&[(&str, &str)]; 7] = [
+            &[("gpu-fraction", "1.5")],
+            &[("gpu-fraction", "0")],
+            &[("gpu-fraction", "half")],
+            &[("gpu-memory", "-1")],
+            &[("gpu-memory", "2Gi")],
+            &[("gpu-fraction", "0.5"), ("gpu-memory", "100")],
+            &[("gpu-fraction", "0.5"), ("gpu-fraction-num-devices", "0")],
+        ];
+        for notes in table {
+            let asked = read(notes, 0);
+            assert!(asked.unreadable && asked.share.is_none(), "{notes:?}");
+        }
+    }
+
+    #[test]
+    fn memory_is_rounded_up_to_hundredths_of_what_a_gpu_has() {
+        let table = [
+            (40, Some(100), 400),
+            (1, Some(1000), 10),
+            (1001, Some(100_000), 20),
+            (200, Some(100), 2000),
+            (5, None, 1000),
+        ];
+        for (mib, memory, want) in table {
+            assert_eq!(Part::Memory(mib).of(memory), want, "{mib} of {memory:?}");
+        }
+    }
+}
