@@ -52,8 +52,8 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{
-    GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Way as DeviceListStrategy,
-    run_beside_kubelet,
+    Configurations as MigConfigurations, Drain, GivenBy, KUBELET_DIR, KubeletConfig, KubeletError,
+    MigSettings, PluginSettings, Way as DeviceListStrategy, run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};
 pub use vendors::Vendor;

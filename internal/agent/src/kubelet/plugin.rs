@@ -161,6 +161,14 @@ impl Plugin {
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
         let units = self.known(ids)?;
+        // The kubelet may not have heard of it yet.
+        if let Some(unit) = units.iter().find(|unit| !unit.healthy) {
+            return Err(Status::failed_precondition(format!(
+                "{} is not given out at present: its GPU is not well, or is being cut anew; delete \
+                 pod {} so that it is placed anew",
+                unit.id, asking.pod
+            )));
+        }
         if self.settings.sharing.one_at_most && ids.len() > 1 && units.iter().any(|u| u.shared) {
             return Err(Status::invalid_argument(format!(
                 "container {} of pod {} asks for {} of {}, whose devices are shared: several are \
