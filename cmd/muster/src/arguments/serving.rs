@@ -193,6 +193,24 @@ const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --engi
   sharing.mps, renaming by product, and the strategy volume-mounts are refused. What is wrong is
   said at the start, with its field and what would be right.
 
+MIG manager (--mig-manager), with --engine kubernetes: the node's label nvidia.com/mig.config names a
+configuration, and nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits
+for a reset of the GPU, which the agent doesn't do), success, or failed; the condition
+muster.io/mig-config-failed says why, and events who is waited for. GPUs to be cut anew are given to
+nobody; instances that the new configuration has too stay, with what runs on them, and a GPU that is cut
+so already is not touched. Where a step fails the GPU is put back to what it was.
+
+  Without --mig-config the names are all-disabled, all-enabled, all-balanced, and all- with a profile of
+  the node's GPUs, its + a dot: all-1g.10gb, all-1g.10gb.me. With it they are the file's, in the format
+  of NVIDIA's MIG manager:
+  version: v1
+  mig-configs:
+    half:
+      - device-filter: [\"0x233010DE\"]   # left out: GPUs of any product
+        devices: all                     # or indices, [0, 1]; GPUs that no entry means stay as they are
+        mig-enabled: true
+        mig-devices: {1g.10gb: 4, 3g.40gb: 1}   # left out: MIG mode without instances
+
 Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
 Ascend and Trainium:
   resource: example.com/accelerator
@@ -244,6 +262,15 @@ pub struct Agent {
     /// [default: what --device-plugin-config or --machine says, else mixed]
     #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
     pub mig_strategy: Option<String>,
+    /// Cut this node's GPUs (MIG) as its label nvidia.com/mig.config says, see below, and wait for pods
+    /// that have them, or evict them by the Eviction API, with their grace and as their disruption
+    /// budgets allow; with --engine kubernetes. Beside no other MIG manager [default: GPUs are not cut]
+    #[arg(long, value_enum, value_name = "PODS")]
+    pub mig_manager: Option<MigDrain>,
+    /// What that label may name, in YAML as NVIDIA's MIG manager reads it, see below; with
+    /// --mig-manager [default: configurations made of the GPUs' own profiles]
+    #[arg(long, value_name = "FILE")]
+    pub mig_config: Option<PathBuf>,
     /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
@@ -271,6 +298,15 @@ pub struct Agent {
     pub cdi_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,
+}
+
+/// What is done about pods whose GPU is to be cut anew.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigDrain {
+    /// They are waited for
+    Wait,
+    /// They are evicted
+    Evict,
 }
 
 /// How a kubelet's pods get devices.

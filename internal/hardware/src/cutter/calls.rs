@@ -264,11 +264,17 @@ pub fn take(nvml: &Nvml, device: &Device<'_>, step: &Step) -> Result<Done, NvmlE
             call!(nvml.lib(), nvmlGpuInstanceDestroy(handle));
         }
         Step::Switch { on } => {
-            device.set_mig_mode(*on)?;
-            // Who else has the GPU open holds up the change, and the driver says so only here.
-            if device.mig_mode()?.current != u32::from(*on) {
+            // Where somebody else has the GPU open the call is well, and what it says beside is not.
+            let status = device.set_mig_mode(*on)?;
+            let mode = device.mig_mode()?;
+            if mode.current == u32::from(*on) {
+                return Ok(Done::Now);
+            }
+            if mode.pending == u32::from(*on) {
                 return Ok(Done::AfterReset);
             }
+            nvml_try(status)?;
+            return Err(NvmlError::Unknown);
         }
         Step::Make {
             profile,

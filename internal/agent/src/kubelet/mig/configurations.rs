@@ -55,6 +55,10 @@ impl Configurations {
         };
         let all = all.iter().map(|(name, entries)| {
             let at = format!("mig-configs.{name}");
+            if !is_label(name) {
+                let right = "letters, digits, '-', '_' and '.', at most 63, as in a label's value";
+                return Err(format!("{at}: no label can name it; write {right}"));
+            }
             let Value::Array(entries) = entries else {
                 let right = "a list of {devices, mig-enabled, mig-devices}";
                 return Err(wrong(&at, Some(entries), right));
@@ -132,6 +136,16 @@ fn of_profiles(name: &str, cards: &[Card]) -> Result<BTreeMap<String, Wanted>, S
         ));
     }
     Ok(found)
+}
+
+/// Whether this can be a label's value.
+fn is_label(name: &str) -> bool {
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let ends = [name.chars().next(), name.chars().next_back()];
+    let ends = ends
+        .iter()
+        .all(|c| c.is_some_and(|c| c.is_ascii_alphanumeric()));
+    name.len() <= 63 && ends && name.chars().all(inner)
 }
 
 /// As a label's value has a profile's name.

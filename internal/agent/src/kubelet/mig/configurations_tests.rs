@@ -186,6 +186,11 @@ fn what_is_wrong_in_a_file_is_named() {
             "mig-configs: missing",
         ),
         (
+            Configurations::read(&json!({"version": "v1", "mig-configs": {"1g.10gb+me": []}}))
+                .unwrap_err(),
+            "mig-configs.1g.10gb+me: no label can name it",
+        ),
+        (
             Configurations::read(&json!({"version": "v1", "mig-configs": {"x": {}}})).unwrap_err(),
             "mig-configs.x: {} is not usable; write a list",
         ),

@@ -22,6 +22,8 @@ use crate::kubelet::{KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
 
 /// How often a pod is asked to go.
 const EVICT_EVERY: Duration = Duration::from_secs(10);
+/// How often a GPU is cut for one configuration: its mode, once more after a reset, its instances.
+const CUTS_MAX: u32 = 3;
 /// How long to wait where the driver doesn't answer.
 const AGAIN: Duration = Duration::from_secs(60);
 
@@ -52,8 +54,10 @@ struct Manager<'a> {
     state: Option<String>,
     /// What was said last of who is in the way.
     said: String,
-    /// Pods that were asked to go, by uid of the asking's time; what the API said against it.
+    /// Pods that were asked to go: when, and what the API said against it.
     asked: BTreeMap<Held, (Instant, Option<String>)>,
+    /// How often each GPU was cut for what the label says now.
+    cuts: BTreeMap<String, u32>,
 }
 
 /// Keeps the node's GPUs cut as its label says, for as long as there is an agent.
@@ -76,6 +80,7 @@ pub async fn manage(
         state: None,
         said: String::new(),
         asked: BTreeMap::new(),
+        cuts: BTreeMap::new(),
     };
     let rounds = async {
         // Before the first label is heard nothing is known of what is wanted.
@@ -104,7 +109,10 @@ pub async fn manage(
                 }
             };
             match heard {
-                Some(heard) => now = heard.unwrap_or_default(),
+                Some(heard) => {
+                    now = heard.unwrap_or_default();
+                    manager.cuts.clear();
+                }
                 None => return,
             }
         }
@@ -190,13 +198,23 @@ impl Manager<'_> {
             self.asked.clear();
             return Ok(Round::Over);
         }
-        if self.settings.drain == Drain::Evict {
+        // Not before they are offered to nobody: whoever is made in a pod's place would get them.
+        let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
+        if self.settings.drain == Drain::Evict && all_out {
             self.evict(&next.held, &live).await;
         }
         self.tell_pending(name, &next).await?;
         let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
         for cut in next.ready.into_iter().filter(unused) {
             let Cut { gpu, index, steps } = cut;
+            let cuts = self.cuts.entry(gpu.clone()).or_default();
+            *cuts += 1;
+            if *cuts > CUTS_MAX {
+                let why = format!(
+                    "GPU {index}: its driver has done all that was asked, and still shows it cut otherwise"
+                );
+                return self.give_up(name, &why).await;
+            }
             let done = self.hand.ask(move |cutter| cutter.take(&gpu, &steps)).await;
             if let Err(error) = done {
                 return self.give_up(name, &format!("GPU {index}: {error}")).await;
