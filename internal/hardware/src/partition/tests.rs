@@ -1,3 +1,5 @@
+//! Plans for described products, by table and by property, against a GPU that refuses what drivers do.
+
 use proptest::prelude::*;
 
 use super::*;

@@ -1,3 +1,5 @@
+//! Configurations from files and from profiles, for described machines; what is wrong in a file.
+
 use hardware::mig::profiles;
 use serde_json::json;
 

@@ -1,3 +1,5 @@
+//! What is next for GPUs in each state, with holders of each kind.
+
 use hardware::mig::profiles;
 use hardware::partition::{Instance, Layout, Profile};
 
