@@ -144,6 +144,16 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
                 ),
             ],
         ),
+        (
+            "GPUs cut by the node's label",
+            vec![
+                "--set=agent.mig.manager=evict".to_owned(),
+                file(
+                    "agent.mig.configurations",
+                    "packaging/examples/mig-configurations.yaml",
+                ),
+            ],
+        ),
         ("devices by claims", of(&["agent.devices=dra"])),
         (
             "a scheduler's configuration and a described machine",
@@ -349,6 +359,36 @@ fn values_reach_what_they_are_for() {
         rules.contains("pods/eviction")
     };
     assert!(evicts(&shared) && !evicts(&default));
+
+    let cut = all("GPUs cut by the node's label");
+    let agent = one(&cut, "DaemonSet", "muster-agent");
+    for word in [
+        "--mig-manager=evict",
+        "--mig-config=/etc/muster/mig-configurations.yaml",
+    ] {
+        assert!(words(agent).iter().any(|said| said == word), "{word}");
+    }
+    let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    let capabilities = json!({"drop": ["ALL"], "add": ["SYS_ADMIN"]});
+    assert_eq!(security["capabilities"], capabilities);
+    let text = one(&cut, "ConfigMap", "muster-agent")["data"]["mig-configurations.yaml"].as_str();
+    assert_eq!(documents(text.unwrap())[0]["version"], "v1");
+    let may = |all: &[Value], resource: &str| {
+        let role = one(all, "ClusterRole", "muster-agent");
+        let rules = role["rules"].as_array().unwrap().iter();
+        let mut rules = rules.filter(|rule| rule["resources"] == json!([resource]));
+        rules.next().map(|rule| rule["verbs"].clone())
+    };
+    let watched = json!(["get", "patch", "list", "watch"]);
+    assert_eq!(may(&cut, "nodes"), Some(watched));
+    assert_eq!(may(&cut, "pods/eviction"), Some(json!(["create"])));
+    assert_eq!(may(&default, "nodes"), Some(json!(["get", "patch"])));
+    assert_eq!(
+        may(&default, "pods/eviction"),
+        None,
+        "no right for what it doesn't do"
+    );
+
     let claims = all("devices by claims");
     assert_eq!(kinds(&claims, "DeviceClass"), 3);
     let agent = one(&claims, "DaemonSet", "muster-agent");

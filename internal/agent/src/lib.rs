@@ -54,8 +54,9 @@ pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use identity::Trust;
 pub use kubelet::{
-    GivenBy, KUBELET_DIR, KubeletConfig, KubeletError, PluginSettings, Replicated, Selection,
-    Sharing, Strategy, Way as DeviceListStrategy, run_beside_kubelet,
+    Configurations as MigConfigurations, Drain, GivenBy, KUBELET_DIR, KubeletConfig, KubeletError,
+    MigSettings, PluginSettings, Replicated, Selection, Sharing, Strategy,
+    Way as DeviceListStrategy, run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};
 pub use mps::{DIRECTORY as MPS_DIRECTORY, MpsConfig, PROGRAM as MPS_PROGRAM, program_found};

@@ -12,6 +12,7 @@
 mod capabilities;
 pub mod choice;
 pub mod compute_mode;
+pub mod cutter;
 pub mod description;
 pub mod error;
 pub mod events;
@@ -22,6 +23,7 @@ pub mod kmsg;
 pub mod matrix;
 pub mod meter;
 pub mod mig;
+pub mod partition;
 pub mod pcie;
 pub mod ports;
 pub mod rdma;
@@ -35,6 +37,7 @@ pub mod wiring;
 use std::path::PathBuf;
 
 pub use choice::Chooser;
+pub use cutter::Cutter;
 pub use error::HardwareError;
 pub use events::Events;
 pub use graph::Graph;

@@ -223,6 +223,12 @@ pub const SUSPECT: &str = "muster.io/suspect";
 pub const FABRIC_FAILED: &str = "muster.io/fabric-failed";
 /// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
 pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
+/// A node label: the configuration by which the node's GPUs are to be cut (NVIDIA's MIG manager's).
+pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
+/// A node label: how far they are: `pending`, `rebooting`, `success` or `failed`.
+pub const MIG_CONFIG_STATE: &str = "nvidia.com/mig.config.state";
+/// A node condition: `True` says that the GPUs can't be cut as [`MIG_CONFIG`] says, and why.
+pub const MIG_FAILED: &str = "muster.io/mig-config-failed";
 /// A node label: `true` keeps the node for pods that replace ones lost with their node.
 pub const SPARE: &str = "muster.io/spare";
 /// A pod label: `true` says that the pod replaces one that was lost with its node.

@@ -1,7 +1,7 @@
 //! The conditions of nodes that are true where there is trouble, in the words in which the agent beside a
 //! kubelet and the embedded engine's server write them. Pure.
 
-use crate::names::{FABRIC_FAILED, SUSPECT};
+use crate::names::{FABRIC_FAILED, MIG_FAILED, SUSPECT};
 
 /// A condition, with its reason where there is trouble, and its reason and words where there is none.
 #[derive(Debug)]
@@ -30,6 +30,14 @@ pub static FABRIC: Trouble = Trouble {
     reason: "RdmaFails",
     well: "RdmaWorks",
     words: "nothing is known against its RDMA any more",
+};
+
+/// The GPUs are not cut as the node's label says.
+pub static MIG_CONFIG_FAILED: Trouble = Trouble {
+    condition: MIG_FAILED,
+    reason: "MigConfigFailed",
+    well: "MigConfigNotFailed",
+    words: "nothing is wrong with how the GPUs are to be cut",
 };
 
 impl Trouble {

@@ -34,6 +34,24 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --
   product, and the strategy volume-mounts are refused. What is wrong is said at the start,
   with its field and what would be right.
 
+MIG manager (--mig-manager), with --engine kubernetes: the node's label nvidia.com/mig.config names a
+configuration, and nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits
+for a reset of the GPU, which the agent doesn't do), success, or failed; the condition
+muster.io/mig-config-failed says why, and events who is waited for. GPUs to be cut anew are given to
+nobody; instances that the new configuration has too stay, with what runs on them, and a GPU that is cut
+so already is not touched. Where a step fails the GPU is put back to what it was.
+
+  Without --mig-config the names are all-disabled, all-enabled, all-balanced, and all- with a profile of
+  the node's GPUs, its + a dot: all-1g.10gb, all-1g.10gb.me. With it they are the file's, in the format
+  of NVIDIA's MIG manager:
+  version: v1
+  mig-configs:
+    half:
+      - device-filter: [\"0x233010DE\"]   # left out: GPUs of any product
+        devices: all                     # or indices, [0, 1]; GPUs that no entry means stay as they are
+        mig-enabled: true
+        mig-devices: {1g.10gb: 4, 3g.40gb: 1}   # left out: MIG mode without instances
+
 Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
 Ascend and Trainium:
   resource: example.com/accelerator

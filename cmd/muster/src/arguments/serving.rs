@@ -198,6 +198,15 @@ pub struct Agent {
     /// [default: what --device-plugin-config or --machine says, else mixed]
     #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
     pub mig_strategy: Option<String>,
+    /// Cut this node's GPUs (MIG) as its label nvidia.com/mig.config says, see below, and wait for pods
+    /// that have them, or evict them by the Eviction API, with their grace and as their disruption
+    /// budgets allow; with --engine kubernetes. Beside no other MIG manager [default: GPUs are not cut]
+    #[arg(long, value_enum, value_name = "PODS")]
+    pub mig_manager: Option<MigDrain>,
+    /// What that label may name, in YAML as NVIDIA's MIG manager reads it, see below; with
+    /// --mig-manager [default: configurations made of the GPUs' own profiles]
+    #[arg(long, value_name = "FILE")]
+    pub mig_config: Option<PathBuf>,
     /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
@@ -230,6 +239,15 @@ pub struct Agent {
     pub cdi_dir: PathBuf,
     #[command(flatten)]
     pub machine: MachineOptions,
+}
+
+/// What is done about pods whose GPU is to be cut anew.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigDrain {
+    /// They are waited for
+    Wait,
+    /// They are evicted
+    Evict,
 }
 
 /// How a kubelet's pods get devices.

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, GivenBy, Hearing, KubeletConfig, Listen, MpsConfig,
-    PluginSettings, Replicated, Selection, Sharing, Strategy, Vendor, XidPolicy,
+    AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
+    MigConfigurations, MigSettings, MpsConfig, PluginSettings, Replicated, Selection, Sharing,
+    Strategy, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -17,7 +18,7 @@ use resources::names::NVIDIA_GPU;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics};
+use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain};
 
 /// How long the token is good with which `muster up`'s agent joins its own server.
 const OWN_TOKEN: Duration = Duration::from_secs(300);
@@ -46,6 +47,8 @@ pub async fn beside(
 pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
     let unused = [
         (arguments.mig_strategy.is_some(), "--mig-strategy"),
+        (arguments.mig_manager.is_some(), "--mig-manager"),
+        (arguments.mig_config.is_some(), "--mig-config"),
         (
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
@@ -195,6 +198,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         settings,
         vendors: vendors(&arguments.vendors)?,
         host_root: arguments.host_root.clone(),
+        mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
@@ -288,6 +292,33 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
     Ok(settings)
 }
 
+/// How GPUs are cut by the node's label; not at all unless asked for.
+fn mig_settings(pods: Option<MigDrain>, file: Option<&Path>) -> Result<Option<MigSettings>> {
+    let Some(pods) = pods else {
+        if let Some(file) = file {
+            let file = file.display();
+            bail!(
+                "--mig-config: {file} is for --mig-manager; say there what becomes of pods: wait or evict"
+            );
+        }
+        return Ok(None);
+    };
+    let mut configurations = MigConfigurations::default();
+    if let Some(file) = file {
+        let named = || format!("--mig-config: {}", file.display());
+        configurations = MigConfigurations::read(&document(file, named)?)
+            .map_err(anyhow::Error::msg)
+            .with_context(named)?;
+    }
+    Ok(Some(MigSettings {
+        configurations,
+        drain: match pods {
+            MigDrain::Wait => Drain::Wait,
+            MigDrain::Evict => Drain::Evict,
+        },
+    }))
+}
+
 /// Other vendors' devices, as their files describe them.
 fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
     let mut all: Vec<Vendor> = Vec::new();
@@ -366,6 +397,26 @@ mod tests {
         let sharing = read("device-plugin-mps.yaml").sharing;
         assert_eq!(sharing.strategy, Strategy::Mps);
         assert_eq!(sharing.resources[0].replicas, 4);
+    }
+
+    #[test]
+    fn the_example_of_mig_configurations_is_read_and_nothing_is_cut_unasked() {
+        let example = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/examples/mig-configurations.yaml"
+        );
+        let example = Some(Path::new(example));
+        let settings = mig_settings(Some(MigDrain::Wait), example)
+            .unwrap()
+            .unwrap();
+        let MigConfigurations::Given(all) = settings.configurations else {
+            panic!("those of the file");
+        };
+        let names: Vec<&String> = all.keys().collect();
+        assert_eq!(names, ["halves", "mixed", "off"]);
+        assert_eq!(mig_settings(None, None).unwrap(), None);
+        let why = mig_settings(None, example).unwrap_err().to_string();
+        assert!(why.contains("is for --mig-manager"), "{why}");
     }
 
     #[test]

@@ -242,6 +242,14 @@ fn card<'a>(tree: &Tree<'a>, nic: &'a Nic) -> Claimable {
 }
 
 impl Claimable {
+    /// The index of the GPU that it is, or is a slice of.
+    pub fn gpu(&self) -> Option<u32> {
+        match self.what {
+            What::Gpu { index } | What::Slice { index, .. } => Some(index),
+            What::Nic => None,
+        }
+    }
+
     /// An environment variable that tells a program of it, and its value.
     pub fn variable(&self) -> (String, &str) {
         let name = match &self.what {

@@ -20,7 +20,9 @@ use std::path::Path;
 use tokio::sync::watch;
 
 pub use claimable::{Claimable, all as claimables, name_of};
-pub use prepared::Specs;
+#[cfg(test)]
+pub use prepared::Given;
+pub use prepared::{Prepared, Specs};
 
 use crate::inventory::Machine;
 use crate::kubelet::{KubeletConfig, KubeletError};

@@ -1,11 +1,14 @@
 //! What the agent asks of the cluster's API, and tells it: the node's pods; the inventory, and
 //! what is wrong with it.
 
+use futures::Stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
 use kube::api::{
-    Api, DeleteParams, EvictParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+    Api, DeleteParams, EvictParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams,
+    Preconditions,
 };
+use kube::runtime::watcher;
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
@@ -13,7 +16,7 @@ use resources::names::{ALERTS, LOAD, MIG_NOT_UNIFORM};
 use resources::node_event;
 use resources::times::seconds;
 use resources::trouble::{FABRIC, SUSPICION, Trouble};
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
 use super::TRY_EVERY;
@@ -48,8 +51,53 @@ impl Cluster {
         Ok(pods.list(&here).await?.items)
     }
 
+    /// The node as it is and becomes, but for its spec and status.
+    pub(super) fn watch_node(
+        &self,
+    ) -> impl Stream<Item = Result<watcher::Event<PartialObjectMeta<Node>>, watcher::Error>> + Send
+    {
+        let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
+        let this = format!("metadata.name={}", self.node);
+        watcher::watcher(nodes, watcher::Config::default().fields(&this))
+    }
+
+    /// Writes one of the node's labels, or takes it away.
+    pub(super) async fn label(&self, name: &str, value: Option<&str>) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let note = json!({"metadata": {"labels": {name: value}}});
+        let as_us = PatchParams::default();
+        (nodes
+            .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
+            .await)
+            .map(|_| ())
+    }
+
+    /// Asks for a pod's eviction. One that is gone, or replaced by another of its name, needs none.
+    ///
+    /// # Errors
+    ///
+    /// What the API says against it.
+    pub(super) async fn evict(
+        &self,
+        namespace: &str,
+        pod: &str,
+        body: &Value,
+    ) -> Result<(), String> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        // Not `Api::evict`, whose options' name is one that no API reads.
+        let asked: kube::Result<Value> = pods
+            .create_subresource("eviction", pod, &PostParams::default(), body)
+            .await;
+        match asked {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(kube::Error::Api(status)) => Err(status.message),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
     /// Writes one of the node's conditions that are true where there is trouble.
-    async fn tell_trouble(
+    pub(super) async fn tell_trouble(
         &self,
         condition: &Trouble,
         trouble: &str,
@@ -196,7 +244,7 @@ static STRATEGY: Trouble = Trouble {
 
 /// What a node does that never had such trouble.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Well {
+pub(super) enum Well {
     /// It says that it has none.
     Said,
     /// It says nothing.

@@ -7,6 +7,7 @@ mod admission;
 mod cluster;
 mod delivery;
 mod described;
+mod mig;
 mod offer;
 mod plugin;
 mod preference;
@@ -25,11 +26,13 @@ use tokio::sync::watch;
 
 pub use cluster::Cluster;
 pub use delivery::Way;
+pub use mig::{Configurations, Drain, MigSettings};
 pub use settings::PluginSettings;
 pub use sharing::{Replicated, Selection, Sharing, Strategy};
 pub use socket::{claims, held, listen};
 
 use delivery::CdiFile;
+use mig::Withheld;
 use vitals::Vitals;
 
 use crate::dra::{self, Specs};
@@ -87,6 +90,8 @@ pub struct KubeletConfig {
     pub vendors: Vec<Vendor>,
     /// Where the machine's root is seen, below which other vendors' devices are looked for.
     pub host_root: PathBuf,
+    /// How GPUs are cut where the node's label says it; not at all if absent.
+    pub mig: Option<MigSettings>,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
     /// Where MPS daemons come from, for the GPUs that are shared so.
@@ -190,21 +195,24 @@ pub async fn run_beside_kubelet(
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
     let (offer, claimable) = watch::channel(Vec::new());
     let (tell_stands, stands) = watch::channel(Stands::new());
+    let withheld = Withheld::default();
+    let taken_out = withheld.clone();
     let take_in = move |mut found: hardware::Inventory| {
         let at = tokio::time::Instant::now();
         (heard.lock()).judge(&mut found, at);
         fabric.judge(&mut found, at);
-        let now = dra::claimables(&found);
-        offer.send_if_modified(|before| {
-            let changed = *before != now;
-            *before = now;
-            changed
-        });
+        let mut now = dra::claimables(&found);
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
         let mut machine = Machine::labelled(&found, &sharing, started);
         machine.rdma = fabric.proposal(&found);
+        taken_out.take_out(&mut machine, &mut now);
+        offer.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
         let shared = mps::wanted(&machine.inventory, &sharing);
         machine.mps = mps::standing(&shared, &stands.borrow(), &daemons);
         (machine, shared)
@@ -243,6 +251,14 @@ pub async fn run_beside_kubelet(
     );
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids, board);
     let exporting = metrics::serve(port, exporter);
+    let cutting = async {
+        match &config.mig {
+            Some(mig) => {
+                mig::manage(&config, mig, api.clone(), withheld, machine.clone()).await;
+            }
+            None => futures::future::pending().await,
+        }
+    };
     let (mut vitals, heard) = Vitals::new(config.pod_resources());
     let tell = vitals::publish(api.clone(), heard);
     let publish = cluster::publish(api.clone(), machine.clone());
@@ -281,6 +297,7 @@ pub async fn run_beside_kubelet(
         () = tell => Ok(()),
         () = exporting => Ok(()),
         () = shares.run() => Ok(()),
+        () = cutting => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };

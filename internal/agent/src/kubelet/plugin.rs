@@ -202,6 +202,14 @@ impl Plugin {
     ) -> Result<wire::ContainerAllocateResponse, Status> {
         let (asking, taken) = self.asking(ids.len()).await?;
         let units = self.known(ids)?;
+        // The kubelet may not have heard of it yet.
+        if let Some(unit) = units.iter().find(|unit| !unit.healthy) {
+            return Err(Status::failed_precondition(format!(
+                "{} is not given out at present: its GPU is not well, or is being cut anew; delete \
+                 pod {} so that it is placed anew",
+                unit.id, asking.pod
+            )));
+        }
         let (part, sharing) = (offer::is_part(&self.resource), &self.settings.sharing);
         let several = !part && ids.len() > 1 && units.iter().any(|unit| unit.shared);
         if sharing.one_at_most && several {

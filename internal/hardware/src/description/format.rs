@@ -239,6 +239,12 @@ pub struct State {
     /// Its slices, in the place of its `[[gpu]]` table's; an empty list is a GPU in MIG mode
     /// that is not cut.
     pub mig: Option<Vec<String>>,
+    /// Whether a change of its MIG mode waits until this isn't so any more, as for a reset.
+    #[serde(default)]
+    pub mig_waits: bool,
+    /// The profiles of which its driver makes no instance.
+    #[serde(default)]
+    pub mig_refused: Vec<String>,
     /// Who computes on it.
     #[serde(default)]
     pub processes: Vec<Process>,

@@ -15,6 +15,8 @@ pub struct Cut {
     pub described: Option<Vec<Slice>>,
     /// Whether it is in MIG mode.
     pub enabled: bool,
+    /// Whether it is to be, where that waits for a reset.
+    pub pending: Option<bool>,
     /// Its instances, by number.
     pub instances: Vec<Instance>,
 }
@@ -51,6 +53,7 @@ impl Cut {
             gpu: gpu.id.clone(),
             described: gpu.slices.clone(),
             enabled: gpu.slices.is_some(),
+            pending: None,
             instances: Vec::new(),
         };
         for slice in gpu.slices.iter().flatten() {
@@ -113,8 +116,21 @@ impl Cut {
         if !on && !self.instances.is_empty() {
             return Err(No::InUse);
         }
-        self.enabled = on;
+        (self.enabled, self.pending) = (on, None);
         Ok(())
+    }
+
+    /// Switches MIG mode at the next reset.
+    pub fn switch_later(&mut self, on: bool) -> Result<(), No> {
+        self.pending = Some(on).filter(|on| *on != self.enabled);
+        Ok(())
+    }
+
+    /// What a reset does: the mode is what it was to become, and instances are gone.
+    pub fn reset(&mut self) {
+        if let Some(on) = self.pending.take() {
+            (self.enabled, self.instances) = (on, Vec::new());
+        }
     }
 
     /// Makes an instance, at a place or the first that there is; its number.

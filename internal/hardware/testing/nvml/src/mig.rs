@@ -98,7 +98,7 @@ calls! {
             return Err(No::NotSupported);
         }
         put(current, c_uint::from(cut.enabled))?;
-        put(pending, c_uint::from(cut.enabled))
+        put(pending, c_uint::from(cut.pending.unwrap_or(cut.enabled)))
     }
 
     nvmlDeviceSetMigMode(world | device: nvmlDevice_t, mode: c_uint, activation: *mut nvmlReturn_t) {
@@ -110,6 +110,10 @@ calls! {
             return Err(No::InvalidArgument);
         }
         let place = gpu.index as usize;
+        if world.card(device)?.1.state.mig_waits {
+            put(activation, code(Err(No::InUse)))?;
+            return world.recut(place, |cut| cut.switch_later(mode == 1));
+        }
         let switched = world.recut(place, |cut| cut.switch(mode == 1));
         put(activation, code(switched))?;
         switched
@@ -231,8 +235,11 @@ calls! {
     }
 
     nvmlDeviceCreateGpuInstanceWithPlacement(world | device: nvmlDevice_t, id: c_uint, at: *const nvmlGpuInstancePlacement_t, out: *mut nvmlGpuInstance_t) {
-        let gpu = world.whole(device)?;
+        let (gpu, card) = world.card(device)?;
         let (place, profile) = (gpu.index as usize, profile_of(gpu, |profile| profile.id == id)?);
+        if card.state.mig_refused.iter().any(|refused| refused == profile.name) {
+            return Err(No::InsufficientResources);
+        }
         if at.is_null() {
             return Err(No::InvalidArgument);
         }

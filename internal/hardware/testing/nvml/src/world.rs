@@ -179,7 +179,11 @@ impl World {
         let mut before = std::mem::take(&mut self.cuts).into_iter();
         for gpu in gpus {
             let kept = before.next().filter(|cut| cut.described == gpu.slices);
-            let cut = kept.unwrap_or_else(|| Cut::of(gpu));
+            let mut cut = kept.unwrap_or_else(|| Cut::of(gpu));
+            let card = self.machine.cards.get(gpu.index as usize);
+            if !card.is_some_and(|card| card.state.mig_waits) {
+                cut.reset();
+            }
             gpu.slices = cut.slices();
             self.cuts.push(cut);
         }

@@ -1,0 +1,356 @@
+//! `muster agent --mig-manager`: a label on the node cuts its GPUs, and a real kubelet, kube-scheduler
+//! and their pods have what there is then. The driver is its library's stand-in, which makes and removes
+//! instances by the products' own profiles and placements.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, part, repository, run};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(120);
+const GPU: &str = "nvidia.com/gpu";
+const SMALL: &str = "nvidia.com/mig-1g.10gb";
+const LARGE: &str = "nvidia.com/mig-3g.40gb";
+
+/// A node of two H100, and its agent.
+struct Ground {
+    agent: Option<Child>,
+    kubelet: Kubelet,
+    cluster: Cluster,
+    _network: Network,
+}
+
+impl Ground {
+    fn start() -> Ground {
+        let network = Network::new(0);
+        let address = network.host().parse().unwrap();
+        let cluster = Setup::default().at(address).kubelet("box").start();
+        let cluster = cluster.with_controller_manager().with_scheduler(None);
+        // The rights that the chart gives an agent that is to evict.
+        let chart = repository().join("packaging/kubernetes/chart");
+        let rights = run(Command::new(part("helm"))
+            .args(["template", "muster", "--namespace", "muster-system"])
+            .arg(chart)
+            .args(["--show-only", "templates/agent-rbac.yaml"])
+            .args(["--set", "createNamespace=true,server.enabled=false"])
+            .args(["--set", "agent.mig.manager=evict"])
+            .env("KUBECONFIG", "/dev/null"))
+        .ok();
+        cluster.apply(&rights);
+        let classes = repository().join("packaging/kubernetes/dra/classes.yaml");
+        let classes = classes.display().to_string();
+        cluster.kubectl(&["apply", "-f", &classes]).ok();
+        let kubelet = cluster.kubelet("box");
+        let ground = Ground {
+            agent: None,
+            kubelet,
+            cluster,
+            _network: network,
+        };
+        std::fs::create_dir_all(ground.at("library")).unwrap();
+        let beside = std::env::current_exe().unwrap();
+        let built = beside.with_file_name("libnvml_standin.so");
+        std::fs::copy(built, ground.at("library/libnvidia-ml.so.1")).unwrap();
+        ground.describe("");
+        ground
+    }
+
+    fn at(&self, name: &str) -> PathBuf {
+        self.cluster.directory().join(name)
+    }
+
+    /// Describes the machine, with these states.
+    fn describe(&self, states: &str) {
+        let gpu = |at: usize| {
+            format!(
+                "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\nid = [\"{}\"]\n",
+                id(at)
+            )
+        };
+        let text = gpu(0) + &gpu(1) + states;
+        std::fs::write(self.at("machine.partial"), text).unwrap();
+        std::fs::rename(self.at("machine.partial"), self.at("machine.toml")).unwrap();
+    }
+
+    /// Starts the agent, in the place of the one before. Its driver is its own: GPUs are whole again.
+    fn agent(&mut self, more: &[&str]) {
+        self.end_agent();
+        let account = (self.cluster).kubeconfig_of_account("muster-system", "muster-agent");
+        let log = self.at("agent.log");
+        let log = File::options().create(true).append(true).open(log);
+        let mut command = self.kubelet.inside(&muster());
+        command.arg("--kubeconfig").arg(account);
+        command.arg("--data").arg(self.at("agent-data"));
+        command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
+        command.args(["--metrics", "off", "--kmsg", "off"]);
+        command.arg("--cdi-dir").arg(self.at("cdi")).args(more);
+        command.env("LD_LIBRARY_PATH", self.at("library"));
+        command.env("MUSTER_NVML_MACHINE", self.at("machine.toml"));
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.agent = Some(command.stderr(log.unwrap()).spawn().unwrap());
+    }
+
+    fn end_agent(&mut self) {
+        if let Some(mut agent) = self.agent.take() {
+            let _ = agent.kill();
+            let _ = agent.wait();
+        }
+    }
+
+    fn logged(&self) -> String {
+        std::fs::read_to_string(self.at("agent.log")).unwrap_or_default()
+    }
+
+    fn node(&self) -> Value {
+        self.cluster.get(&["node", "box"])
+    }
+
+    /// Asks for a configuration.
+    fn configure(&self, name: &str) {
+        let label = format!("nvidia.com/mig.config={name}");
+        let all = ["label", "node", "box", "--overwrite", &label];
+        self.cluster.kubectl(&all).ok();
+    }
+
+    fn until_state(&self, state: &str) {
+        eventually(&format!("the node's state is {state}"), SOON, || {
+            let labels = &self.node()["metadata"]["labels"];
+            (labels["nvidia.com/mig.config.state"] == state).then_some(())
+        });
+    }
+
+    /// Until the node has so many of each resource to give.
+    fn until_allocatable(&self, wanted: &[(&str, usize)]) {
+        eventually(&format!("{wanted:?} are allocatable"), SOON, || {
+            let node = self.node();
+            let there = |(resource, count): &(&str, usize)| {
+                let given = &node["status"]["allocatable"][resource];
+                *given == count.to_string().as_str() || (*count == 0 && given.is_null())
+            };
+            wanted.iter().all(there).then_some(())
+        });
+    }
+
+    /// Until the node's condition on it has this status; its message.
+    fn until_condition(&self, status: &str) -> String {
+        eventually(&format!("the condition is {status}"), SOON, || {
+            let node = self.node();
+            let all = node["status"]["conditions"].as_array()?.iter();
+            let mut all = all.filter(|it| it["type"] == "muster.io/mig-config-failed");
+            let found = all.next().filter(|it| it["status"] == status)?;
+            found["message"].as_str().map(str::to_owned)
+        })
+    }
+
+    /// Until an event of the node that says who is waited for has these words.
+    fn until_waited(&self, words: &str) {
+        let about = "involvedObject.kind=Node,reason=MigConfigPending";
+        eventually(&format!("an event says {words:?}"), SOON, || {
+            let events = (self.cluster).get(&["events", "--field-selector", about]);
+            let mut all = events["items"].as_array()?.iter();
+            all.any(|event| {
+                event["message"]
+                    .as_str()
+                    .is_some_and(|it| it.contains(words))
+            })
+            .then_some(())
+        });
+    }
+
+    /// Makes a pod that asks for one of a resource, and waits until it runs; what it was given.
+    fn run(&self, name: &str, resource: &str) -> String {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
+            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
+                    "command": ["sh", "-c",
+                        "trap 'exit 0' TERM; echo $NVIDIA_VISIBLE_DEVICES; while :; do sleep 1; done"],
+                    "resources": {"limits": {resource: "1"}}}]}});
+        self.cluster.apply(&pod.to_string());
+        let log = eventually(&format!("{name} says what it has"), SOON, || {
+            let ran = self.cluster.kubectl(&["logs", name]);
+            (ran.code == Some(0) && !ran.out.is_empty()).then_some(ran.out)
+        });
+        log.trim().to_owned()
+    }
+
+    fn phase(&self, pod: &str) -> Value {
+        self.cluster.get(&["pod", pod])["status"]["phase"].clone()
+    }
+}
+
+impl Drop for Ground {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("--- the agent's log:\n{}", self.logged());
+        }
+        self.end_agent();
+    }
+}
+
+/// The UUID of a GPU.
+fn id(at: usize) -> String {
+    format!("GPU-0000000{at}-0000-4000-8000-000000000000")
+}
+
+#[test]
+fn a_label_cuts_the_gpus_pods_get_slices_and_what_has_them_is_waited_for() {
+    let mut ground = Ground::start();
+    let file = ground.at("mig.yaml");
+    let configurations = json!({"version": "v1", "mig-configs": {
+        "first": [{"devices": [0], "mig-enabled": true,
+            "mig-devices": {"1g.10gb": 2, "2g.20gb": 1, "3g.40gb": 1}}],
+        "fewer": [{"devices": [0], "mig-enabled": true, "mig-devices": {"1g.10gb": 1, "3g.40gb": 1}}],
+        "whole": [{"devices": "all", "mig-enabled": false}],
+    }});
+    std::fs::write(&file, configurations.to_string()).unwrap();
+    let file = file.display().to_string();
+    ground.agent(&["--mig-manager", "wait", "--mig-config", &file]);
+    ground.until_allocatable(&[(GPU, 2), (SMALL, 0)]);
+    let state = ground.node()["metadata"]["labels"]["nvidia.com/mig.config.state"].clone();
+    assert_eq!(state, Value::Null, "nobody asked");
+
+    // The other GPU goes on, with what runs on it.
+    ground.configure("first");
+    ground.until_state("success");
+    ground.until_allocatable(&[(GPU, 1), (SMALL, 2), (LARGE, 1)]);
+    let labels = ground.node()["metadata"]["labels"].clone();
+    assert_eq!(labels["nvidia.com/mig-1g.10gb.count"], "2", "{labels}");
+    let whole = ground.run("whole", GPU);
+    assert_eq!(whole, id(1));
+    let large = ground.run("large", LARGE);
+    assert!(large.starts_with("MIG-"), "{large}");
+
+    // What stays is not touched, nor waited for.
+    ground.configure("fewer");
+    ground.until_state("success");
+    ground.until_allocatable(&[(GPU, 1), (SMALL, 1), (LARGE, 1)]);
+    let inventory = ground.node()["metadata"]["annotations"]["muster.io/inventory"].clone();
+    assert!(inventory.as_str().unwrap().contains(&large), "{inventory}");
+    assert_eq!(ground.phase("large"), "Running");
+
+    // To make it whole both GPUs' pods matter, of which one has a slice.
+    ground.configure("whole");
+    ground.until_waited("these must be gone: pod default/large");
+    ground.until_state("pending");
+    ground.until_allocatable(&[(GPU, 1), (SMALL, 0), (LARGE, 0)]);
+    assert_eq!(ground.phase("large"), "Running");
+    let gone = ["delete", "pod", "large", "--wait"];
+    ground.cluster.kubectl(&gone).ok();
+    ground.until_state("success");
+    ground.until_allocatable(&[(GPU, 2), (SMALL, 0), (LARGE, 0)]);
+    assert_eq!(ground.phase("whole"), "Running");
+
+    // Without the label nothing is said.
+    let none = ["label", "node", "box", "nvidia.com/mig.config-"];
+    ground.cluster.kubectl(&none).ok();
+    eventually("the state is gone", SOON, || {
+        let labels = &ground.node()["metadata"]["labels"];
+        labels["nvidia.com/mig.config.state"]
+            .is_null()
+            .then_some(())
+    });
+}
+
+#[test]
+fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
+    let mut ground = Ground::start();
+    ground.agent(&["--mig-manager", "evict"]);
+    ground.until_allocatable(&[(GPU, 2)]);
+    let held = ground.run("kept", GPU);
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget",
+        "metadata": {"name": "kept", "namespace": "default"},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "kept"}}}});
+    ground.cluster.apply(&budget.to_string());
+    eventually("the budget counts its pod", SOON, || {
+        let budget = ground.cluster.get(&["pdb", "kept"]);
+        (budget["status"]["currentHealthy"] == 1).then_some(())
+    });
+
+    // The GPU that nobody has is cut meanwhile.
+    ground.configure("all-1g.10gb");
+    ground.until_waited(
+        "pod default/kept (its eviction is refused: Cannot evict pod as it would violate",
+    );
+    ground.until_allocatable(&[(GPU, 0), (SMALL, 7)]);
+    ground.until_state("pending");
+    assert_eq!(ground.phase("kept"), "Running");
+    ground.cluster.kubectl(&["delete", "pdb", "kept"]).ok();
+    eventually("the pod is evicted", SOON, || {
+        ground.phase("kept").is_null().then_some(())
+    });
+    ground.until_state("success");
+    ground.until_allocatable(&[(GPU, 0), (SMALL, 14)]);
+    assert!(held.starts_with("GPU-"), "{held}");
+
+    // What can't be is told, and what would be right.
+    ground.configure("all-9g.90gb");
+    ground.until_state("failed");
+    let why = ground.until_condition("True");
+    assert!(
+        why.contains("no configuration all-9g.90gb") && why.contains("all-balanced, all-1g.10gb"),
+        "{why}"
+    );
+    ground.until_allocatable(&[(GPU, 0), (SMALL, 14)]);
+
+    // What the driver refuses is put back.
+    ground.describe("[[state]]\ngpu = 1\nmig_refused = [\"3g.40gb\"]\n");
+    ground.configure("all-3g.40gb");
+    eventually("the driver's refusal is told", SOON, || {
+        let why = ground.until_condition("True");
+        why.contains("GPU 1: making 3g.40gb at memory slice")
+            .then_some(why)
+    });
+    ground.until_state("failed");
+    let why = ground.until_condition("True");
+    assert!(
+        why.contains("put back to what it was: 7 of 1g.10gb"),
+        "{why}"
+    );
+    ground.until_allocatable(&[(SMALL, 7), (LARGE, 2)]);
+
+    // A mode that waits for a reset.
+    ground.describe("[[state]]\ngpu = 0\nmig_waits = true\n");
+    ground.configure("all-disabled");
+    ground.until_state("rebooting");
+    ground.until_condition("False");
+    ground.until_waited("MIG mode changes when GPU 0 is reset (nvidia-smi --gpu-reset -i 0)");
+    ground.until_allocatable(&[(GPU, 1), (SMALL, 0), (LARGE, 0)]);
+    ground.describe("");
+    ground.until_state("success");
+    ground.until_allocatable(&[(GPU, 2), (SMALL, 0), (LARGE, 0)]);
+
+    // Another agent finds what is asked for, and does it by itself.
+    ground.configure("all-balanced");
+    ground.until_state("success");
+    ground.agent(&["--mig-manager", "evict"]);
+    ground.until_allocatable(&[(GPU, 0), (SMALL, 4), (LARGE, 2)]);
+
+    // By claims, too.
+    ground.end_agent();
+    ground.agent(&["--mig-manager", "evict", "--devices", "dra"]);
+    let kinds = || {
+        let slices = ground.cluster.get(&["resourceslices"]);
+        let all = slices["items"].as_array()?.iter();
+        let devices =
+            all.flat_map(|slice| slice["spec"]["devices"].as_array().into_iter().flatten());
+        let kinds = devices.map(|device| device["attributes"]["type"]["string"].as_str());
+        let mut kinds: Vec<String> = kinds
+            .map(|kind| kind.unwrap_or_default().to_owned())
+            .collect();
+        kinds.sort();
+        Some(kinds)
+    };
+    eventually("claims can have the slices", SOON, || {
+        (kinds()? == vec!["mig"; 8]).then_some(())
+    });
+    ground.configure("all-disabled");
+    eventually("claims can have the GPUs", SOON, || {
+        (kinds()? == vec!["gpu"; 2]).then_some(())
+    });
+}

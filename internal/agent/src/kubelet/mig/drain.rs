@@ -1,0 +1,229 @@
+//! Who has the node's GPUs, and how pods are asked to go. Pure but for the asking.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use resources::devices::chosen;
+use resources::names::CHECKPOINT_GRACE;
+use resources::span;
+use serde_json::{Value, json};
+
+use super::next::{Held, Holders};
+use crate::dra::Prepared;
+use crate::metrics::Holder;
+
+/// The longest time that a pod is given to save itself, in seconds: as the scheduler has it.
+const GRACE_MAX: i64 = 3600;
+/// A pod's grace period where it says none, in seconds.
+const GRACE: i64 = 30;
+
+/// A pod of this node that has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Live {
+    uid: String,
+    /// Whether it has been told to go.
+    pub going: bool,
+    /// How long it needs to go, in seconds, where that is longer than its own grace period.
+    grace: Option<i64>,
+}
+
+/// The node's pods that have not ended, by namespace and name.
+pub fn live(pods: &[Pod]) -> BTreeMap<Held, Live> {
+    let one = |pod: &Pod| {
+        let phase = pod
+            .status
+            .as_ref()
+            .and_then(|status| status.phase.as_deref());
+        if matches!(phase, Some("Succeeded" | "Failed")) {
+            return None;
+        }
+        let live = Live {
+            uid: pod.metadata.uid.clone()?,
+            going: pod.metadata.deletion_timestamp.is_some(),
+            grace: grace(pod),
+        };
+        Some((held(pod), live))
+    };
+    pods.iter().filter_map(one).collect()
+}
+
+fn held(pod: &Pod) -> Held {
+    Held::Pod {
+        namespace: pod.metadata.namespace.clone().unwrap_or_default(),
+        name: pod.metadata.name.clone().unwrap_or_default(),
+    }
+}
+
+fn grace(pod: &Pod) -> Option<i64> {
+    let said = pod.metadata.annotations.as_ref()?.get(CHECKPOINT_GRACE)?;
+    let asked = span::seconds(said)?.min(GRACE_MAX);
+    let spec = pod.spec.as_ref();
+    let own = spec.and_then(|spec| spec.termination_grace_period_seconds);
+    Some(asked).filter(|asked| *asked > own.unwrap_or(GRACE))
+}
+
+/// Who has what: by the kubelet's list, by the scheduler's choice for pods that the kubelet may not
+/// have heard of yet, and by claims that are prepared. A pod that the kubelet lists and the API
+/// doesn't know was deleted by force, and may run yet.
+pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared]) -> Holders {
+    let live = live(pods);
+    let ended =
+        |held: &Held| pods.iter().any(|pod| self::held(pod) == *held) && !live.contains_key(held);
+    let mut holders = Holders::default();
+    for (holder, device) in listed {
+        let held = Held::Pod {
+            namespace: holder.namespace.clone(),
+            name: holder.pod.clone(),
+        };
+        if !ended(&held) {
+            holders.note(device, held);
+        }
+    }
+    for pod in pods.iter().filter(|pod| live.contains_key(&held(pod))) {
+        let chosen = chosen(pod.metadata.annotations.as_ref()).into_values();
+        for device in chosen.flat_map(BTreeMap::into_values).flatten() {
+            holders.note(&device, held(pod));
+        }
+    }
+    for claim in prepared {
+        for given in &claim.devices {
+            if !holders.has(&given.device) {
+                let held = Held::Claim {
+                    namespace: claim.namespace.clone(),
+                    name: claim.name.clone(),
+                };
+                holders.note(&given.device, held);
+            }
+        }
+    }
+    holders
+}
+
+/// The body that asks for the eviction of the very pod, with a grace where its own is too short.
+pub fn eviction(namespace: &str, name: &str, pod: &Live) -> Value {
+    let mut body = json!({
+        "apiVersion": "policy/v1", "kind": "Eviction",
+        "metadata": {"namespace": namespace, "name": name},
+        "deleteOptions": {
+            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid},
+        },
+    });
+    if let Some(grace) = pod.grace {
+        body["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
+    }
+    body
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dra::Given;
+
+    fn pod(name: &str, phase: &str, more: Value) -> Pod {
+        let mut pod = json!({"metadata": {"namespace": "team", "name": name, "uid": format!("u-{name}")},
+            "status": {"phase": phase}});
+        for (key, value) in more.as_object().expect("fields") {
+            pod["metadata"][key] = value.clone();
+        }
+        serde_json::from_value(pod).expect("a pod")
+    }
+
+    fn name(held: &Held) -> String {
+        held.to_string()
+    }
+
+    #[test]
+    fn pods_hold_what_the_kubelet_or_the_scheduler_says_until_they_end() {
+        let listed = |pod: &str, device: &str| {
+            let holder = Holder {
+                namespace: "team".to_owned(),
+                pod: pod.to_owned(),
+                container: "c".to_owned(),
+            };
+            (holder, device.to_owned())
+        };
+        let chosen = json!({"annotations": {"muster.io/devices":
+            r#"{"c": {"nvidia.com/gpu": ["GPU-4"]}}"#}});
+        let claim = |name: &str, device: &str| Prepared {
+            uid: name.to_owned(),
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+            devices: vec![Given {
+                request: "r".to_owned(),
+                device: device.to_owned(),
+                admin: false,
+            }],
+        };
+        let holders = holders(
+            &[
+                listed("runs", "GPU-1::2"),
+                listed("ended", "GPU-2"),
+                listed("forced", "GPU-3"),
+                listed("claims", "gpu-5"),
+            ],
+            &[
+                pod("runs", "Running", json!({})),
+                pod("ended", "Succeeded", json!({})),
+                pod("bound", "Pending", chosen.clone()),
+                pod("failed", "Failed", chosen),
+                pod("claims", "Running", json!({})),
+            ],
+            &[claim("used", "gpu-5"), claim("unused", "gpu-6")],
+        );
+        let mut expected = Holders::default();
+        let of = |name: &str| Held::Pod {
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+        };
+        expected.note("GPU-1", of("runs"));
+        expected.note("GPU-3", of("forced"));
+        expected.note("GPU-4", of("bound"));
+        expected.note("gpu-5", of("claims"));
+        expected.note(
+            "gpu-6",
+            Held::Claim {
+                namespace: "team".to_owned(),
+                name: "unused".to_owned(),
+            },
+        );
+        assert_eq!(holders, expected);
+    }
+
+    #[test]
+    fn the_very_pod_is_evicted_with_the_time_that_it_needs() {
+        let with = |grace: &str| json!({"annotations": {"muster.io/checkpoint-grace": grace}});
+        let pods = [
+            pod("plain", "Running", json!({})),
+            pod("short", "Running", with("20s")),
+            pod("long", "Running", with("10m")),
+            pod("longest", "Running", with("5h")),
+            pod(
+                "going",
+                "Running",
+                json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}),
+            ),
+        ];
+        let live = live(&pods);
+        let going: Vec<String> = (live.iter())
+            .filter(|(_, it)| it.going)
+            .map(|(it, _)| name(it))
+            .collect();
+        assert_eq!(going, ["pod team/going"]);
+        for (held, grace) in [
+            ("plain", Value::Null),
+            ("short", Value::Null),
+            ("long", json!(600)),
+            ("longest", json!(3600)),
+        ] {
+            let (_, one) = (live.iter())
+                .find(|(it, _)| name(it) == format!("pod team/{held}"))
+                .expect("it lives");
+            let body = eviction("team", held, one);
+            assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], grace, "{held}");
+            assert_eq!(
+                body["deleteOptions"]["preconditions"]["uid"],
+                format!("u-{held}")
+            );
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The rounds in which the node's GPUs come to be as its label says.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use futures::{StreamExt, TryStreamExt};
+use kube::runtime::{WatchStreamExt, watcher};
+use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE};
+use resources::trouble::MIG_CONFIG_FAILED;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::drain::{self, Live};
+use super::hand::Hand;
+use super::next::{Cut, Held, Next, next};
+use super::{Drain, MigSettings, Withheld, shows};
+use crate::dra::Specs;
+use crate::inventory::Machine;
+use crate::kubelet::cluster::{Cluster, Well};
+use crate::kubelet::{KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
+
+/// How often a pod is asked to go.
+const EVICT_EVERY: Duration = Duration::from_secs(10);
+/// How often a GPU is cut for one configuration: its mode, once more after a reset, its instances.
+const CUTS_MAX: u32 = 3;
+/// How long to wait where the driver doesn't answer.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// The node's labels about this: what is wanted, and what was said of it last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Labels {
+    wanted: Option<String>,
+    state: Option<String>,
+}
+
+/// How a round ended.
+enum Round {
+    /// Nothing is to be done until the label names another configuration.
+    Over,
+    /// There is more to do, after this long.
+    Again(Duration),
+}
+
+struct Manager<'a> {
+    settings: &'a MigSettings,
+    cluster: Cluster,
+    hand: Hand,
+    withheld: Withheld,
+    machine: watch::Receiver<Machine>,
+    pod_resources: PathBuf,
+    specs: Specs,
+    /// The state that the node's label has.
+    state: Option<String>,
+    /// What was said last of who is in the way.
+    said: String,
+    /// Pods that were asked to go: when, and what the API said against it.
+    asked: BTreeMap<Held, (Instant, Option<String>)>,
+    /// How often each GPU was cut for what the label says now.
+    cuts: BTreeMap<String, u32>,
+}
+
+/// Keeps the node's GPUs cut as its label says, for as long as there is an agent.
+pub async fn manage(
+    config: &KubeletConfig,
+    settings: &MigSettings,
+    cluster: Cluster,
+    withheld: Withheld,
+    machine: watch::Receiver<Machine>,
+) {
+    let (told, mut labels) = watch::channel(None);
+    let mut manager = Manager {
+        settings,
+        cluster: cluster.clone(),
+        hand: Hand::new(&config.source),
+        withheld,
+        machine,
+        pod_resources: config.pod_resources(),
+        specs: Specs::new(&config.cdi),
+        state: None,
+        said: String::new(),
+        asked: BTreeMap::new(),
+        cuts: BTreeMap::new(),
+    };
+    let rounds = async {
+        // Before the first label is heard nothing is known of what is wanted.
+        let Ok(first) = labels.wait_for(Option::is_some).await.map(|it| it.clone()) else {
+            return;
+        };
+        let mut now: Labels = first.unwrap_or_default();
+        manager.state = now.state.take();
+        loop {
+            let round = manager.round(now.wanted.as_deref()).await;
+            let other = labels.wait_for(|labels: &Option<Labels>| {
+                labels
+                    .as_ref()
+                    .is_some_and(|labels| labels.wanted != now.wanted)
+            });
+            let heard = match round {
+                Ok(Round::Over) => other.await.map(|it| it.clone()).ok(),
+                Ok(Round::Again(after)) => match timeout(after, other).await {
+                    Ok(heard) => heard.map(|it| it.clone()).ok(),
+                    Err(_) => continue,
+                },
+                Err(error) => {
+                    tracing::debug!(%error, "how far the GPUs are cut can't be told yet");
+                    sleep(TRY_EVERY).await;
+                    continue;
+                }
+            };
+            match heard {
+                Some(heard) => {
+                    now = heard.unwrap_or_default();
+                    manager.cuts.clear();
+                }
+                None => return,
+            }
+        }
+    };
+    tokio::select! {
+        () = listen(&cluster, &told) => {}
+        () = rounds => {}
+    }
+}
+
+/// Hears what the node's labels say.
+async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
+    let mut events = cluster.watch_node().default_backoff().boxed();
+    loop {
+        let node = match events.try_next().await {
+            Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => node,
+            Ok(Some(_)) => continue,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::debug!(%error, "the node's labels can't be heard");
+                continue;
+            }
+        };
+        let all = node.metadata.labels.unwrap_or_default();
+        let value = |name| all.get(name).filter(|value| !value.is_empty()).cloned();
+        let labels = Labels {
+            wanted: value(MIG_CONFIG),
+            state: value(MIG_CONFIG_STATE),
+        };
+        told.send_if_modified(|before| {
+            let news = before.as_ref().map(|before| &before.wanted) != Some(&labels.wanted);
+            if news {
+                *before = Some(labels);
+            }
+            news
+        });
+    }
+}
+
+impl Manager<'_> {
+    /// Does what can be done now.
+    async fn round(&mut self, wanted: Option<&str>) -> Result<Round, kube::Error> {
+        let Some(name) = wanted else {
+            self.withheld.set(BTreeMap::new());
+            if self.state.is_some() {
+                self.tell(None, "").await?;
+            }
+            return Ok(Round::Over);
+        };
+        // Those that were withheld before who has what is asked: nobody has been given one since.
+        let free = self.withheld.seen_in(&self.machine.borrow());
+        let cards = match self.hand.ask(|cutter| cutter.look()).await {
+            Ok(cards) => cards,
+            Err(error) => {
+                self.fail(name, &error, "in a minute").await?;
+                return Ok(Round::Again(AGAIN));
+            }
+        };
+        let all = match self.settings.configurations.wanted(name, &cards) {
+            Ok(all) => all,
+            Err(error) => return self.give_up(name, &error).await,
+        };
+        let Some((holders, live)) = self.holders().await else {
+            return Ok(Round::Again(LOOK_EVERY));
+        };
+        let next = match next(&cards, &all, &holders) {
+            Ok(next) => next,
+            Err(error) => return self.give_up(name, &error).await,
+        };
+        self.withheld.set(next.withheld.clone());
+        if next == Next::default() {
+            let meant = cards.into_iter().filter(|card| all.contains_key(&card.id));
+            if !shows(&self.machine.borrow(), &meant.collect::<Vec<_>>()) {
+                return Ok(Round::Again(LOOK_EVERY));
+            }
+            let before = self.state.clone();
+            self.tell(Some("success"), "").await?;
+            if before.as_deref() != Some("success") {
+                let done = format!("the GPUs are cut as {name} says");
+                tracing::info!("{done}");
+                self.cluster.tell_event(false, "MigConfigured", &done).await;
+            }
+            self.asked.clear();
+            return Ok(Round::Over);
+        }
+        // Not before they are offered to nobody: whoever is made in a pod's place would get them.
+        let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
+        if self.settings.drain == Drain::Evict && all_out {
+            self.evict(&next.held, &live).await;
+        }
+        self.tell_pending(name, &next).await?;
+        let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
+        for cut in next.ready.into_iter().filter(unused) {
+            let Cut { gpu, index, steps } = cut;
+            let cuts = self.cuts.entry(gpu.clone()).or_default();
+            *cuts += 1;
+            if *cuts > CUTS_MAX {
+                let why = format!(
+                    "GPU {index}: its driver has done all that was asked, and still shows it cut otherwise"
+                );
+                return self.give_up(name, &why).await;
+            }
+            let done = self.hand.ask(move |cutter| cutter.take(&gpu, &steps)).await;
+            if let Err(error) = done {
+                return self.give_up(name, &format!("GPU {index}: {error}")).await;
+            }
+        }
+        Ok(Round::Again(LOOK_EVERY))
+    }
+
+    /// Who has what now, and the pods that have not ended; nothing while that isn't known.
+    async fn holders(&self) -> Option<(super::next::Holders, BTreeMap<Held, Live>)> {
+        let listed = socket::held(&self.pod_resources, true).await;
+        let listed = listed.map_err(|error| error.to_string());
+        let pods = self.cluster.pods().await.map_err(|error| error.to_string());
+        let prepared = self.specs.all().map_err(|error| error.to_string());
+        match (listed, pods, prepared) {
+            (Ok(listed), Ok(pods), Ok(prepared)) => Some((
+                drain::holders(&listed, &pods, &prepared),
+                drain::live(&pods),
+            )),
+            (Err(error), ..) | (_, Err(error), _) | (.., Err(error)) => {
+                tracing::warn!("no GPU is cut, as it isn't known who has them: {error}");
+                None
+            }
+        }
+    }
+
+    /// Asks pods to go.
+    async fn evict(&mut self, held: &BTreeSet<Held>, live: &BTreeMap<Held, Live>) {
+        self.asked.retain(|asked, _| held.contains(asked));
+        for one in held {
+            let (Held::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
+                continue;
+            };
+            let lately = (self.asked.get(one)).is_some_and(|(at, _)| at.elapsed() < EVICT_EVERY);
+            if pod.going || lately {
+                continue;
+            }
+            let body = drain::eviction(namespace, name, pod);
+            let refused = self.cluster.evict(namespace, name, &body).await.err();
+            if refused.is_none() {
+                tracing::info!("{one} is evicted, as its GPU is to be cut anew");
+            }
+            self.asked.insert(one.clone(), (Instant::now(), refused));
+        }
+    }
+
+    /// Says that it is under way, and who or what is waited for.
+    async fn tell_pending(&mut self, name: &str, next: &Next) -> Result<(), kube::Error> {
+        let resets: Vec<String> = next.resets.iter().map(u32::to_string).collect();
+        let stuck = next.held.is_empty() && next.ready.is_empty();
+        let state = if stuck { "rebooting" } else { "pending" };
+        self.tell(Some(state), "").await?;
+        let who = next.held.iter().map(|held| match self.asked.get(held) {
+            Some((_, Some(refused))) => format!("{held} (its eviction is refused: {refused})"),
+            _ => held.to_string(),
+        });
+        let who: Vec<String> = who.collect();
+        let mut waits = Vec::new();
+        if !who.is_empty() {
+            waits.push(format!("these must be gone: {}", who.join(", ")));
+        }
+        if !resets.is_empty() {
+            waits.push(format!(
+                "MIG mode changes when GPU {} is reset (nvidia-smi --gpu-reset -i {}), with nobody \
+                 else using it, or the machine is restarted",
+                resets.join(", "),
+                resets.join(","),
+            ));
+        }
+        let waits = match waits.is_empty() {
+            true => format!("the GPUs are being cut as {name} says"),
+            false => format!("to cut the GPUs as {name} says, {}", waits.join("; ")),
+        };
+        if waits != self.said {
+            tracing::info!("{waits}");
+            (self.cluster.tell_event(false, "MigConfigPending", &waits)).await;
+            self.said = waits;
+        }
+        Ok(())
+    }
+
+    /// Says that it can't be; until the label names another configuration nothing more is tried.
+    async fn give_up(&mut self, name: &str, why: &str) -> Result<Round, kube::Error> {
+        let again = "when the label changes or the agent starts anew";
+        self.fail(name, why, again).await?;
+        Ok(Round::Over)
+    }
+
+    async fn fail(&mut self, name: &str, why: &str, again: &str) -> Result<(), kube::Error> {
+        self.withheld.set(BTreeMap::new());
+        let why = format!(
+            "the GPUs are not cut as {MIG_CONFIG}={name} says: {why}; it is tried again {again}"
+        );
+        self.tell(Some("failed"), &why).await
+    }
+
+    /// Writes the node's label and condition.
+    async fn tell(&mut self, state: Option<&str>, trouble: &str) -> Result<(), kube::Error> {
+        if state != Some("pending") && state != Some("rebooting") {
+            self.said.clear();
+        }
+        if self.state.as_deref() == state && trouble.is_empty() {
+            return Ok(());
+        }
+        // The reason first: whoever sees the label finds it.
+        let (condition, well) = (&MIG_CONFIG_FAILED, Well::Silent);
+        (self.cluster.tell_trouble(condition, trouble, well)).await?;
+        self.cluster.label(MIG_CONFIG_STATE, state).await?;
+        self.state = state.map(str::to_owned);
+        Ok(())
+    }
+}

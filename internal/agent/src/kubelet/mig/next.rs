@@ -1,0 +1,195 @@
+//! What is to be done next to have the GPUs cut as the node's label says: who has to be gone first,
+//! which GPUs are out of use meanwhile, and which can be cut now. Pure. It goes by what the GPUs say
+//! and remembers nothing, so an agent that died half way is gone on from.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use hardware::cutter::Card;
+use hardware::partition::{Step, Wanted, steps};
+
+use crate::dra;
+
+/// Who has to be gone before a GPU can be cut.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Held {
+    /// A pod that has the GPU or a slice of it.
+    Pod {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// A claim that has it, of a pod that isn't known.
+    Claim {
+        /// Its namespace.
+        namespace: String,
+        /// Its name.
+        name: String,
+    },
+    /// A process of which no pod is known.
+    Process {
+        /// Its number.
+        pid: u32,
+        /// The GPU's index.
+        gpu: u32,
+    },
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Held::Pod { namespace, name } => write!(f, "pod {namespace}/{name}"),
+            Held::Claim { namespace, name } => write!(f, "claim {namespace}/{name}"),
+            Held::Process { pid, gpu } => write!(f, "process {pid} on GPU {gpu}"),
+        }
+    }
+}
+
+/// Who has which GPU or slice, by its UUID or by its name as a claim's device.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Holders(BTreeMap<String, BTreeSet<Held>>);
+
+impl Holders {
+    /// Notes that somebody has a device. Units of a shared one have a number behind its UUID.
+    pub fn note(&mut self, device: &str, held: Held) {
+        let id = device.split_once("::").map_or(device, |(id, _)| id);
+        self.0.entry(id.to_owned()).or_default().insert(held);
+    }
+
+    /// Whether anybody has the device of this name.
+    pub fn has(&self, device: &str) -> bool {
+        self.0.contains_key(device)
+    }
+
+    fn of(&self, device: &str) -> impl Iterator<Item = &Held> {
+        let by_name = self.0.get(&dra::name_of(device));
+        self.0.get(device).into_iter().chain(by_name).flatten()
+    }
+}
+
+/// Something to do to a GPU now, as nobody uses what it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The GPU's UUID.
+    pub gpu: String,
+    /// Its index.
+    pub index: u32,
+    /// The steps.
+    pub steps: Vec<Step>,
+}
+
+/// What is to be done next. Nothing at all: the GPUs are as they are to be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Next {
+    /// The GPUs that are not to be given out meanwhile, by UUID, each with its index.
+    pub withheld: BTreeMap<String, u32>,
+    /// Who has to be gone.
+    pub held: BTreeSet<Held>,
+    /// The GPUs that have to be reset before anything else, by index.
+    pub resets: BTreeSet<u32>,
+    /// What can be done.
+    pub ready: Vec<Cut>,
+}
+
+/// What is to be done next.
+///
+/// # Errors
+///
+/// A sentence with the GPU that can't be cut so, and what would fit.
+pub fn next(
+    cards: &[Card],
+    wanted: &BTreeMap<String, Wanted>,
+    holders: &Holders,
+) -> Result<Next, String> {
+    let mut next = Next::default();
+    for card in cards {
+        if let Some(wanted) = wanted.get(&card.id) {
+            let one = one(card, wanted, holders);
+            let one = one.map_err(|error| format!("GPU {} ({}): {error}", card.index, card.model));
+            add(&mut next, card, one?);
+        }
+    }
+    Ok(next)
+}
+
+/// What one GPU needs.
+enum Need {
+    Nothing,
+    Reset,
+    Steps(Vec<Step>, BTreeSet<Held>),
+}
+
+fn add(next: &mut Next, card: &Card, need: Need) {
+    let mut withhold = || next.withheld.insert(card.id.clone(), card.index);
+    match need {
+        Need::Nothing => {}
+        Need::Reset => {
+            withhold();
+            next.resets.insert(card.index);
+        }
+        Need::Steps(steps, held) => {
+            if steps.iter().any(ends) {
+                withhold();
+            }
+            if held.is_empty() {
+                next.ready.push(Cut {
+                    gpu: card.id.clone(),
+                    index: card.index,
+                    steps,
+                });
+            }
+            next.held.extend(held);
+        }
+    }
+}
+
+/// Whether a step ends what somebody may use.
+fn ends(step: &Step) -> bool {
+    step.ends().is_some() || matches!(step, Step::Switch { .. })
+}
+
+fn one(card: &Card, wanted: &Wanted, holders: &Holders) -> Result<Need, String> {
+    let used = card
+        .slices
+        .iter()
+        .filter(|(id, _)| holders.of(id).next().is_some());
+    let by_process = card.processes.iter().filter_map(|(_, instance)| *instance);
+    let used: BTreeSet<u32> = used
+        .map(|(_, instance)| *instance)
+        .chain(by_process)
+        .collect();
+    let off = !card.layout.enabled;
+    let steps = match off && wanted.enabled && !card.is_known() {
+        // Where its profiles may lie it says when it is in MIG mode.
+        true => vec![Step::Switch { on: true }],
+        false => steps(&card.profiles, &card.layout, wanted, &used)?,
+    };
+    // Whatever it waits for, it can't be cut before.
+    if card.waits {
+        return Ok(Need::Reset);
+    }
+    if steps.is_empty() {
+        return Ok(Need::Nothing);
+    }
+    let switched = steps.iter().any(|step| matches!(step, Step::Switch { .. }));
+    let ended: BTreeSet<u32> = steps.iter().filter_map(Step::ends).collect();
+    let goes = |instance: u32| switched || ended.contains(&instance);
+    let slices = card.slices.iter().filter(|(_, instance)| goes(**instance));
+    let ids = slices.map(|(id, _)| id).chain(switched.then_some(&card.id));
+    let mut held: BTreeSet<Held> = ids.flat_map(|id| holders.of(id)).cloned().collect();
+    // Of pods' own processes the pods tell more.
+    if held.is_empty() && (switched || !ended.is_empty()) {
+        let processes = card.processes.iter();
+        let here = processes.filter(|(_, instance)| instance.is_none_or(goes));
+        held.extend(here.map(|(pid, _)| Held::Process {
+            pid: *pid,
+            gpu: card.index,
+        }));
+    }
+    Ok(Need::Steps(steps, held))
+}
+
+#[cfg(test)]
+#[path = "next_tests.rs"]
+mod tests;

@@ -1,0 +1,182 @@
+//! GPUs are cut as they are to be, by the driver's own profiles and placements.
+
+use std::collections::BTreeSet;
+
+use hardware::Source;
+use hardware::cutter::{Card, Cutter, Done};
+use hardware::mig;
+use hardware::partition::{Layout, Profile, Step, Wanted, steps};
+
+use crate::standin::StandIn;
+use crate::tree;
+
+const SMALL: &str = "1g.10gb";
+
+fn cutter(standin: &StandIn) -> Cutter {
+    Cutter::new(&Source {
+        library: Some(standin.library()),
+        ..Source::default()
+    })
+}
+
+fn wanted(instances: &[(&str, u32)]) -> Wanted {
+    let named = instances.iter().map(|(name, n)| ((*name).to_owned(), *n));
+    Wanted {
+        enabled: true,
+        instances: named.collect(),
+    }
+}
+
+fn card(cutter: &mut Cutter, index: usize) -> Card {
+    cutter
+        .look()
+        .expect("the driver answers")
+        .swap_remove(index)
+}
+
+fn cut(cutter: &mut Cutter, index: usize, wanted: &Wanted) -> Result<Done, String> {
+    let card = card(cutter, index);
+    let steps = steps(&card.profiles, &card.layout, wanted, &BTreeSet::new())?;
+    cutter.take(&card.id, &steps)
+}
+
+#[test]
+fn a_gpu_is_cut_cut_anew_around_what_stays_and_made_whole() {
+    let standin = StandIn::of("hgx-h100.toml");
+    tree::make(&standin.root(), &standin.described().inventory);
+    let mut cutter = cutter(&standin);
+    let mut machine = standin.machine();
+    let whole = card(&mut cutter, 2);
+    assert!(whole.capable && !whole.layout.enabled && !whole.waits && whole.is_known());
+    let known = mig::profiles(&whole.model).iter().map(Profile::from);
+    let mut known: Vec<Profile> = known.collect();
+    known.sort_by_key(|profile| profile.id);
+    let mut told = whole.profiles.clone();
+    told.sort_by_key(|profile| profile.id);
+    assert_eq!(
+        told, known,
+        "the driver's are those that are known of the product"
+    );
+
+    let all = wanted(&[(SMALL, 2), ("2g.20gb", 1), ("3g.40gb", 1)]);
+    assert_eq!(cut(&mut cutter, 2, &all), Ok(Done::Now));
+    let first = card(&mut cutter, 2);
+    assert_eq!(Wanted::of(&first.profiles, &first.layout), all);
+    let seen = machine.look().unwrap().gpus[2].slices.clone().unwrap();
+    let ids: BTreeSet<&String> = seen.iter().map(|slice| &slice.id).collect();
+    assert_eq!(ids, first.slices.keys().collect());
+    assert_eq!(
+        cut(&mut cutter, 2, &all),
+        Ok(Done::Now),
+        "nothing is to be done"
+    );
+
+    // The larger stays, with its id.
+    let large = seen
+        .iter()
+        .find(|slice| slice.profile == "3g.40gb")
+        .unwrap();
+    let fewer = wanted(&[("1g.20gb", 2), ("3g.40gb", 1)]);
+    assert_eq!(cut(&mut cutter, 2, &fewer), Ok(Done::Now));
+    let second = card(&mut cutter, 2);
+    assert_eq!(Wanted::of(&second.profiles, &second.layout), fewer);
+    assert_eq!(second.slices.len(), 3);
+    assert_eq!(second.slices.get(&large.id), first.slices.get(&large.id));
+
+    assert_eq!(cut(&mut cutter, 2, &Wanted::default()), Ok(Done::Now));
+    assert_eq!(card(&mut cutter, 2).layout, Layout::default());
+    assert_eq!(machine.look().unwrap().gpus[2].slices, None);
+}
+
+#[test]
+fn where_a_step_fails_the_gpu_is_left_as_it_was_and_both_are_told() {
+    let standin = StandIn::of("hgx-h100.toml");
+    let mut cutter = cutter(&standin);
+    let before = wanted(&[("3g.40gb", 2)]);
+    cut(&mut cutter, 0, &before).unwrap();
+    standin.with("[[state]]\ngpu = 0\nmig_refused = [\"1g.20gb\"]\n");
+    let error = cut(&mut cutter, 0, &wanted(&[("3g.40gb", 1), ("1g.20gb", 2)])).unwrap_err();
+    assert!(
+        error.starts_with("making 1g.20gb at memory slice "),
+        "{error}"
+    );
+    assert!(
+        error.ends_with("; it was put back to what it was: 2 of 3g.40gb"),
+        "{error}"
+    );
+    let after = card(&mut cutter, 0);
+    assert_eq!(Wanted::of(&after.profiles, &after.layout), before);
+
+    // What was there can't be made again either.
+    standin.with("[[state]]\ngpu = 0\nmig_refused = [\"1g.20gb\", \"3g.40gb\"]\n");
+    let error = cut(&mut cutter, 0, &wanted(&[("1g.20gb", 1)])).unwrap_err();
+    assert!(
+        error.contains("could not be put back to what it was, 2 of 3g.40gb (making 3g.40gb")
+            && error.ends_with("and is now: MIG mode on, and no instances"),
+        "{error}"
+    );
+}
+
+#[test]
+fn what_an_agent_that_died_has_begun_another_finishes() {
+    let standin = StandIn::of("hgx-h100.toml");
+    let mut first = cutter(&standin);
+    let all = wanted(&[(SMALL, 7)]);
+    let whole = card(&mut first, 4);
+    let plan = steps(&whole.profiles, &whole.layout, &all, &BTreeSet::new()).unwrap();
+    assert_eq!(plan.len(), 8);
+    for done in 1..plan.len() {
+        first.take(&whole.id, &plan[..done]).unwrap();
+        // It died between an instance and what computes in it, too.
+        let last = card(&mut first, 4).layout.instances.pop();
+        if let Some(last) = last {
+            let (instance, compute) = (last.id, last.computes[0].0);
+            let undone = Step::RemoveCompute { instance, compute };
+            first.take(&whole.id, &[undone]).unwrap();
+        }
+        let mut second = cutter(&standin);
+        assert_eq!(cut(&mut second, 4, &all), Ok(Done::Now));
+        let now = card(&mut second, 4);
+        assert_eq!(Wanted::of(&now.profiles, &now.layout), all);
+        assert_eq!(now.slices.len(), 7);
+        cut(&mut second, 4, &Wanted::default()).unwrap();
+    }
+}
+
+#[test]
+fn a_mode_that_waits_for_a_reset_is_told_and_nothing_more_is_done_until_then() {
+    let standin = StandIn::of("hgx-h100.toml");
+    standin.with("[[state]]\ngpu = 1\nmig_waits = true\n");
+    let mut cutter = cutter(&standin);
+    let all = wanted(&[(SMALL, 7)]);
+    assert_eq!(cut(&mut cutter, 1, &all), Ok(Done::AfterReset));
+    let waiting = card(&mut cutter, 1);
+    assert!(waiting.waits && !waiting.layout.enabled);
+    standin.with("");
+    let reset = card(&mut cutter, 1);
+    assert!(!reset.waits && reset.layout.enabled && reset.slices.is_empty());
+    assert_eq!(cut(&mut cutter, 1, &all), Ok(Done::Now));
+}
+
+#[test]
+fn what_can_not_be_cut_is_told_apart() {
+    let standin = StandIn::of("8x-l4.toml");
+    let l4 = card(&mut cutter(&standin), 7);
+    assert_eq!((l4.index, l4.capable, l4.device), (7, false, 0x10de));
+    standin.with("[[state]]\ngpu = 3\nlost = true\n");
+    let error = cutter(&standin).look().unwrap_err();
+    assert!(
+        error.starts_with("GPU 3 does not say how it is cut: "),
+        "{error}"
+    );
+    standin.with("[[state]]\ngpu = 0\nprocesses = [{ pid = 77, memory_mib = 1 }]\n");
+    assert_eq!(card(&mut cutter(&standin), 0).processes, [(77, None)]);
+
+    let error = Cutter::new(&Source {
+        description: Some(standin.description()),
+        ..Source::default()
+    })
+    .look()
+    .unwrap_err();
+    assert!(error.contains("--machine"), "{error}");
+}
