@@ -31,6 +31,7 @@ mod outbox;
 mod pods;
 mod prober;
 mod probes;
+mod rdma;
 mod reading;
 mod runs;
 mod session;
@@ -56,6 +57,7 @@ pub use kubelet::{
     run_beside_kubelet,
 };
 pub use metrics::{Listen, NoPort, PORT};
+pub use rdma::RdmaSettings;
 pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
 

@@ -208,7 +208,22 @@ Ascend and Trainium:
   health:                                  # else a device is well while its file is there
     command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
     timeoutSeconds: 5                      # the defaults; who takes longer, is not well
-    everySeconds: 30";
+    everySeconds: 30
+
+RDMA cards (--rdma-config), with --engine kubernetes, as k8s-rdma-shared-dev-plugin has it:
+  configList:
+    - resourceName: hca_shared_devices_a   # after resourcePrefix, rdma where left out
+      rdmaHcaMax: 1000                     # how many containers may have the cards at once
+      selectors:                           # left out: all cards. One of each list
+        vendors: [\"15b3\"]
+        deviceIDs: [\"1021\"]
+        drivers: [mlx5_core]
+        ifNames: [ib0, ib1]
+        linkTypes: [infiniband, ether]
+
+  A container with one has the device files of all cards of the resource (uverbs, rdma_cm, and where
+  there are umad and issm), and with GPUs is told by NCCL_IB_HCA which of its cards are near these. A
+  pod's network is its own matter. The shares are well while a port of a card is up.";
 
 #[derive(Args, Debug)]
 #[command(after_long_help = DEVICE_PLUGIN)]
@@ -252,8 +267,13 @@ pub struct Agent {
     /// kubelet as the resource that it names (repeatable); with --engine kubernetes
     #[arg(long = "vendor", value_name = "FILE")]
     pub vendors: Vec<PathBuf>,
+    /// The RDMA cards that containers share, in YAML or JSON, see below, each set of which is offered
+    /// to the kubelet as the resource that it names; or off. With --engine kubernetes and --devices
+    /// plugin [default: all cards as rdma/hca_shared_devices_a, and none with --machine]
+    #[arg(long, value_name = "FILE")]
+    pub rdma_config: Option<PathBuf>,
     /// Where an agent in a container of its own sees the node's root: below it other vendors'
-    /// devices are looked for
+    /// devices and RDMA cards' files are looked for
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
     /// By which ways containers are told their devices, with commas: the variable that NVIDIA's

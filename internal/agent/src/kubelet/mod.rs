@@ -11,6 +11,7 @@ mod offer;
 mod plugin;
 mod preference;
 mod settings;
+mod shared;
 mod sharing;
 mod socket;
 mod vitals;
@@ -38,6 +39,7 @@ use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
+use crate::rdma::{self, Cards, RdmaSettings};
 use crate::vendors::Vendor;
 use crate::xids::{Hearing, Xids};
 
@@ -84,7 +86,10 @@ pub struct KubeletConfig {
     pub settings: PluginSettings,
     /// Other vendors' devices, each offered as a resource of its own.
     pub vendors: Vec<Vendor>,
-    /// Where the machine's root is seen, below which other vendors' devices are looked for.
+    /// RDMA cards that containers share, each set of them as a resource of its own.
+    pub rdma: RdmaSettings,
+    /// Where the machine's root is seen, below which other vendors' devices and RDMA cards' files
+    /// are looked for.
     pub host_root: PathBuf,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
@@ -207,17 +212,22 @@ pub async fn run_beside_kubelet(
     let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
     renew(&first);
     let (seen, machine) = watch::channel(first);
+    let cards = Cards {
+        settings: config.rdma.clone(),
+        seen: rdma::watch(config.host_root.clone()),
+    };
     let api = cluster::Cluster::new(client.clone(), &config.node);
     let (stopped, serving) = (stop.clone(), api.clone());
     let serve = async {
         match config.given_by {
             GivenBy::Plugin => {
-                socket::serve_all(&config, &cdi, serving, machine.clone(), stopped).await
+                socket::serve_all(&config, &cdi, serving, &cards, machine.clone(), stopped).await
             }
             GivenBy::Claims => dra::run(&config, client, machine.clone(), claimable, stopped).await,
         }
     };
     let described = socket::serve_described(&config, stop.clone());
+    let shared = socket::serve_shared(&config, &cards, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let exporter = Exporter::new(config.source.clone(), &config.node, whose, xids);
     let exporting = metrics::serve(port, exporter);
@@ -250,6 +260,7 @@ pub async fn run_beside_kubelet(
     tokio::select! {
         ended = serve => ended,
         ended = described => ended,
+        ended = shared => ended,
         () = publish => Ok(()),
         () = tell => Ok(()),
         () = exporting => Ok(()),

@@ -223,7 +223,7 @@ fn iommu(root: &Path, pci: &str) -> Iommu {
 }
 
 /// Cards' devices for programs, by card.
-fn verbs(root: &Path) -> BTreeMap<String, String> {
+pub(super) fn verbs(root: &Path) -> BTreeMap<String, String> {
     let all = entries(&root.join("sys/class/infiniband_verbs")).into_iter();
     all.filter_map(|(name, dir)| Some((line(&dir.join("ibdev"))?, name)))
         .collect()

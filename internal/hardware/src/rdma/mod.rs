@@ -5,6 +5,7 @@
 
 mod acs;
 mod cards;
+mod devices;
 mod files;
 mod gid;
 mod growth;
@@ -20,6 +21,7 @@ use crate::inventory::{Inventory, LinkKind};
 use crate::wiring::{Nic, Port};
 
 pub use acs::Acs;
+pub use devices::{Device, Devices, devices};
 pub use files::{CardFiles, Files, GpuDirect, Iommu, Netdev};
 pub use gid::Gid;
 pub use growth::{Counted, LEAST, growth};
