@@ -732,3 +732,29 @@ fn a_container_that_has_some_cards_is_told_of_those_and_elsewhere_only_what_hold
     let (found, files) = tree.look();
     assert_eq!(Proposal::of(&found, &files).elsewhere(&first), []);
 }
+
+#[test]
+fn priorities_that_pause_pass_none_fails_and_what_the_kernel_does_not_say_is_unknown() {
+    let (found, mut files) = Tree::of(ROCE).look();
+    let mut asked = |pfc: Option<u8>| {
+        let card = files.cards.get_mut("mlx5_0").unwrap();
+        card.netdevs[0].pfc = pfc;
+        let checks = rdma::examine(&found, Some(&files), None);
+        let its = |check: &&Check| (check.name, check.place.as_str()) == ("PFC", "mlx5_0/1");
+        checks.iter().find(its).unwrap().clone()
+    };
+    // Of another machine's tree this kernel is not asked.
+    assert_eq!(asked(None).answer, Answer::Unknown);
+    let on = asked(Some(0b1001));
+    assert_eq!(
+        (on.answer, on.found.as_str()),
+        (Answer::Pass, "on for priority 0, 3")
+    );
+    let off = asked(Some(0));
+    assert_eq!(off.answer, Answer::Fail);
+    assert!(
+        off.advice.contains("dcb pfc set dev ens1np0"),
+        "{}",
+        off.advice
+    );
+}

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::inventory::Inventory;
 use crate::rdma::acs::{self, Acs};
+use crate::rdma::dcb;
 use crate::rdma::gid::Gid;
 use crate::rdma::routes::{self, Route};
 use crate::sysfs::{self, entries};
@@ -69,6 +70,9 @@ pub struct Netdev {
     pub port: Option<u32>,
     /// Whether RoCE heeds congestion marks: as receiver and as sender, on any priority.
     pub ecn: Option<(bool, bool)>,
+    /// A bit for each priority on which it has its sender pause instead of losing packets (PFC). No file
+    /// says that: it is the kernel's own word of this machine, and of another root's nothing.
+    pub pfc: Option<u8>,
 }
 
 /// How a card's memory accesses are translated.
@@ -202,6 +206,9 @@ fn netdev(root: &Path, name: &str) -> Netdev {
         mtu: number("mtu"),
         port: number("dev_port"),
         ecn: heeds("roce_np").zip(heeds("roce_rp")),
+        pfc: (root == Path::new("/"))
+            .then(|| dcb::paused_priorities(name))
+            .flatten(),
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod acs;
 mod cards;
+mod dcb;
 mod devices;
 mod files;
 mod gid;
