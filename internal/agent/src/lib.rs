@@ -28,6 +28,7 @@ mod logs;
 mod metrics;
 mod node;
 mod outbox;
+mod pairing;
 mod pods;
 mod prober;
 mod probes;
@@ -151,6 +152,7 @@ pub async fn run_with(
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,
+        pairing: Arc::new(tokio::sync::Semaphore::new(1)),
         running: Mutex::default(),
     });
     let pods = Pods::new(node.clone());

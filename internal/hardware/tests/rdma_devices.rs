@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use hardware::rdma::devices;
+use hardware::rdma::{Answer, Files, devices, pair};
 
 #[path = "../testing/unpack.rs"]
 mod unpack;
@@ -54,4 +54,45 @@ fn a_card_without_managers_and_one_that_is_none_have_their_own_file() {
     assert_eq!([&soft.vendor, &soft.model, &soft.driver], ["", "", ""]);
     assert_eq!(soft.netdevs, ["eth7"]);
     assert!(!soft.opens());
+}
+
+#[test]
+fn a_machines_end_of_a_pair_is_its_ports_as_work_uses_them() {
+    let of = |text: &str| {
+        let root = tempfile::tempdir().unwrap();
+        unpack::unpack(text, root.path());
+        fs::create_dir_all(root.path().join("proc/net")).unwrap();
+        let table = "Iface Destination Gateway Flags RefCnt Use Metric Mask\nens1np0 0000000A 00000000 0001 0 0 0 00FFFFFF\n";
+        fs::write(root.path().join("proc/net/route"), table).unwrap();
+        let mut found = hardware::system::look(root.path()).unwrap();
+        hardware::sysfs::look(root.path(), &mut found);
+        let files = Files::read(root.path(), &found);
+        pair::end(&found, &files)
+    };
+    let roce = of(ROCE);
+    assert!(
+        roce.driver.starts_with("kernel 6.1.0-31"),
+        "{}",
+        roce.driver
+    );
+    let port = &roce.ports[0];
+    assert_eq!(
+        (port.name().as_str(), port.gbits, port.soft),
+        ("mlx5_0/1", 200, false)
+    );
+    assert_eq!((port.mtu, port.gid), (Some(4096), Some(3)));
+    assert_eq!(port.pcie_gbits, Some(192));
+    assert_eq!(port.network.as_deref(), Some("10.0.0.0/24"));
+    assert!(
+        pair::compare(("a", &roce), ("b", &roce))
+            .iter()
+            .all(|check| { check.answer == Answer::Pass || check.place == "mlx5_1/1" })
+    );
+    let infiniband = of(INFINIBAND);
+    let port = &infiniband.ports[1];
+    assert_eq!(
+        (port.layer.as_str(), port.mtu, port.gid),
+        ("InfiniBand", None, None)
+    );
+    assert_eq!(port.network.as_deref(), Some("fe80:0000:0000:0000"));
 }

@@ -388,6 +388,18 @@ pub struct Doctor {
     /// Look for sys, proc, etc and dev below DIR: a host's as a container has it, or a copy
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
+    /// Check RDMA between this node and NODE, of a server's nodes, instead: what must be alike on both,
+    /// and the bandwidth each way and latency of each pair of ports, by perftest's ib_write_bw and
+    /// ib_write_lat, which both agents must have in their PATH. The nodes must reach each other by TCP.
+    /// For administrators; some 10 seconds a pair of ports
+    #[arg(long, value_name = "NODE", conflicts_with_all = ["machine", "save_machine", "expect", "root"])]
+    pub pair: Option<String>,
+    /// The first node of --pair [default: the host's name]
+    #[arg(long, value_name = "NODE", requires = "pair")]
+    pub node: Option<String>,
+    /// Measure although pods with GPUs run on one of the nodes
+    #[arg(long, requires = "pair")]
+    pub force: bool,
 }
 
 #[derive(Args, Debug)]

@@ -40,6 +40,8 @@ pub struct Files {
     pub shared_netns: Option<bool>,
     /// The kernel's release.
     pub kernel: String,
+    /// The version of NVIDIA's driver for network cards, where it is not the kernel's own.
+    pub driver_version: Option<String>,
     /// Networks that are reached without a gateway.
     pub routes: Vec<Route>,
 }
@@ -161,6 +163,7 @@ impl Files {
                 _ => None,
             },
             kernel: found.kernel.clone(),
+            driver_version: line(&root.join("sys/module/mlx5_core/version")),
             routes: routes::read(root),
         }
     }

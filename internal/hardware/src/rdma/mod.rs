@@ -10,6 +10,7 @@ mod devices;
 mod files;
 mod gid;
 mod growth;
+pub mod pair;
 mod proposal;
 mod routes;
 mod settings;

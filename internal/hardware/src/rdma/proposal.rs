@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use crate::inventory::{Inventory, LinkKind};
 use crate::rdma::routes::{self, Route};
 use crate::rdma::{Files, Near, gid};
+use crate::wiring::{Nic, Port};
 
 /// What may be proposed to work on a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -39,27 +40,32 @@ struct Usable {
     routed: bool,
 }
 
+/// The ports that work across machines uses, each with its card and that one's place in the inventory:
+/// those that are up and as fast as any. They are the ones between GPUs, where others are there for
+/// storage and management.
+pub(super) fn usable<'a>(
+    found: &'a Inventory,
+    files: &'a Files,
+) -> impl Iterator<Item = (usize, &'a Nic, &'a Port)> {
+    // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
+    let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
+    let all = (found.nics.iter().enumerate())
+        .filter(move |(_, nic)| fits(&nic.name))
+        .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
+        .filter(|(_, _, port)| port.is_up());
+    let all: Vec<_> = all.collect();
+    let kind = |port: &'a Port| (port.gbits, &port.layer);
+    let best = all.iter().map(|(_, _, port)| kind(port)).max();
+    all.into_iter()
+        .filter(move |(_, _, port)| Some(kind(port)) == best)
+}
+
 impl Proposal {
-    /// Of a machine. Only ports that are up and as fast as any are proposed: those are the ones
-    /// between GPUs, where others are there for storage and management.
+    /// Of a machine: of its ports that work across machines uses.
     pub fn of(found: &Inventory, files: &Files) -> Proposal {
-        // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
-        let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
-        let all = (found.nics.iter().enumerate())
-            .filter(|(_, nic)| fits(&nic.name))
-            .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
-            .filter(|(_, _, port)| port.is_up());
-        let all: Vec<_> = all.collect();
-        let kind = all
-            .iter()
-            .map(|(_, _, port)| (port.gbits, &port.layer))
-            .max();
-        let best = all
-            .into_iter()
-            .filter(|(_, _, port)| Some((port.gbits, &port.layer)) == kind);
         let mut ports = Vec::new();
         let mut of_card: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (at, nic, port) in best {
+        for (at, nic, port) in usable(found, files) {
             let gids = files
                 .cards
                 .get(&nic.name)

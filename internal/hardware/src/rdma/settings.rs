@@ -63,7 +63,7 @@ pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
 }
 
 /// The interface of a card's port: the port that it says, or the only one.
-fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
+pub(super) fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
     if let [only] = &card.netdevs[..] {
         return Some(only);
     }
@@ -93,7 +93,7 @@ fn gid(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
 }
 
 /// The largest packet of RDMA that fits into an interface's packets, bytes.
-fn active_mtu(mtu: u32) -> Option<u32> {
+pub(super) fn active_mtu(mtu: u32) -> Option<u32> {
     let room = mtu.checked_sub(OVERHEAD)?;
     SIZES.into_iter().find(|size| *size <= room)
 }
