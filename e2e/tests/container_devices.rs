@@ -1,5 +1,6 @@
 //! Which devices containers have, and what the node says of them: by the Container Device Interface,
-//! whose file a real containerd reads for pods of a real kubelet, and another vendor's by description.
+//! whose file a real containerd reads for pods of a real kubelet, another vendor's by description, and RDMA
+//! cards that containers share, of a machine whose sysfs is a tree of files.
 //! The GPUs are the driver's library's stand-in's; device files are those of /dev/null and its like
 //! under other names, and the driver's libraries are text.
 
@@ -11,6 +12,9 @@ use std::time::Duration;
 
 use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, repository, run};
 use serde_json::{Value, json};
+
+#[path = "../../internal/hardware/testing/unpack.rs"]
+mod unpack;
 
 const SOON: Duration = Duration::from_secs(120);
 const GPU: &str = "nvidia.com/gpu";
@@ -113,13 +117,26 @@ impl Ground {
     /// Starts the agent with these arguments, in place of the one before, and waits until it is the
     /// plugin for so many resources.
     fn agent(&mut self, more: &[&str], resources: usize) {
+        let program = self.kubelet.inside(&muster());
+        self.agent_by_command(program, more, resources);
+    }
+
+    /// The same on a machine whose sysfs is in this directory.
+    fn agent_seeing(&mut self, sys: &Path, more: &[&str], resources: usize) {
+        let mut program = self.kubelet.inside(Path::new("unshare"));
+        let script = "mount --bind \"$0\" /sys && exec \"$@\"";
+        program.args(["--mount", "sh", "-c", script]);
+        program.arg(sys).arg(muster());
+        self.agent_by_command(program, more, resources);
+    }
+
+    fn agent_by_command(&mut self, mut command: Command, more: &[&str], resources: usize) {
         self.end_agent();
         let log = self.at("agent.log");
         let log = File::options().create(true).append(true).open(log);
         let account = self
             .cluster
             .kubeconfig_of_account("muster-system", "muster-agent");
-        let mut command = self.kubelet.inside(&muster());
         command.arg("--kubeconfig").arg(account);
         command.arg("--data").arg(self.at("agent-data"));
         command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
@@ -181,13 +198,18 @@ impl Ground {
 
     /// What a pod with one of a resource prints. It runs on.
     fn said(&self, pod: &str, resource: &str, script: &str) -> Vec<String> {
+        self.said_with(pod, &json!({resource: "1"}), script)
+    }
+
+    /// The same with all of these.
+    fn said_with(&self, pod: &str, limits: &Value, script: &str) -> Vec<String> {
         let script = format!("{script}; echo end; trap 'exit 0' TERM; while :; do sleep 1; done");
         let pod_object = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": pod, "namespace": "default"},
             "spec": {"nodeName": "box", "restartPolicy": "Never",
                 "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
                     "command": ["sh", "-c", script],
-                    "resources": {"limits": {resource: "1"}}}]}});
+                    "resources": {"limits": limits}}]}});
         self.cluster.apply(&pod_object.to_string());
         let log = eventually(&format!("{pod} says what it sees"), SOON, || {
             let found = self.cluster.get(&["pod", pod]);
@@ -342,4 +364,104 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     ground.until_allocatable(resource, 2);
     let second = ground.said("second", resource, &script);
     assert_eq!(second.last().map(String::as_str), Some("sees 1"));
+}
+
+/// What a pod says of its RDMA: its cards' files, its GPU, and which ports NCCL is told of.
+const RDMA: &str = "for file in $(busybox find /dev/infiniband -type c | busybox sort); do \
+    busybox stat -c '%n %t:%T' $file; done; echo told $NVIDIA_VISIBLE_DEVICES $NCCL_IB_HCA";
+
+impl Ground {
+    /// A machine of two GPUs, each with an InfiniBand card under its switch; the node's `/dev` has the
+    /// cards' files.
+    fn make_rdma(&self) -> PathBuf {
+        let machine = self.at("rdma");
+        let tree = repository().join("internal/hardware/testing/trees/infiniband.txt");
+        let tree = std::fs::read_to_string(tree).expect("the tree");
+        unpack::unpack(&tree, &machine);
+        let files = [
+            "uverbs0", "uverbs1", "umad0", "umad1", "issm0", "issm1", "rdma_cm",
+        ];
+        for (name, minor) in files.into_iter().zip(1..) {
+            let file = machine.join("dev/infiniband").join(name);
+            std::fs::remove_file(&file).expect("the tree's");
+            make_device(&file, minor);
+        }
+        // A /dev of the node's own: what is in this machine's, and the cards'.
+        let script = r#"
+            set -e
+            mkdir "$DIR/dev"
+            mount -t tmpfs none "$DIR/dev"
+            for entry in /dev/*; do
+                at="$DIR/dev/${entry#/dev/}"
+                if [ -L "$entry" ]; then cp -P "$entry" "$at"
+                elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
+                else touch "$at"; mount --bind "$entry" "$at"; fi
+            done
+            mkdir "$DIR/dev/infiniband"
+            mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
+            mount --rbind "$DIR/dev" /dev
+        "#;
+        let mut shell = self.kubelet.inside(Path::new("sh"));
+        let dir = self.cluster.directory();
+        run(shell.args(["-c", script]).env("DIR", dir)).ok();
+
+        std::fs::create_dir_all(self.at("library")).expect("a directory");
+        let beside = std::env::current_exe().expect("this test");
+        let built = beside.with_file_name("libnvml_standin.so");
+        std::fs::copy(built, self.at("library/libnvidia-ml.so.1")).expect("the stand-in");
+        let gpu = |number: u32, pci: &str| {
+            format!(
+                "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\npci = [\"{pci}\"]\n\
+                 id = [\"GPU-00000000-0000-4000-8000-00000000000{number}\"]\n"
+            )
+        };
+        let gpus = gpu(0, "0000:18:00.0") + &gpu(1, "0000:3a:00.0");
+        std::fs::write(self.at("machine.toml"), gpus).expect("a machine");
+        machine
+    }
+}
+
+#[test]
+fn shared_rdma_cards_reach_pods_with_their_files_while_a_port_is_up_and_go_with_near_gpus() {
+    let mut ground = Ground::start();
+    let machine = ground.make_rdma();
+    let configuration = json!({"periodicUpdateInterval": 300, "configList": [
+        {"resourceName": "hca_all", "rdmaHcaMax": 20, "selectors": {"vendors": ["15b3"]}},
+        {"resourceName": "hca_b", "rdmaHcaMax": 10, "selectors": {"ifNames": ["ib1"]}}]});
+    let file = ground.at("rdma.json").display().to_string();
+    std::fs::write(&file, configuration.to_string()).expect("a configuration");
+    let root = machine.display().to_string();
+    let more = ["--host-root", &root, "--rdma-config", &file];
+    ground.agent_seeing(&machine.join("sys"), &more, 3);
+    let (all, second) = ("rdma/hca_all", "rdma/hca_b");
+    ground.until_allocatable(all, 20);
+    ground.until_allocatable(second, 10);
+
+    // Of the second card alone: its own files, the GPU that is near it, and NCCL told of it.
+    ground.until_allocatable(GPU, 2);
+    let both = json!({GPU: "1", second: "1"});
+    let own = [
+        "/dev/infiniband/issm1 1:6",
+        "/dev/infiniband/rdma_cm 1:7",
+        "/dev/infiniband/umad1 1:4",
+        "/dev/infiniband/uverbs1 1:2",
+    ];
+    let gpu = |number: u32| format!("GPU-00000000-0000-4000-8000-00000000000{number}");
+    let said = ground.said_with("near", &both, RDMA);
+    assert_eq!(said[..4], own);
+    assert_eq!(said[4], format!("told {} =mlx5_1:1", gpu(1)));
+    // Of all: every card's files, and of these NCCL is told of the one near its GPU.
+    let said = ground.said_with("all", &json!({GPU: "1", all: "1"}), RDMA);
+    assert_eq!(said.len(), 8, "{said:?}");
+    assert_eq!(said[7], format!("told {} =mlx5_0:1", gpu(0)));
+    // Without a GPU nothing is told.
+    assert_eq!(ground.said("plain", second, RDMA)[4], "told");
+
+    // A resource all of whose ports are down is given to nobody until one is up.
+    let state = machine.join("sys/class/infiniband/mlx5_1/ports/1/state");
+    std::fs::write(&state, "1: DOWN\n").expect("it is written");
+    ground.until_allocatable(second, 0);
+    ground.until_allocatable(all, 20);
+    std::fs::write(&state, "4: ACTIVE\n").expect("it is written");
+    ground.until_allocatable(second, 10);
 }

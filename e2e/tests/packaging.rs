@@ -125,6 +125,10 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
             ],
         ),
         (
+            "shared RDMA cards",
+            vec![file("agent.rdma", "packaging/examples/rdma.yaml")],
+        ),
+        (
             "other vendors",
             vec![
                 file("agent.vendors.amd", "packaging/examples/vendors/amd.yaml"),
@@ -335,6 +339,15 @@ fn values_reach_what_they_are_for() {
     let text = one(&cdi, "ConfigMap", "muster-agent")["data"]["device-plugin.yaml"].as_str();
     let plugin = &documents(text.unwrap())[0]["flags"]["plugin"];
     assert_eq!(plugin["containerDriverRoot"], "/driver-root");
+
+    let rdma = all("shared RDMA cards");
+    let said = words(one(&rdma, "DaemonSet", "muster-agent"));
+    for word in ["--host-root=/host", "--rdma-config=/etc/muster/rdma.yaml"] {
+        assert!(said.iter().any(|said| said == word), "{word}: {said:?}");
+    }
+    let text = one(&rdma, "ConfigMap", "muster-agent")["data"]["rdma.yaml"].as_str();
+    let first = &documents(text.unwrap())[0]["configList"][0];
+    assert_eq!(first["resourceName"], "hca_infiniband");
 
     let vendors = all("other vendors");
     let agent = one(&vendors, "DaemonSet", "muster-agent");

@@ -1,17 +1,16 @@
-//! The doctor and an agent on a machine with real RDMA: Debian's kernel with soft-RoCE on a dummy interface, in a
-//! QEMU guest. What the kernel's own files say is what is read, and a link that goes down shows.
+//! The doctor and agents on machines with real RDMA: Debian's kernel with soft-RoCE, in QEMU guests. What the kernel's
+//! own files say is what is read, a link that goes down shows, and perftest's programs measure between two.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::fs;
-use std::path::Path;
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 
 use e2e::{muster, part, run};
 
-/// Runs the doctor with the link up, down, and the card gone, and then a server and an agent while
-/// the link goes down and up; what each printed is between marks.
-const INIT: &str = "#!/bin/busybox sh
-export PATH=/bin
+/// What every guest begins with.
+const BEGIN: &str = "#!/bin/busybox sh
+export PATH=/bin:/usr/bin
 /bin/busybox --install -s /bin
 mkdir -p /proc /sys /dev /run /tmp
 mount -t proc none /proc
@@ -19,11 +18,24 @@ mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 for module in /modules/*; do insmod $module; done
 ip link set lo up
+ulimit -l unlimited
+until_node() {
+  tries=0
+  until muster --data /tmp/d get node $1 -o json 2>&1 | grep -q \"$2\"; do
+    tries=$((tries + 1))
+    [ $tries -gt 240 ] && { cat /tmp/log; poweroff -f; }
+    sleep 0.2
+  done
+}
+";
+
+/// Runs the doctor with the link up, down, and the card gone, and then a server and an agent while
+/// the link goes down and up; what each printed is between marks.
+const ALONE: &str = "
 ip link add d0 type dummy
 ip link set d0 up
 ip address add 10.0.0.1/24 dev d0
 rdma link add rxe0 type rxe netdev d0
-ulimit -l unlimited
 doctor() {
   mark=$1; shift
   echo \"BEGIN $mark\"
@@ -41,76 +53,154 @@ rdma link add rxe0 type rxe netdev d0
 hostname guest
 muster up --data /tmp/d --listen 127.0.0.1:8443 >/tmp/log 2>&1 &
 seconds() { cut -d' ' -f1 /proc/uptime; }
-until_node() {
-  tries=0
-  until muster --data /tmp/d get node guest -o json 2>&1 | grep -q \"$1\"; do
-    tries=$((tries + 1))
-    [ $tries -gt 120 ] && { cat /tmp/log; poweroff -f; }
-    sleep 0.2
-  done
-}
-until_node AgentReady
+until_node guest AgentReady
 # The agent has seen the link up by now: it looked before it joined.
 ip link set d0 down
 down=$(seconds)
-until_node RdmaFails
+until_node guest RdmaFails
 echo \"BEGIN agent\"
 echo \"link down at $down s, told at $(seconds) s\"
 muster --data /tmp/d get node guest -o json | grep 'and it was up'
 ip link set d0 up
-until_node RdmaWorks
+until_node guest RdmaWorks
 echo \"works again\"
 echo \"END agent 0\"
 poweroff -f
 ";
 
+/// Two nodes on one network with soft-RoCE, the first with the server: what the doctor says of the pair, of
+/// a far end without perftest, and while it is refused.
+const FIRST: &str = "
+hostname first
+ip link set eth0 up
+ip address add 10.9.0.1/24 dev eth0
+rdma link add rxe0 type rxe netdev eth0
+muster up --data /tmp/d --listen 10.9.0.1:8443 >/tmp/log 2>&1 &
+until_node first AgentReady
+mkdir /www
+muster --data /tmp/d token join >/www/token
+httpd -h /www
+until_node second AgentReady
+pair() {
+  echo \"BEGIN $1\"
+  muster --data /tmp/d doctor --pair $2 2>&1
+  echo \"END $1 $?\"
+}
+pair pair second
+pair itself first
+pair nobody third
+wget -q -O - http://10.9.0.2/cgi-bin/remove
+pair bare second
+poweroff -f
+";
+
+const SECOND: &str = "
+hostname second
+ip link set eth0 up mtu 1400
+ip address add 10.9.0.2/24 dev eth0
+rdma link add rxe0 type rxe netdev eth0
+until wget -q -O /token http://10.9.0.1/token && [ -s /token ]; do sleep 0.5; done
+mkdir -p /www/cgi-bin
+cat >/www/cgi-bin/remove <<'END'
+#!/bin/sh
+rm /usr/bin/ib_write_*
+printf 'Content-type: text/plain\\r\\n\\r\\nno perftest any more\\n'
+END
+chmod +x /www/cgi-bin/remove
+httpd -h /www
+muster agent --data /tmp/d --server https://10.9.0.1:8443 --token $(cat /token) --node-address 10.9.0.2 &
+sleep 1000
+";
+
 /// Puts a program there with the libraries that it is linked with.
 fn install(program: &Path, root: &Path, name: &str) {
-    let linked = run(Command::new("ldd").arg(program)).out;
-    let paths = linked
-        .split_whitespace()
-        .filter(|word| word.starts_with('/'));
-    for library in paths {
-        let to = root.join(&library[1..]);
-        fs::create_dir_all(to.parent().unwrap()).unwrap();
-        fs::copy(library, to).unwrap();
-    }
+    libraries(program, root);
     let to = root.join("bin").join(name);
     fs::create_dir_all(to.parent().unwrap()).unwrap();
     // Without what only a debugger reads.
     run(Command::new("strip").arg("-o").arg(to).arg(program)).ok();
 }
 
-/// Everything that the guest prints until it is off.
-fn boot() -> String {
-    let dir = tempfile::tempdir().unwrap();
-    let root = dir.path().join("root");
+/// Puts the libraries there that a program is linked with and that this machine has; those that lie among
+/// the guest's own are there.
+fn libraries(program: &Path, root: &Path) {
+    let own = part("guest/root");
+    let places = ["lib", "usr/lib"].map(|lib| own.join(lib).join("x86_64-linux-gnu"));
+    let search = places.map(|place| place.display().to_string()).join(":");
+    let linked = run(Command::new("ldd")
+        .arg(program)
+        .env("LD_LIBRARY_PATH", search))
+    .out;
+    let own = own.display().to_string();
+    let paths = linked
+        .split_whitespace()
+        .filter(|word| word.starts_with('/') && !word.starts_with(&own));
+    for library in paths {
+        let to = root.join(&library[1..]);
+        fs::create_dir_all(to.parent().unwrap()).unwrap();
+        fs::copy(library, to).unwrap();
+    }
+}
+
+/// A guest's files: our program, and what it needs.
+fn archive(dir: &Path, name: &str, script: &str) -> PathBuf {
+    let root = dir.join(format!("root-{name}"));
+    let programs = part("guest/root");
+    fs::create_dir_all(&root).unwrap();
+    run(Command::new("cp")
+        .arg("-a")
+        .arg(programs.join("."))
+        .arg(&root))
+    .ok();
     install(&muster(), &root, "muster");
     install(Path::new("/usr/bin/rdma"), &root, "rdma");
     install(Path::new("/bin/busybox"), &root, "busybox");
+    libraries(&programs.join("usr/bin/ib_write_bw"), &root);
     fs::create_dir_all(root.join("modules")).unwrap();
     for module in fs::read_dir(part("guest/modules")).unwrap() {
         let module = module.unwrap();
         fs::copy(module.path(), root.join("modules").join(module.file_name())).unwrap();
     }
-    fs::write(root.join("init"), INIT).unwrap();
-    let archive = dir.path().join("initrd");
+    fs::write(root.join("init"), format!("{BEGIN}{script}")).unwrap();
+    let archive = dir.join(format!("initrd-{name}"));
     let pack = "chmod +x init && find . | busybox cpio -o -H newc >\"$0\"";
     run(Command::new("sh")
         .args(["-c", pack])
         .arg(&archive)
         .current_dir(&root))
     .ok();
+    archive
+}
+
+/// A guest that prints until it is off.
+fn guest(archive: &Path, network: &[String]) -> Command {
     let kernel = part("guest/vmlinuz");
-    run(Command::new("qemu-system-x86_64")
-        .args(["-m", "1536", "-display", "none", "-serial", "stdio"])
+    let mut qemu = Command::new("qemu-system-x86_64");
+    qemu.args(["-m", "1536", "-display", "none", "-serial", "stdio"])
         .args(["-monitor", "none", "-no-reboot"])
         .args(["-append", "console=ttyS0 quiet panic=-1"])
         .arg("-kernel")
         .arg(kernel)
         .arg("-initrd")
-        .arg(archive))
-    .ok()
+        .arg(archive)
+        .args(network);
+    qemu
+}
+
+/// A network card whose packets go to the guest of the other name.
+fn wire(dir: &Path, own: &str, other: &str, number: u32) -> [String; 4] {
+    let at = |name: &str| dir.join(name).display().to_string();
+    let ends = format!(
+        "local.type=unix,local.path={},remote.type=unix,remote.path={}",
+        at(own),
+        at(other)
+    );
+    [
+        "-netdev".to_owned(),
+        format!("dgram,id=wire,{ends}"),
+        "-device".to_owned(),
+        format!("e1000,netdev=wire,mac=52:54:00:00:00:{number:02x}"),
+    ]
 }
 
 /// What the doctor printed under a mark.
@@ -134,7 +224,10 @@ fn answers(table: &str, answer: &str) -> Vec<String> {
 
 #[test]
 fn doctor_and_agent_see_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
-    let console = boot();
+    let dir = tempfile::tempdir().unwrap();
+    let archive = archive(dir.path(), "alone", ALONE);
+    let network = ["-nic", "none"].map(str::to_owned);
+    let console = run(&mut guest(&archive, &network)).ok();
     let up = said(&console, "up");
     assert_eq!(answers(up, "fail"), [""; 0], "{up}");
     let passed = answers(up, "pass");
@@ -167,4 +260,81 @@ fn doctor_and_agent_see_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
     let words = "rxe0/1: port state: DOWN, Disabled, and it was up";
     assert!(agent.contains(words), "{agent}");
     assert!(agent.contains("works again"), "{agent}");
+}
+
+#[test]
+fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let of = |name: &str, script: &str, other: &str, number: u32| {
+        let archive = archive(dir.path(), name, script);
+        guest(&archive, &wire(dir.path(), name, other, number))
+    };
+    let mut second = of("second", SECOND, "first", 2);
+    let log = fs::File::create(dir.path().join("second.log")).unwrap();
+    let mut second = second.stdin(Stdio::null()).stdout(log).spawn().unwrap();
+    let console = run(&mut of("first", FIRST, "second", 1)).out;
+    let _ = second.kill();
+    let _ = second.wait();
+    let its = fs::read_to_string(dir.path().join("second.log")).unwrap();
+    let said = |mark: &str| {
+        assert!(
+            console.contains(&format!("END {mark} ")),
+            "{console}\n--- the second's:\n{its}"
+        );
+        said(&console, mark)
+    };
+
+    let pair = said("pair");
+    println!("{pair}");
+    assert!(pair.contains("first (10.9.0.1): 1 RDMA port(s)"), "{pair}");
+    let passed = answers(pair, "pass");
+    for row in [
+        "pass ports 1 that work uses on both",
+        "pass link layer rxe0/1 Ethernet on both",
+        "pass GID index rxe0/1 1 on both",
+        "pass network rxe0/1 10.9.0.0/24 on both",
+    ] {
+        assert!(passed.iter().any(|it| it == row), "{row}: {pair}");
+    }
+    // Its interface has a smaller MTU, on purpose, and fits the same packets.
+    let measured = answers(pair, "unknown");
+    for (way, unit) in [
+        (
+            "bandwidth rxe0/1 from first to second",
+            "Gb/s; soft-RoCE has no rate",
+        ),
+        (
+            "bandwidth rxe0/1 from second to first",
+            "Gb/s; soft-RoCE has no rate",
+        ),
+        ("latency rxe0/1", "us one way"),
+    ] {
+        let row = measured.iter().find(|row| row.contains(way));
+        let row = row.unwrap_or_else(|| panic!("{way}: {pair}\n--- the second's:\n{its}"));
+        assert!(row.contains(unit), "{row}");
+        let figure = row
+            .split(way)
+            .nth(1)
+            .unwrap()
+            .split_whitespace()
+            .next()
+            .unwrap();
+        assert!(figure.parse::<f64>().unwrap() > 0.0, "{row}");
+    }
+
+    let itself = said("itself");
+    assert!(
+        itself.contains("first is the first node itself"),
+        "{itself}"
+    );
+    let nobody = said("nobody");
+    assert!(nobody.contains("\"third\" is not connected"), "{nobody}");
+    let bare = said("bare");
+    let unknown = answers(bare, "unknown");
+    let words = "second has no ib_write_bw in its agent's PATH";
+    assert!(unknown.iter().any(|row| row.contains(words)), "{bare}");
+    assert!(
+        bare.contains("do: install perftest there (apt-get install perftest)"),
+        "{bare}"
+    );
 }

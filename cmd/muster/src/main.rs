@@ -68,7 +68,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
         Command::Server(server) => serve::server(arguments.global, server).await,
         Command::Agent(agent) => serve::agent(arguments.global, agent).await,
         Command::Restore { file } => serve::restore(arguments.global, file).await,
-        Command::Doctor(doctor) => serve::doctor(doctor).await,
+        Command::Doctor(doctor) if doctor.pair.is_none() => serve::doctor(doctor).await,
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),
         Command::Simulate(arguments) => simulate::simulate(&arguments),

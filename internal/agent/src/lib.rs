@@ -29,9 +29,11 @@ mod metrics;
 mod mps;
 mod node;
 mod outbox;
+mod pairing;
 mod pods;
 mod prober;
 mod probes;
+mod rdma;
 mod reading;
 mod runs;
 mod session;
@@ -60,6 +62,7 @@ pub use kubelet::{
 };
 pub use metrics::{Listen, NoPort, PORT};
 pub use mps::{DIRECTORY as MPS_DIRECTORY, MpsConfig, PROGRAM as MPS_PROGRAM, program_found};
+pub use rdma::RdmaSettings;
 pub use shares::OverShare;
 pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
@@ -171,6 +174,7 @@ pub async fn run_with(
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,
+        pairing: Arc::new(tokio::sync::Semaphore::new(1)),
         running: Mutex::default(),
     });
     let pods = Pods::new(node.clone());

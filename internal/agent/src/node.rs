@@ -54,6 +54,8 @@ pub struct Node {
     pub images: Option<Arc<dyn Engine>>,
     /// The administrator lets commands of pods with images run on the host.
     pub host_images: bool,
+    /// Held by the test between two nodes that this one takes part in.
+    pub pairing: Arc<tokio::sync::Semaphore>,
     /// Which pods still have something running, by uid.
     pub running: Mutex<BTreeMap<String, bool>>,
 }

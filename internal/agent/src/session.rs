@@ -25,6 +25,7 @@ use crate::health::{Seen, Told};
 use crate::identity::{Identity, deep};
 use crate::logs::Wanted;
 use crate::node::Node;
+use crate::pairing;
 use crate::pods::Pods;
 
 /// Messages on their way to the server.
@@ -163,7 +164,7 @@ async fn one(
     let hear = async {
         loop {
             match inbound.message().await {
-                Ok(Some(message)) => take(pods, &logs, message).await,
+                Ok(Some(message)) => take(node, pods, &logs, message).await,
                 Ok(None) => return Ok(()),
                 Err(status) => return Err(broken(&status)),
             }
@@ -177,7 +178,7 @@ async fn one(
     }
 }
 
-async fn take(pods: &Arc<Pods>, logs: &Logs, message: ServerMessage) {
+async fn take(node: &Arc<Node>, pods: &Arc<Pods>, logs: &Logs, message: ServerMessage) {
     use server_message::Body;
     match message.body {
         None => {}
@@ -191,6 +192,7 @@ async fn take(pods: &Arc<Pods>, logs: &Logs, message: ServerMessage) {
         Some(Body::OpenLog(open)) => logs.open(open),
         Some(Body::CloseLog(close)) => logs.close(close.stream_id),
         Some(Body::LogCredit(credit)) => logs.credit(credit.stream_id, credit.chunks),
+        Some(Body::RdmaAsk(ask)) => pairing::answer(node, pods, &logs.outbound, ask),
     }
 }
 

@@ -104,6 +104,30 @@ pub enum LogError {
     Failed(String),
 }
 
+/// Why a node didn't answer a question.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AskError {
+    /// It isn't connected.
+    #[error("node {node:?} is not connected; check that its agent runs and reaches the server")]
+    NodeAway {
+        /// The node.
+        node: String,
+    },
+    /// It said nothing.
+    #[error(
+        "node {node:?} did not answer within {seconds} s; check that its agent is as new as the server"
+    )]
+    Silent {
+        /// The node.
+        node: String,
+        /// How long it was waited for.
+        seconds: u64,
+    },
+    /// It says why it can't, and what to do.
+    #[error("{0}")]
+    Refused(String),
+}
+
 pub(crate) fn api(what: impl Into<String>) -> impl FnOnce(kube::Error) -> FleetError {
     let what = what.into();
     move |source| FleetError::Api {

@@ -3,6 +3,7 @@
 //! API and the nodes. Decides nothing about placement, restarts or lost nodes: it carries out
 //! bindings and reports what is.
 
+mod asks;
 mod book;
 pub mod ca;
 mod enrolment;
@@ -28,7 +29,7 @@ use parking_lot::Mutex;
 use tokio::task::AbortHandle;
 
 pub use ca::CertificateAuthority;
-pub use error::{FleetError, LogError, TokenError};
+pub use error::{AskError, FleetError, LogError, TokenError};
 pub use logs::{LogQuery, LogStream};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
 pub use tokens::{JoinToken, JoinTokens, NewJoinToken, SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE};

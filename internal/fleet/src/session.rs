@@ -23,6 +23,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::Fleet;
+use crate::asks::Asks;
 use crate::book::{Book, Tell};
 use crate::health;
 use crate::hosts;
@@ -65,6 +66,8 @@ pub struct Session {
     ended: watch::Sender<bool>,
     /// The logs being read from the node.
     pub logs: LogSinks,
+    /// What the node has not answered yet.
+    pub asks: Asks,
     book: Mutex<Book>,
     heard: Mutex<Instant>,
     inventory: Mutex<NodeInventory>,
@@ -193,6 +196,7 @@ async fn begin(
         wake: Notify::new(),
         ended: watch::Sender::new(false),
         logs: LogSinks::default(),
+        asks: Asks::default(),
         book: Mutex::new(book),
         heard: Mutex::new(Instant::now()),
         inventory: Mutex::new(inventory),
@@ -233,6 +237,7 @@ async fn begin(
         };
         session.end();
         session.logs.clear();
+        session.asks.clear();
         let mut sessions = fleet.sessions.lock();
         if sessions
             .get(&session.node)
@@ -321,6 +326,7 @@ async fn read(
             Some(Body::LogOpened(opened)) => session.logs.opened(opened.stream_id),
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
             Some(Body::LogEnd(end)) => session.logs.ended(end),
+            Some(Body::RdmaAnswer(answer)) => session.asks.answered(answer),
         }
     }
 }

@@ -135,7 +135,7 @@ pub(crate) fn entries(dir: &Path) -> Vec<(String, PathBuf)> {
     found
 }
 
-fn nics(root: &Path, switches: &mut BTreeMap<String, PcieSwitch>) -> Vec<Nic> {
+pub(crate) fn nics(root: &Path, switches: &mut BTreeMap<String, PcieSwitch>) -> Vec<Nic> {
     let mut nics = Vec::new();
     for (name, dir) in entries(&root.join("sys/class/infiniband")) {
         let device = fs::canonicalize(dir.join("device")).ok();

@@ -702,3 +702,59 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_container_that_has_some_cards_is_told_of_those_and_elsewhere_only_what_holds_there() {
+    let tree = Tree::of(ROCE);
+    let (found, files) = tree.look();
+    let all = Proposal::of(&found, &files);
+    let cards = |names: &[&str]| names.iter().map(ToString::to_string).collect();
+    let first = ["GPU-0".to_owned()];
+    let second = ["MIG-1".to_owned()];
+    let pair = [first[0].clone(), second[0].clone()];
+    let both = all.among(&cards(&["mlx5_0", "mlx5_1"]));
+    assert_eq!(both, all);
+    let hca = |name: &str| ("NCCL_IB_HCA", format!("={name}"));
+    let level = ("NCCL_NET_GDR_LEVEL", "PXB".to_owned());
+    assert_eq!(both.elsewhere(&second), [hca("mlx5_1:1"), level.clone()]);
+    let one = all.among(&cards(&["mlx5_1", "mlx5_7"]));
+    assert!(one.is_near("GPU-1") && one.is_near("MIG-1") && !one.is_near("GPU-0"));
+    assert_eq!(one.elsewhere(&second), [hca("mlx5_1:1"), level]);
+    // Its GPUs' own cards are not its: it has those it has.
+    for devices in [&first[..], &pair] {
+        assert_eq!(one.elsewhere(devices), [hca("mlx5_1:1")]);
+    }
+    assert_eq!(one.variables(&first, None)[1].0, "NCCL_IB_GID_INDEX");
+    assert_eq!(all.among(&cards(&[])).elsewhere(&first), []);
+    assert_eq!(all.elsewhere(&[]), []);
+
+    tree.write("sys/module/ib_core/parameters/netns_mode", "N\n");
+    let (found, files) = tree.look();
+    assert_eq!(Proposal::of(&found, &files).elsewhere(&first), []);
+}
+
+#[test]
+fn priorities_that_pause_pass_none_fails_and_what_the_kernel_does_not_say_is_unknown() {
+    let (found, mut files) = Tree::of(ROCE).look();
+    let mut asked = |pfc: Option<u8>| {
+        let card = files.cards.get_mut("mlx5_0").unwrap();
+        card.netdevs[0].pfc = pfc;
+        let checks = rdma::examine(&found, Some(&files), None);
+        let its = |check: &&Check| (check.name, check.place.as_str()) == ("PFC", "mlx5_0/1");
+        checks.iter().find(its).unwrap().clone()
+    };
+    // Of another machine's tree this kernel is not asked.
+    assert_eq!(asked(None).answer, Answer::Unknown);
+    let on = asked(Some(0b1001));
+    assert_eq!(
+        (on.answer, on.found.as_str()),
+        (Answer::Pass, "on for priority 0, 3")
+    );
+    let off = asked(Some(0));
+    assert_eq!(off.answer, Answer::Fail);
+    assert!(
+        off.advice.contains("dcb pfc set dev ens1np0"),
+        "{}",
+        off.advice
+    );
+}

@@ -11,7 +11,7 @@ mod views;
 
 pub use board::Board;
 pub use problem::Problem;
-pub use state::{Hooks, JoinToken, LogProblem, LogQuery, LogStream, Portal, Previewed};
+pub use state::{AskProblem, Hooks, JoinToken, LogProblem, LogQuery, LogStream, Portal, Previewed};
 
 /// Every route of the platform's REST API and of the web UI.
 pub fn router(portal: Portal) -> axum::Router {

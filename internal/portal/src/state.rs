@@ -63,6 +63,15 @@ pub struct LogProblem {
     pub detail: String,
 }
 
+/// Why a node did not answer.
+#[derive(Clone, Debug)]
+pub struct AskProblem {
+    /// HTTP status.
+    pub status: u16,
+    /// What is wrong and what to do.
+    pub detail: String,
+}
+
 /// A token with which an agent joins.
 #[derive(Clone, Debug)]
 pub struct JoinToken {
@@ -79,6 +88,9 @@ type History = dyn Fn(&str, &str) -> Vec<Record> + Send + Sync;
 type Queues = dyn Fn() -> BoxFuture<'static, BTreeMap<String, QueueStanding>> + Send + Sync;
 type Defragmentation = dyn Fn() -> BoxFuture<'static, TidyingReport> + Send + Sync;
 type OpenLog = dyn Fn(LogQuery) -> BoxFuture<'static, Result<LogStream, LogProblem>> + Send + Sync;
+type AskRdma = dyn Fn(String, serde_json::Value) -> BoxFuture<'static, Result<serde_json::Value, AskProblem>>
+    + Send
+    + Sync;
 type IssueJoinToken =
     dyn Fn(Duration) -> BoxFuture<'static, Result<JoinToken, String>> + Send + Sync;
 type Backup = dyn Fn(std::path::PathBuf) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
@@ -104,6 +116,8 @@ pub struct Hooks {
     pub defragmentation: Box<Defragmentation>,
     /// Opens a log, also of a pod that is gone.
     pub open_log: Box<OpenLog>,
+    /// Asks a node (by name) for its part in a check of RDMA between two nodes.
+    pub ask_rdma: Box<AskRdma>,
     /// Issues a token with which an agent joins.
     pub issue_join_token: Box<IssueJoinToken>,
     /// Asks the scheduler where a job's pods would go, changing nothing; none for a kind

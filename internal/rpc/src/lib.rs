@@ -60,8 +60,8 @@ pub const LOG_WINDOW_CHUNKS: u32 = 32;
 mod wrap {
     use crate::agent::v1::{
         AgentMessage, Assign, CloseLog, EventNote, Health, Heartbeat, Hello, Inventory, LogChunk,
-        LogCredit, LogEnd, LogOpened, OpenLog, PodGone, PodStatus, ServerMessage, Stop,
-        SyncComplete, Update, Welcome, agent_message, server_message,
+        LogCredit, LogEnd, LogOpened, OpenLog, PodGone, PodStatus, RdmaAnswer, RdmaAsk,
+        ServerMessage, Stop, SyncComplete, Update, Welcome, agent_message, server_message,
     };
 
     macro_rules! wraps {
@@ -75,9 +75,9 @@ mod wrap {
     }
 
     wraps!(AgentMessage, agent_message: Hello, Heartbeat, PodStatus, PodGone, LogOpened, LogChunk,
-        LogEnd, Inventory, Health);
+        LogEnd, Inventory, Health, RdmaAnswer);
     wraps!(ServerMessage, server_message: Welcome, Assign, Update, Stop, SyncComplete, OpenLog,
-        CloseLog, LogCredit);
+        CloseLog, LogCredit, RdmaAsk);
 
     impl From<EventNote> for AgentMessage {
         fn from(note: EventNote) -> Self {

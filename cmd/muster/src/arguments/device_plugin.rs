@@ -67,4 +67,19 @@ Ascend and Trainium:
   health:                                  # else a device is well while its file is there
     command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
     timeoutSeconds: 5                      # the defaults; who takes longer, is not well
-    everySeconds: 30";
+    everySeconds: 30
+
+RDMA cards (--rdma-config), with --engine kubernetes, as k8s-rdma-shared-dev-plugin has it:
+  configList:
+    - resourceName: hca_shared_devices_a   # after resourcePrefix, rdma where left out
+      rdmaHcaMax: 1000                     # how many containers may have the cards at once
+      selectors:                           # left out: all cards. One of each list
+        vendors: [\"15b3\"]
+        deviceIDs: [\"1021\"]
+        drivers: [mlx5_core]
+        ifNames: [ib0, ib1]
+        linkTypes: [infiniband, ether]
+
+  A container with one has the device files of all cards of the resource (uverbs, rdma_cm, and where
+  there are umad and issm), and with GPUs is told by NCCL_IB_HCA which of its cards are near these. A
+  pod's network is its own matter. The shares are well while a port of a card is up.";

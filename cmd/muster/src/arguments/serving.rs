@@ -220,8 +220,13 @@ pub struct Agent {
     /// kubelet as the resource that it names (repeatable); with --engine kubernetes
     #[arg(long = "vendor", value_name = "FILE")]
     pub vendors: Vec<PathBuf>,
+    /// The RDMA cards that containers share, in YAML or JSON, see below, each set of which is offered
+    /// to the kubelet as the resource that it names; or off. With --engine kubernetes and --devices
+    /// plugin [default: all cards as rdma/hca_shared_devices_a, and none with --machine]
+    #[arg(long, value_name = "FILE")]
+    pub rdma_config: Option<PathBuf>,
     /// Where an agent in a container of its own sees the node's root: below it other vendors'
-    /// devices are looked for
+    /// devices and RDMA cards' files are looked for
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
     /// By which ways containers are told their devices, with commas: the variable that NVIDIA's
@@ -347,6 +352,18 @@ pub struct Doctor {
     /// Look for sys, proc, etc and dev below DIR: a host's as a container has it, or a copy
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
+    /// Check RDMA between this node and NODE, of a server's nodes, instead: what must be alike on both,
+    /// and the bandwidth each way and latency of each pair of ports, by perftest's ib_write_bw and
+    /// ib_write_lat, which both agents must have in their PATH. The nodes must reach each other by TCP.
+    /// For administrators; some 10 seconds a pair of ports
+    #[arg(long, value_name = "NODE", conflicts_with_all = ["machine", "save_machine", "expect", "root"])]
+    pub pair: Option<String>,
+    /// The first node of --pair [default: the host's name]
+    #[arg(long, value_name = "NODE", requires = "pair")]
+    pub node: Option<String>,
+    /// Measure although pods with GPUs run on one of the nodes
+    #[arg(long, requires = "pair")]
+    pub force: bool,
 }
 
 #[derive(Args, Debug)]

@@ -18,6 +18,7 @@ mod logs;
 mod manifests;
 mod nodes;
 mod output;
+mod pair;
 mod platform;
 mod queue;
 mod queues;
@@ -86,6 +87,8 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
             None => queues::queues(connection, queue.output).await,
         },
         Command::Defragmentation(listing) => defragmentation::proposal(connection, listing).await,
+        // Without --pair it asks no server, and main runs it.
+        Command::Doctor(doctor) => pair::pair(connection, doctor).await,
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,
@@ -95,7 +98,6 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         | Command::Up(_)
         | Command::Server(_)
         | Command::Agent(_)
-        | Command::Doctor(_)
         | Command::Topology(_)
         | Command::Xids(_)
         | Command::Simulate(_)

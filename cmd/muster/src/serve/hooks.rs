@@ -6,7 +6,7 @@ use apiserver::ApiServer;
 use fleet::Fleet;
 use futures::StreamExt;
 use jiff::{SignedDuration, Timestamp};
-use portal::{Hooks, JoinToken, LogProblem, LogQuery};
+use portal::{AskProblem, Hooks, JoinToken, LogProblem, LogQuery};
 
 /// Lets the pods' `log` subresource read from the nodes.
 pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
@@ -70,7 +70,7 @@ pub fn hooks(
     store: &store::Store,
 ) -> Hooks {
     let api = api.clone();
-    let (logs, tokens) = (fleet.clone(), fleet.clone());
+    let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
     let board = || controllers.board.clone();
     let (reports, preview, history) = (board(), board(), board());
     let (could_evict, queues, defragmentation) = (board(), board(), board());
@@ -98,6 +98,10 @@ pub fn hooks(
         open_log: Box::new(move |query| {
             let fleet = logs.clone();
             Box::pin(async move { open_log(&fleet, query).await })
+        }),
+        ask_rdma: Box::new(move |node, ask| {
+            let fleet = asks.clone();
+            Box::pin(async move { ask_rdma(&fleet, &node, &ask).await })
         }),
         issue_join_token: Box::new(move |ttl| {
             let fleet = tokens.clone();
@@ -149,4 +153,24 @@ async fn open_log(fleet: &Fleet, query: LogQuery) -> Result<portal::LogStream, L
             detail: error.to_string(),
         }),
     }
+}
+
+async fn ask_rdma(
+    fleet: &Fleet,
+    node: &str,
+    ask: &serde_json::Value,
+) -> Result<serde_json::Value, AskProblem> {
+    let answer = fleet.ask_rdma(node, ask.to_string()).await;
+    let answer = answer.map_err(|error| AskProblem {
+        // Not 503 and 504, which clients try again for minutes.
+        status: match error {
+            fleet::AskError::NodeAway { .. } | fleet::AskError::Silent { .. } => 502,
+            fleet::AskError::Refused(_) => 409,
+        },
+        detail: error.to_string(),
+    })?;
+    serde_json::from_str(&answer).map_err(|error| AskProblem {
+        status: 502,
+        detail: format!("node {node:?} answered what is not JSON: {error}"),
+    })
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use agent::{
     AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
-    MigConfigurations, MigSettings, MpsConfig, PluginSettings, Replicated, Selection, Sharing,
-    Strategy, Vendor, XidPolicy,
+    MigConfigurations, MigSettings, MpsConfig, PluginSettings, RdmaSettings, Replicated, Selection,
+    Sharing, Strategy, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -55,6 +55,7 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
         ),
         (!arguments.vendors.is_empty(), "--vendor"),
         (arguments.gpu_parts, "--gpu-parts"),
+        (arguments.rdma_config.is_some(), "--rdma-config"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
@@ -184,6 +185,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
         );
     }
+    let vendors = vendors(&arguments.vendors)?;
     Ok(KubeletConfig {
         given_by,
         directory: arguments.kubelet_dir.clone(),
@@ -196,7 +198,8 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         dev: "/dev".into(),
         cdi: arguments.cdi_dir.clone(),
         settings,
-        vendors: vendors(&arguments.vendors)?,
+        rdma: shared_cards(arguments, given_by, &vendors)?,
+        vendors,
         host_root: arguments.host_root.clone(),
         mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
         xids: Hearing {
@@ -339,6 +342,42 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
     Ok(all)
 }
 
+/// RDMA cards that containers share: as the file says, or all of this machine's.
+fn shared_cards(arguments: &Agent, by: GivenBy, vendors: &[Vendor]) -> Result<RdmaSettings> {
+    let file = arguments.rdma_config.as_deref();
+    let off = file.is_some_and(|file| file.as_os_str() == "off");
+    let Some(file) = file.filter(|_| !off) else {
+        // By claims cards are one container's, and a described machine's are not this one's.
+        let usual = !off && by == GivenBy::Plugin && arguments.machine.machine.is_none();
+        return Ok(match usual {
+            true => RdmaSettings::usual(),
+            false => RdmaSettings::default(),
+        });
+    };
+    if by == GivenBy::Claims {
+        bail!(
+            "--devices dra: --rdma-config is the device plugin's; claims get RDMA cards (nic.muster.io), each for one claim: leave it out, or use --devices plugin"
+        );
+    }
+    let named = || format!("--rdma-config: {}", file.display());
+    let settings = RdmaSettings::read(&document(file, named)?)
+        .map_err(anyhow::Error::msg)
+        .with_context(named)?;
+    for field in &settings.unused {
+        tracing::warn!("{}: {field} has no counterpart here", named());
+    }
+    let both =
+        |vendor: &&Vendor| (settings.resources.iter()).any(|it| it.resource == vendor.resource);
+    if let Some(vendor) = vendors.iter().find(both) {
+        let resource = &vendor.resource;
+        bail!(
+            "{}: {resource} is a --vendor's already; give one another name",
+            named()
+        );
+    }
+    Ok(settings)
+}
+
 /// The address that the server sees this host under.
 fn own_address(server: &str) -> Result<IpAddr> {
     let Some(authority) = server.strip_prefix("https://") else {
@@ -356,7 +395,10 @@ fn own_address(server: &str) -> Result<IpAddr> {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     #[test]
     fn the_examples_describe_their_vendors_resources_each_once() {
@@ -417,6 +459,45 @@ mod tests {
         assert_eq!(mig_settings(None, None).unwrap(), None);
         let why = mig_settings(None, example).unwrap_err().to_string();
         assert!(why.contains("is for --mig-manager"), "{why}");
+    }
+
+    #[test]
+    fn cards_are_shared_unless_they_are_claimed_described_or_nobodys() {
+        let resources = |more: &[&str]| -> Result<Vec<String>> {
+            let words = [
+                "muster",
+                "agent",
+                "--engine",
+                "kubernetes",
+                "--node-name",
+                "n",
+            ];
+            let parsed = Arguments::try_parse_from(words.iter().chain(more))?;
+            let Command::Agent(agent) = parsed.command else {
+                panic!("an agent")
+            };
+            let config = beside_kubelet(Path::new("/nowhere"), &agent)?;
+            let all = config.rdma.resources.into_iter();
+            Ok(all.map(|shared| shared.resource).collect())
+        };
+        let none = [""; 0];
+        assert_eq!(resources(&[]).unwrap(), ["rdma/hca_shared_devices_a"]);
+        assert_eq!(resources(&["--rdma-config", "off"]).unwrap(), none);
+        assert_eq!(resources(&["--devices", "dra"]).unwrap(), none);
+        let example = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/examples/rdma.yaml"
+        );
+        let wanted = ["rdma/hca_infiniband", "rdma/hca_storage"];
+        assert_eq!(resources(&["--rdma-config", example]).unwrap(), wanted);
+        let dra = resources(&["--devices", "dra", "--rdma-config", example]).unwrap_err();
+        assert!(dra.to_string().contains("--rdma-config"), "{dra}");
+        let missing = resources(&["--rdma-config", "/nowhere/x"]).unwrap_err();
+        let missing = format!("{missing:#}");
+        assert!(
+            missing.starts_with("--rdma-config: /nowhere/x can't be read"),
+            "{missing}"
+        );
     }
 
     #[test]

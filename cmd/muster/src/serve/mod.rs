@@ -6,7 +6,7 @@ mod doctor;
 mod extender;
 mod health;
 mod hooks;
-mod host;
+pub mod host;
 mod kubernetes;
 mod layout;
 mod listener;

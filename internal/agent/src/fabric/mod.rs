@@ -10,6 +10,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use hardware::description::Description;
+use hardware::rdma::pair::{self, End};
 use hardware::rdma::{self, Check, Counted, Files, Proposal};
 use hardware::{HardwareError, Inventory, Source};
 use parking_lot::Mutex;
@@ -133,6 +134,15 @@ impl Fabric {
         let reading = self.shared.reading.lock();
         let files = reading.as_ref().map(|reading| &reading.files);
         files.map_or_else(Proposal::default, |files| Proposal::of(found, files))
+    }
+
+    /// What it is as one end of a pair: nothing of a described machine.
+    pub fn end(&self) -> End {
+        let (found, reading) = (self.told.lock(), self.shared.reading.lock());
+        let known = found.as_ref().zip(reading.as_ref());
+        known.map_or_else(End::default, |(found, reading)| {
+            pair::end(found, &reading.files)
+        })
     }
 
     fn checks(&self, found: &Inventory) -> Vec<Check> {

@@ -46,20 +46,23 @@ pub struct Asking {
     pub chosen: Option<Vec<String>>,
     /// The part of each of these that it asks for; none where that is all.
     pub share: Option<Share>,
-    /// The variables that it sets itself, where its pod is in the node's network; none elsewhere.
-    pub own: Option<BTreeSet<String>>,
+    /// The variables that it sets itself.
+    pub own: BTreeSet<String>,
+    /// Whether its pod is in the node's network.
+    pub in_nodes_network: bool,
+    /// Every resource that it asks for.
+    pub asks: BTreeSet<String>,
 }
 
 impl Asking {
-    /// Those of the variables proposed for the node's network that are for the container: none
-    /// where it has a network of its own, and none that it sets itself. What it has of a ConfigMap
-    /// or Secret goes before them anyway, as the kubelet sets what a plugin says first.
+    /// Those of the variables proposed that the container doesn't set itself. What it has of a
+    /// ConfigMap or Secret goes before them anyway, as the kubelet sets what a plugin says first.
     pub fn takes(
         &self,
         proposed: Vec<(&'static str, String)>,
     ) -> impl Iterator<Item = (String, String)> {
-        let wanted = |name: &str| self.own.as_ref().is_some_and(|own| !own.contains(name));
-        let taken = proposed.into_iter().filter(move |(name, _)| wanted(name));
+        let wanted = proposed.into_iter();
+        let taken = wanted.filter(|(name, _)| !self.own.contains(*name));
         taken.map(|(name, value)| (name.to_owned(), value))
     }
 }
@@ -178,11 +181,23 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
         count,
         share: chosen.as_ref().and_then(|_| share_of(pod)),
         chosen,
-        own: (spec.host_network == Some(true)).then(|| {
-            let all = container.env.iter().flatten();
-            all.map(|variable| variable.name.clone()).collect()
-        }),
+        own: (container.env.iter().flatten())
+            .map(|variable| variable.name.clone())
+            .collect(),
+        in_nodes_network: spec.host_network == Some(true),
+        asks: limits_of(container),
     })
+}
+
+/// The resources that a container's limits name: what a device plugin offers is asked for by those.
+fn limits_of(container: &Container) -> BTreeSet<String> {
+    let amounts = container.resources.as_ref();
+    let limits = amounts.and_then(|amounts| amounts.limits.as_ref());
+    let named = limits.into_iter().flatten().map(|(name, _)| name);
+    named
+        .filter(|name| asked(name, container) > 0)
+        .cloned()
+        .collect()
 }
 
 /// How many of the resource a container asks for.
@@ -198,6 +213,7 @@ fn asked(resource: &str, container: &Container) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
     use serde_json::json;
 
     use super::*;
@@ -262,25 +278,27 @@ mod tests {
     }
 
     #[test]
-    fn what_is_proposed_is_for_pods_in_the_nodes_network_and_says_nothing_that_they_say() {
-        let mut on_host = pod("a", &[("c", 1)]);
-        let spec = on_host.spec.as_mut().expect("a spec");
+    fn what_a_container_sets_itself_is_not_said_in_its_place() {
+        let mut pod = pod("a", &[("c", 1)]);
+        let spec = pod.spec.as_mut().expect("a spec");
         spec.containers[0].env =
             serde_json::from_value(json!([{"name": "NCCL_IB_HCA", "value": "mine"}])).expect("env");
-        let taken = |pod: &Pod| {
-            let pods = [pod.clone()];
-            let asks = asking(GPU, 1, &[listed("a", &[])], &pods, &Answered::new());
-            let proposed = vec![
-                ("NCCL_IB_HCA", "=mlx5_0:1".to_owned()),
-                ("NCCL_IB_GID_INDEX", "3".to_owned()),
-            ];
-            let asking = asks.expect("it asks");
-            asking.takes(proposed).collect::<Vec<_>>()
-        };
-        assert!(taken(&on_host).is_empty());
-        on_host.spec.as_mut().expect("a spec").host_network = Some(true);
+        let resources = spec.containers[0].resources.as_mut().expect("resources");
+        let limits = resources.limits.as_mut().expect("limits");
+        limits.extend(
+            [("rdma/hca", "2"), ("rdma/none", "0")]
+                .map(|(name, count)| (name.to_owned(), Quantity(count.to_owned()))),
+        );
+        let found = asking(GPU, 1, &[listed("a", &[])], &[pod], &Answered::new());
+        let found = found.expect("it asks");
+        let proposed = vec![
+            ("NCCL_IB_HCA", "=mlx5_0:1".to_owned()),
+            ("NCCL_IB_GID_INDEX", "3".to_owned()),
+        ];
         let index = ("NCCL_IB_GID_INDEX".to_owned(), "3".to_owned());
-        assert_eq!(taken(&on_host), [index]);
+        assert_eq!(found.takes(proposed).collect::<Vec<_>>(), [index]);
+        let asks = [GPU, "rdma/hca"].map(str::to_owned);
+        assert_eq!((found.asks, found.in_nodes_network), (asks.into(), false));
     }
 
     #[test]

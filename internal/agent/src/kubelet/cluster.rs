@@ -4,10 +4,7 @@
 use futures::Stream;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
-use kube::api::{
-    Api, DeleteParams, EvictParams, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams,
-    Preconditions,
-};
+use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
 use kube::runtime::watcher;
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
@@ -77,7 +74,7 @@ impl Cluster {
     /// # Errors
     ///
     /// What the API says against it.
-    pub(super) async fn evict(
+    pub(crate) async fn evict(
         &self,
         namespace: &str,
         pod: &str,
@@ -166,23 +163,24 @@ impl Cluster {
         }
     }
 
-    /// Evicts a container's pod: that pod, and none that came after it.
-    pub(crate) async fn evict(&self, held: &Held) {
+    /// Evicts a container's pod for what it has of a GPU: that pod, and none that came after it.
+    pub(crate) async fn evict_over_share(&self, held: &Held) {
         let Holder { namespace, pod, .. } = &held.holder;
-        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
-        let that_one = Preconditions {
-            uid: Some(held.uid.clone()),
-            resource_version: None,
-        };
-        let how = EvictParams {
-            delete_options: Some(DeleteParams::default().preconditions(that_one)),
-            post_options: PostParams::default(),
-        };
-        match pods.evict(pod, &how).await {
-            Ok(_) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
+        let body = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"name": pod, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": held.uid}},
+        });
+        match self.evict(namespace, pod, &body).await {
+            Ok(()) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
             // It is tried again at the next look.
             Err(error) => {
-                tracing::warn!(%error, namespace, pod, "it could not be evicted for more than its share of a GPU");
+                tracing::warn!(
+                    error,
+                    namespace,
+                    pod,
+                    "it could not be evicted for more than its share of a GPU"
+                );
             }
         }
     }

@@ -13,6 +13,7 @@ mod plugin;
 mod preference;
 mod replicas;
 mod settings;
+mod shared;
 mod sharing;
 mod socket;
 mod vitals;
@@ -41,6 +42,7 @@ use crate::fabric::Fabric;
 use crate::inventory::Machine;
 use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
 use crate::mps::{self, MpsConfig, Stands};
+use crate::rdma::{self, Cards, RdmaSettings};
 use crate::shares::{Board, OverShare, Watch};
 use crate::vendors::Vendor;
 use crate::xids::{Hearing, Xids};
@@ -88,7 +90,10 @@ pub struct KubeletConfig {
     pub settings: PluginSettings,
     /// Other vendors' devices, each offered as a resource of its own.
     pub vendors: Vec<Vendor>,
-    /// Where the machine's root is seen, below which other vendors' devices are looked for.
+    /// RDMA cards that containers share, each set of them as a resource of its own.
+    pub rdma: RdmaSettings,
+    /// Where the machine's root is seen, below which other vendors' devices and RDMA cards' files
+    /// are looked for.
     pub host_root: PathBuf,
     /// How GPUs are cut where the node's label says it; not at all if absent.
     pub mig: Option<MigSettings>,
@@ -228,17 +233,22 @@ pub async fn run_beside_kubelet(
     let renew = |machine: &Machine| cdi.iter().for_each(|file| file.renew(machine));
     renew(&first);
     let (seen, machine) = watch::channel(first);
+    let cards = Cards {
+        settings: config.rdma.clone(),
+        seen: rdma::watch(config.host_root.clone()),
+    };
     let api = cluster::Cluster::new(client.clone(), &config.node);
     let (stopped, serving) = (stop.clone(), api.clone());
     let serve = async {
         match config.given_by {
             GivenBy::Plugin => {
-                socket::serve_all(&config, &cdi, serving, machine.clone(), stopped).await
+                socket::serve_all(&config, &cdi, serving, &cards, machine.clone(), stopped).await
             }
             GivenBy::Claims => dra::run(&config, client, machine.clone(), claimable, stopped).await,
         }
     };
     let described = socket::serve_described(&config, stop.clone());
+    let shared = socket::serve_shared(&config, &cards, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone());
     let board = Board::default();
     let watched = machine.clone();
@@ -293,6 +303,7 @@ pub async fn run_beside_kubelet(
     let ended = tokio::select! {
         ended = serve => ended,
         ended = described => ended,
+        ended = shared => ended,
         () = publish => Ok(()),
         () = tell => Ok(()),
         () = exporting => Ok(()),

@@ -21,6 +21,7 @@ use super::{preference, socket};
 use crate::cdi::gpus::{CONTROL_FILES, capability_files};
 use crate::inventory::Machine;
 use crate::mps;
+use crate::rdma::Cards;
 use crate::shares::Limit;
 
 /// The plugin for one of the node's resources.
@@ -32,6 +33,8 @@ pub struct Plugin {
     pub(super) cdi: Option<Arc<CdiFile>>,
     pub(super) cluster: Cluster,
     pub(super) machine: watch::Receiver<Machine>,
+    /// The node's RDMA cards that containers share.
+    pub(super) cards: Cards,
     /// The kubelet's pod resources socket.
     pub(super) resources_socket: PathBuf,
     pub(super) dev: PathBuf,
@@ -196,6 +199,18 @@ impl Plugin {
         there.collect()
     }
 
+    /// What a container with these GPUs or slices is told of the node's RDMA: of the cards that it
+    /// asks for; of all in the node's network, where it asks for none.
+    fn proposed(&self, asking: &Asking, devices: &[String]) -> Vec<(&'static str, String)> {
+        let rdma = &self.machine.borrow().rdma;
+        match (asking.in_nodes_network, self.cards.of(&asking.asks)) {
+            (true, None) => rdma.variables(devices, None),
+            (true, Some(cards)) => rdma.among(&cards).variables(devices, None),
+            (false, Some(cards)) => rdma.among(&cards).elsewhere(devices),
+            (false, None) => Vec::new(),
+        }
+    }
+
     async fn allocate_one(
         &self,
         ids: &[String],
@@ -264,7 +279,7 @@ impl Plugin {
         }
         let mut equipment = self.equipment(&devices)?;
         self.share(&asking, &devices, &mut equipment)?;
-        let proposed = self.machine.borrow().rdma.variables(&devices, None);
+        let proposed = self.proposed(&asking, &devices);
         (equipment.envs).extend(asking.takes(proposed));
         tracing::info!(
             pod = asking.pod,
@@ -300,8 +315,17 @@ impl Plugin {
                 chosen
             });
         }
-        let free = available.difference(&taken).chain(&must).cloned().collect();
-        let chooser = self.machine.borrow().chooser.clone();
+        let mut free: BTreeSet<String> =
+            available.difference(&taken).chain(&must).cloned().collect();
+        let (chooser, rdma) = {
+            let machine = self.machine.borrow();
+            (machine.chooser.clone(), machine.rdma.clone())
+        };
+        if let Some(cards) = self.cards.of(&asking.asks) {
+            let rdma = rdma.among(&cards);
+            let near = |unit: &Unit| rdma.is_near(&unit.device);
+            free = preference::nearest(near, &units, free, &must, size);
+        }
         Ok(preference::best(&chooser, &units, &free, &must, size))
     }
 }

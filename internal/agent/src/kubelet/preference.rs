@@ -49,6 +49,23 @@ pub fn best(
     chosen
 }
 
+/// Those of the available devices that are `near` something that goes with them, and those that `must`
+/// be among the chosen; all, where these are too few.
+pub fn nearest(
+    near: impl Fn(&Unit) -> bool,
+    offered: &[Unit],
+    available: BTreeSet<String>,
+    must: &BTreeSet<String>,
+    size: usize,
+) -> BTreeSet<String> {
+    let close =
+        |unit: &&Unit| must.contains(&unit.id) || (available.contains(&unit.id) && near(unit));
+    let close: BTreeSet<String> = (offered.iter().filter(close))
+        .map(|unit| unit.id.clone())
+        .collect();
+    if close.len() < size { available } else { close }
+}
+
 /// Where devices count as several: each time one of the device that fewest have, others than were
 /// taken before first.
 fn spread(
@@ -203,6 +220,24 @@ mod tests {
         let given = |size| parts_of("GPU-1", &units, &free, size);
         assert_eq!(given(2), ["GPU-1::1", "GPU-1::2"]);
         assert_eq!(given(1), ["GPU-1::1"]);
+    }
+
+    #[test]
+    fn devices_near_a_containers_cards_come_first_where_there_are_enough() {
+        let (chooser, offered) = two_pairs("");
+        let all = set(&["GPU-0", "GPU-1", "GPU-2", "GPU-3"]);
+        let best = |near: &[&str], must: &[&str], size: usize| {
+            let (near, must) = (set(near), set(must));
+            let near = |unit: &Unit| near.contains(&unit.device);
+            let free = nearest(near, &offered, all.clone(), &must, size);
+            best(&chooser, &offered, &free, &must, size).join(" ")
+        };
+        assert_eq!(best(&["GPU-2", "GPU-3"], &[], 2), "GPU-2 GPU-3");
+        assert_eq!(best(&["GPU-3"], &[], 1), "GPU-3");
+        assert_eq!(best(&["GPU-3"], &["GPU-0"], 2), "GPU-0 GPU-3");
+        // One that is near is less than two that go well together.
+        assert_eq!(best(&["GPU-3"], &[], 2), "GPU-0 GPU-1");
+        assert_eq!(best(&[], &[], 2), "GPU-0 GPU-1");
     }
 
     #[test]

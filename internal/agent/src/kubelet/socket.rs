@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
+use hardware::rdma::Devices;
 use parking_lot::Mutex;
 use rpc::kubelet::v1::pod_resources_lister_client::PodResourcesListerClient;
 use rpc::kubelet::v1::{ListPodResourcesRequest, ListPodResourcesResponse};
@@ -25,10 +26,12 @@ use super::delivery::CdiFile;
 use super::described::Described;
 use super::offer;
 use super::plugin::{Plugin, as_listed, options};
+use super::shared::Shared;
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
 use crate::dra::DRIVER;
 use crate::inventory::Machine;
 use crate::metrics::Holder;
+use crate::rdma::{Cards, SharedCards};
 use crate::vendors::{self, Vendor};
 
 /// How long the kubelet may take to answer; it gives a plugin 5 s itself.
@@ -43,6 +46,7 @@ pub async fn serve_all(
     config: &KubeletConfig,
     cdi: &Option<Arc<CdiFile>>,
     cluster: Cluster,
+    cards: &Cards,
     mut machine: watch::Receiver<Machine>,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
@@ -67,6 +71,7 @@ pub async fn serve_all(
                     cdi: cdi.clone(),
                     cluster: cluster.clone(),
                     machine: machine.clone(),
+                    cards: cards.clone(),
                     resources_socket: config.pod_resources(),
                     dev: config.dev.clone(),
                     answered: Mutex::default(),
@@ -109,6 +114,34 @@ pub async fn serve_described(
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
     futures::future::try_join_all(config.vendors.iter().map(serve)).await?;
+    // Without any there is nothing that could end.
+    futures::future::pending().await
+}
+
+/// Serves a plugin for each resource of shared RDMA cards, once the machine has any of its cards, and
+/// from then on.
+pub async fn serve_shared(
+    config: &KubeletConfig,
+    cards: &Cards,
+    stop: watch::Receiver<bool>,
+) -> Result<(), KubeletError> {
+    let serve = async |shared: &SharedCards| {
+        let mut seen = cards.seen.clone();
+        let any = |now: &Devices| !shared.pool(now).cards.is_empty();
+        if seen.wait_for(any).await.is_err() {
+            return Ok(());
+        }
+        let plugin = || Shared {
+            cards: shared.clone(),
+            seen: cards.seen.clone(),
+        };
+        let (resource, none) = (
+            shared.resource.clone(),
+            wire::DevicePluginOptions::default(),
+        );
+        keep_registered(config, resource, none, plugin, stop.clone()).await
+    };
+    futures::future::try_join_all(cards.settings.resources.iter().map(serve)).await?;
     // Without any there is nothing that could end.
     futures::future::pending().await
 }

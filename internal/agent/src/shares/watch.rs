@@ -172,7 +172,7 @@ impl Watch {
                     cluster.tell_of_pod(held, REASON, &words).await;
                 }
                 if finding.end {
-                    cluster.evict(held).await;
+                    cluster.evict_over_share(held).await;
                 }
             }
         }

@@ -338,3 +338,56 @@ async fn what_the_gpus_do_and_what_is_wrong_comes_to_the_node_and_goes_again() {
     suspected("False").await;
     agent.end().await.unwrap();
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_answers_for_its_end_of_a_pair_and_runs_no_test_beside_pods_with_gpus() {
+    let server = Server::start().await;
+    let machine = server.data("n1").with_extension("toml");
+    std::fs::create_dir_all(machine.parent().unwrap()).unwrap();
+    let text = "[[gpu]]\nmodel = \"NVIDIA L4\"\nmemory_mib = 20000\nid = [\"GPU-0\"]\n";
+    std::fs::write(&machine, text).unwrap();
+    let ask = async |wanted: Value| server.fleet.ask_rdma("n1", wanted.to_string()).await;
+    let away = ask(json!("examine")).await.unwrap_err().to_string();
+    assert!(away.contains("\"n1\" is not connected"), "{away}");
+
+    let mut config = server.config("n1", Some(server.token().await));
+    config.machine_description = Some(machine);
+    let engine = StandIn::new();
+    let agent = server.agent_with(config, &engine);
+    let end = async || -> Option<Value> {
+        let told: Value = serde_json::from_str(&ask(json!("examine")).await.ok()?).unwrap();
+        Some(told["end"].clone())
+    };
+    let told = until("the node answers", end).await;
+    assert_eq!(told["address"], "127.0.0.1");
+    assert_eq!((&told["ports"], &told["pods"]), (&json!([]), &json!([])));
+    let run = |force: bool| json!({"serve": {"test": "bandwidth", "card": "mlx5_0", "port": 1, "force": force}});
+    let none = ask(run(false)).await.unwrap_err().to_string();
+    assert!(
+        none.contains("mlx5_0/1 is no port that work uses here"),
+        "{none}"
+    );
+    let odd = ask(json!("explode")).await.unwrap_err().to_string();
+    assert!(
+        odd.contains("bring agents and server to one version"),
+        "{odd}"
+    );
+
+    let chosen = json!({"main": {"nvidia.com/gpu": ["GPU-0"]}}).to_string();
+    let pod = json!({"metadata": {"name": "p", "annotations": {"muster.io/devices": chosen}},
+        "spec": {"nodeName": "n1", "restartPolicy": "Never", "containers": [{"name": "main",
+            "command": ["work"], "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}});
+    let pod = serde_json::from_value(pod).unwrap();
+    let made = server.pods().create(&PostParams::default(), &pod).await;
+    made.unwrap();
+    let held = async || (end().await?["pods"] == json!(["default/p"])).then_some(());
+    until("the pod has its GPU", held).await;
+    let refused = ask(run(false)).await.unwrap_err().to_string();
+    assert!(
+        refused.contains("default/p") && refused.contains("--force"),
+        "{refused}"
+    );
+    let forced = ask(run(true)).await.unwrap_err().to_string();
+    assert!(forced.contains("no port that work uses"), "{forced}");
+    agent.end().await.unwrap();
+}

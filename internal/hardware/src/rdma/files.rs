@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::inventory::Inventory;
 use crate::rdma::acs::{self, Acs};
+use crate::rdma::dcb;
 use crate::rdma::gid::Gid;
 use crate::rdma::routes::{self, Route};
 use crate::sysfs::{self, entries};
@@ -39,6 +40,8 @@ pub struct Files {
     pub shared_netns: Option<bool>,
     /// The kernel's release.
     pub kernel: String,
+    /// The version of NVIDIA's driver for network cards, where it is not the kernel's own.
+    pub driver_version: Option<String>,
     /// Networks that are reached without a gateway.
     pub routes: Vec<Route>,
 }
@@ -69,6 +72,9 @@ pub struct Netdev {
     pub port: Option<u32>,
     /// Whether RoCE heeds congestion marks: as receiver and as sender, on any priority.
     pub ecn: Option<(bool, bool)>,
+    /// A bit for each priority on which it has its sender pause instead of losing packets (PFC). No file
+    /// says that: it is the kernel's own word of this machine, and of another root's nothing.
+    pub pfc: Option<u8>,
 }
 
 /// How a card's memory accesses are translated.
@@ -157,6 +163,7 @@ impl Files {
                 _ => None,
             },
             kernel: found.kernel.clone(),
+            driver_version: line(&root.join("sys/module/mlx5_core/version")),
             routes: routes::read(root),
         }
     }
@@ -202,6 +209,9 @@ fn netdev(root: &Path, name: &str) -> Netdev {
         mtu: number("mtu"),
         port: number("dev_port"),
         ecn: heeds("roce_np").zip(heeds("roce_rp")),
+        pfc: (root == Path::new("/"))
+            .then(|| dcb::paused_priorities(name))
+            .flatten(),
     }
 }
 
@@ -223,7 +233,7 @@ fn iommu(root: &Path, pci: &str) -> Iommu {
 }
 
 /// Cards' devices for programs, by card.
-fn verbs(root: &Path) -> BTreeMap<String, String> {
+pub(super) fn verbs(root: &Path) -> BTreeMap<String, String> {
     let all = entries(&root.join("sys/class/infiniband_verbs")).into_iter();
     all.filter_map(|(name, dir)| Some((line(&dir.join("ibdev"))?, name)))
         .collect()

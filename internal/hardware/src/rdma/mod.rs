@@ -5,9 +5,12 @@
 
 mod acs;
 mod cards;
+mod dcb;
+mod devices;
 mod files;
 mod gid;
 mod growth;
+pub mod pair;
 mod proposal;
 mod routes;
 mod settings;
@@ -20,6 +23,7 @@ use crate::inventory::{Inventory, LinkKind};
 use crate::wiring::{Nic, Port};
 
 pub use acs::Acs;
+pub use devices::{Device, Devices, devices};
 pub use files::{CardFiles, Files, GpuDirect, Iommu, Netdev};
 pub use gid::Gid;
 pub use growth::{Counted, LEAST, growth};

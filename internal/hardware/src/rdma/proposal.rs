@@ -6,6 +6,7 @@ use std::net::Ipv4Addr;
 use crate::inventory::{Inventory, LinkKind};
 use crate::rdma::routes::{self, Route};
 use crate::rdma::{Files, Near, gid};
+use crate::wiring::{Nic, Port};
 
 /// What may be proposed to work on a machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -18,10 +19,19 @@ pub struct Proposal {
     direct: bool,
     /// Networks that are reached without a gateway.
     routes: Vec<Route>,
+    /// Every network namespace may use every card, as far as is known.
+    shared: bool,
 }
+
+/// What holds in every network namespace: addresses' indices and interfaces are each one's own.
+const EVERYWHERE: [&str; 2] = [HCA, LEVEL];
+const HCA: &str = "NCCL_IB_HCA";
+const LEVEL: &str = "NCCL_NET_GDR_LEVEL";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Usable {
+    /// Its card, `mlx5_0`.
+    card: String,
     /// As NCCL names it, `mlx5_0:1`.
     name: String,
     /// Its RoCE address's index; none where it needs none or has none.
@@ -30,27 +40,32 @@ struct Usable {
     routed: bool,
 }
 
+/// The ports that work across machines uses, each with its card and that one's place in the inventory:
+/// those that are up and as fast as any. They are the ones between GPUs, where others are there for
+/// storage and management.
+pub(super) fn usable<'a>(
+    found: &'a Inventory,
+    files: &'a Files,
+) -> impl Iterator<Item = (usize, &'a Nic, &'a Port)> {
+    // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
+    let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
+    let all = (found.nics.iter().enumerate())
+        .filter(move |(_, nic)| fits(&nic.name))
+        .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
+        .filter(|(_, _, port)| port.is_up());
+    let all: Vec<_> = all.collect();
+    let kind = |port: &'a Port| (port.gbits, &port.layer);
+    let best = all.iter().map(|(_, _, port)| kind(port)).max();
+    all.into_iter()
+        .filter(move |(_, _, port)| Some(kind(port)) == best)
+}
+
 impl Proposal {
-    /// Of a machine. Only ports that are up and as fast as any are proposed: those are the ones
-    /// between GPUs, where others are there for storage and management.
+    /// Of a machine: of its ports that work across machines uses.
     pub fn of(found: &Inventory, files: &Files) -> Proposal {
-        // Its file may be where this can't be seen: an agent in a container has a /dev of its own.
-        let fits = |card: &str| (files.cards.get(card)).is_some_and(|card| card.verbs.is_some());
-        let all = (found.nics.iter().enumerate())
-            .filter(|(_, nic)| fits(&nic.name))
-            .flat_map(|(at, nic)| nic.ports.iter().map(move |port| (at, nic, port)))
-            .filter(|(_, _, port)| port.is_up());
-        let all: Vec<_> = all.collect();
-        let kind = all
-            .iter()
-            .map(|(_, _, port)| (port.gbits, &port.layer))
-            .max();
-        let best = all
-            .into_iter()
-            .filter(|(_, _, port)| Some((port.gbits, &port.layer)) == kind);
         let mut ports = Vec::new();
         let mut of_card: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
-        for (at, nic, port) in best {
+        for (at, nic, port) in usable(found, files) {
             let gids = files
                 .cards
                 .get(&nic.name)
@@ -61,6 +76,7 @@ impl Proposal {
             let routed = port.layer == "Ethernet";
             of_card.entry(at).or_default().push(ports.len());
             ports.push(Usable {
+                card: nic.name.clone(),
                 name: format!("{}:{}", nic.name, port.number),
                 gid: gid.filter(|_| routed),
                 routed,
@@ -88,7 +104,42 @@ impl Proposal {
             near,
             direct: files.direct.works(&files.kernel),
             routes: files.routes.clone(),
+            shared: files.shared_netns != Some(false),
         }
+    }
+
+    /// The same where only these cards can be used.
+    #[must_use]
+    pub fn among(&self, cards: &BTreeSet<String>) -> Proposal {
+        let kept: Vec<usize> = (0..self.ports.len())
+            .filter(|at| cards.contains(&self.ports[*at].card))
+            .collect();
+        let place = |at: &usize| kept.iter().position(|kept| kept == at);
+        let near = self.near.iter().filter_map(|(id, under)| {
+            let under: Vec<usize> = under.iter().filter_map(place).collect();
+            (!under.is_empty()).then(|| (id.clone(), under))
+        });
+        Proposal {
+            near: near.collect(),
+            ports: kept.iter().map(|at| self.ports[*at].clone()).collect(),
+            direct: self.direct,
+            routes: self.routes.clone(),
+            shared: self.shared,
+        }
+    }
+
+    /// Whether a GPU or slice has one of the ports under its switch.
+    pub fn is_near(&self, device: &str) -> bool {
+        self.near.contains_key(device)
+    }
+
+    /// The variables for a container that has a network of its own and these cards' device files,
+    /// with these GPUs or slices: which ports, and how they reach its GPUs, as [`Proposal::variables`]
+    /// has them. Nothing where cards are only one network namespace's.
+    pub fn elsewhere(&self, devices: &[String]) -> Vec<(&'static str, String)> {
+        let all = self.variables(devices, None).into_iter();
+        all.filter(|(name, _)| self.shared && EVERYWHERE.contains(name))
+            .collect()
     }
 
     /// The variables for a container with these GPUs or slices: the ports under the switches of
@@ -96,8 +147,8 @@ impl Proposal {
     /// interface of the node's `address`, where that is known. Nothing where there is no RDMA, or for
     /// a container without GPUs.
     ///
-    /// They are for containers in the node's own network: another has other interfaces and cards,
-    /// and NCCL doesn't start where an interface that it was told of is not there.
+    /// They are for containers in the node's own network: another has other interfaces and mostly no
+    /// cards, and NCCL doesn't start where an interface that it was told of is not there.
     pub fn variables(
         &self,
         devices: &[String],
@@ -115,7 +166,7 @@ impl Proposal {
         let ports = || chosen.iter().map(|at| &self.ports[*at]);
         let names: Vec<&str> = ports().map(|port| port.name.as_str()).collect();
         // '=': these names and none that begin so.
-        let mut variables = vec![("NCCL_IB_HCA", format!("={}", names.join(",")))];
+        let mut variables = vec![(HCA, format!("={}", names.join(",")))];
         let indices: BTreeSet<Option<u32>> = ports().map(|port| port.gid).collect();
         let mut indices = indices.into_iter();
         if let (Some(Some(index)), None) = (indices.next(), indices.next())
@@ -124,7 +175,7 @@ impl Proposal {
             variables.push(("NCCL_IB_GID_INDEX", index.to_string()));
         }
         if self.direct && paired {
-            variables.push(("NCCL_NET_GDR_LEVEL", LinkKind::Pxb.as_str().to_owned()));
+            variables.push((LEVEL, LinkKind::Pxb.as_str().to_owned()));
         }
         if let Some(name) = address.and_then(|address| routes::interface(&self.routes, address)) {
             variables.push(("NCCL_SOCKET_IFNAME", format!("={name}")));

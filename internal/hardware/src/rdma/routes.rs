@@ -51,6 +51,15 @@ pub fn interface(routes: &[Route], address: Ipv4Addr) -> Option<&str> {
     same.then_some(one.interface.as_str())
 }
 
+/// The network that an interface's address is in, `10.0.0.0/24`, the narrowest; none where it is not known.
+pub fn network(routes: &[Route], interface: &str, address: Ipv4Addr) -> Option<String> {
+    let bits = u32::from(address);
+    let has = |route: &&Route| route.interface == interface && bits & route.mask == route.network;
+    let narrowest = routes.iter().filter(has).max_by_key(|route| route.mask)?;
+    let length = narrowest.mask.count_ones();
+    Some(format!("{}/{length}", Ipv4Addr::from(narrowest.network)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,5 +88,9 @@ mod tests {
             assert_eq!(interface(&routes, address.into()), wanted, "{address:?}");
         }
         assert!(read(&root.path().join("nowhere")).is_empty());
+        let of = |interface: &str, address: [u8; 4]| network(&routes, interface, address.into());
+        assert_eq!(of("eth1", [10, 0, 1, 7]).as_deref(), Some("10.0.1.0/24"));
+        assert_eq!(of("eth0", [10, 0, 1, 7]).as_deref(), Some("10.0.0.0/8"));
+        assert_eq!(of("eth1", [10, 0, 2, 7]), None);
     }
 }

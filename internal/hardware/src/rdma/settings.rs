@@ -42,11 +42,7 @@ pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
                 checks.push(gid(nic, port, card));
                 checks.push(mtu(nic, port, card, largest));
                 checks.push(ecn(nic, port, card));
-                checks.push(PFC.unknown(
-                    &port_name(nic, port),
-                    "no file says",
-                    "look at it with dcb pfc show dev INTERFACE, and at the switch's port",
-                ));
+                checks.push(pfc(nic, port, card));
             } else if port.layer == "InfiniBand" {
                 let advice = "look at active_mtu in ibv_devinfo: it is to be 4096";
                 checks.push(MTU.unknown(&port_name(nic, port), "no file says", advice));
@@ -67,7 +63,7 @@ pub fn all(found: &Inventory, files: &Files, near: &Near) -> Vec<Check> {
 }
 
 /// The interface of a card's port: the port that it says, or the only one.
-fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
+pub(super) fn interface<'a>(port: &Port, card: &'a CardFiles) -> Option<&'a Netdev> {
     if let [only] = &card.netdevs[..] {
         return Some(only);
     }
@@ -97,7 +93,7 @@ fn gid(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
 }
 
 /// The largest packet of RDMA that fits into an interface's packets, bytes.
-fn active_mtu(mtu: u32) -> Option<u32> {
+pub(super) fn active_mtu(mtu: u32) -> Option<u32> {
     let room = mtu.checked_sub(OVERHEAD)?;
     SIZES.into_iter().find(|size| *size <= room)
 }
@@ -161,6 +157,29 @@ fn ecn(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
                  that RoCE has"
             );
             CONGESTION.fail(&place, side, advice)
+        }
+    }
+}
+
+fn pfc(nic: &Nic, port: &Port, card: &CardFiles) -> Check {
+    let place = port_name(nic, port);
+    match interface(port, card).and_then(|it| Some((it, it.pfc?))) {
+        None => {
+            let advice = "look at it with dcb pfc show dev INTERFACE, and at the switch's port";
+            PFC.unknown(&place, "the driver does not say", advice)
+        }
+        Some((netdev, 0)) => {
+            let advice = format!(
+                "dcb pfc set dev {} prio-pfc 3:on, where RoCE has priority 3, and the switch's port alike; \
+                 a network that is to lose packets needs ECN in its place",
+                netdev.name
+            );
+            PFC.fail(&place, "off on every priority", advice)
+        }
+        Some((_, mask)) => {
+            let on = (0..8).filter(|priority| mask >> priority & 1 == 1);
+            let on: Vec<String> = on.map(|priority: u32| priority.to_string()).collect();
+            PFC.pass(&place, format!("on for priority {}", on.join(", ")))
         }
     }
 }

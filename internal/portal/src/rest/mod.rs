@@ -7,6 +7,7 @@ pub mod explain;
 pub mod history;
 mod logs;
 mod queues;
+mod rdma;
 mod tokens;
 
 pub use explain::state_of;
@@ -33,6 +34,7 @@ pub fn routes() -> Router<Portal> {
         .route("/api/v1/tokens/{id}", delete(tokens::revoke))
         .route("/api/v1/join-tokens", post(tokens::join))
         .route("/api/v1/backups", post(backup::backup))
+        .route("/api/v1/rdma/{node}", post(rdma::ask))
         .route("/api/v1/logs/{namespace}/{pod}", get(logs::read))
         .route(
             "/api/v1/jobs/{namespace}/{kind}/{name}/explain",

@@ -1,0 +1,148 @@
+//! `muster doctor --pair NODE`: whether the RDMA of two nodes goes together, and what goes between them.
+//! Each end is asked and measured by its own agent, which the server reaches.
+
+use std::net::IpAddr;
+
+use anyhow::{Context, Result, bail};
+use hardware::rdma::pair::{self, Ask, End, EndPort, Run, Test, Told};
+use hardware::rdma::{self, Answer as Found, Check};
+use serde_json::Value;
+
+use super::show::escape;
+use super::{Answer, Connection, failure, output};
+use crate::arguments::Doctor;
+use crate::serve::host;
+
+/// A node and its end.
+struct Side {
+    name: String,
+    end: End,
+}
+
+/// Checks and measures between two nodes, and prints a table.
+pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> {
+    let there = arguments.pair.context("--pair: which node?")?;
+    let here = match arguments.node {
+        Some(node) => node,
+        None => {
+            host::name().context("--node: this host has no name of its own; name the first node")?
+        }
+    };
+    if here == there {
+        bail!(
+            "--pair: {there} is the first node itself; name another (--node says which is the first)"
+        );
+    }
+    let (one, other) = tokio::try_join!(examine(connection, &here), examine(connection, &there))?;
+    for side in [&one, &other] {
+        let pods = &side.end.pods;
+        if !pods.is_empty() && !arguments.force {
+            bail!(
+                "pods with GPUs run on {} ({}), from which a test takes bandwidth\n  wait until they have ended, or say --force",
+                side.name,
+                pods.join(", ")
+            );
+        }
+    }
+    for side in [&one, &other] {
+        let count = side.end.ports.len();
+        output::put_line(&format!(
+            "{} ({}): {count} RDMA port(s) that work uses",
+            side.name, side.end.address
+        ))?;
+    }
+    let mut checks = pair::compare((&one.name, &one.end), (&other.name, &other.end));
+    checks.extend(measurements(connection, &one, &other, arguments.force).await);
+    output::put(&rdma::draw(&checks))?;
+    let failed = checks.iter().any(|check| check.answer == Found::Fail);
+    Ok(if failed { Answer::No } else { Answer::Yes })
+}
+
+/// What a node answers.
+async fn ask(connection: &Connection, node: &str, ask: &Ask) -> Result<Told> {
+    let path = format!("/api/v1/rdma/{}", escape(node));
+    let body: Value = serde_json::to_value(ask)?;
+    let answer = connection.call("POST", &path, &body).await?;
+    serde_json::from_value(answer)
+        .with_context(|| format!("node {node:?} answers what this muster doesn't know"))
+}
+
+async fn examine(connection: &Connection, node: &str) -> Result<Side> {
+    match ask(connection, node, &Ask::Examine).await? {
+        Told::End(end) => Ok(Side {
+            name: node.to_owned(),
+            end,
+        }),
+        other => bail!("node {node:?} answers something else than it was asked: {other:?}"),
+    }
+}
+
+/// Measures every rail of a pair: bandwidth each way, then the latency.
+async fn measurements(
+    connection: &Connection,
+    one: &Side,
+    other: &Side,
+    force: bool,
+) -> Vec<Check> {
+    let (mut checks, mut times) = (Vec::new(), Vec::new());
+    for (at, of) in pair::rails(&one.end, &other.end) {
+        let ends = [(one, &one.end.ports[at]), (other, &other.end.ports[of])];
+        for [from, to] in [ends, [ends[1], ends[0]]] {
+            let (first, second) = ((from.0.name.as_str(), from.1), (to.0.name.as_str(), to.1));
+            checks.push(
+                match run(connection, Test::Bandwidth, from, to, force).await {
+                    Ok(gbits) => pair::judge_bandwidth(first, second, gbits),
+                    Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why),
+                },
+            );
+        }
+        match run(connection, Test::Latency, ends[0], ends[1], force).await {
+            Ok(micros) => times.push((ends[0].1, ends[1].1, micros)),
+            Err(why) => {
+                let [first, second] = ends.map(|(side, port)| (side.name.as_str(), port));
+                checks.push(pair::unmeasured(Test::Latency, first, second, &why));
+            }
+        }
+    }
+    checks.extend(pair::judge_latencies(&times));
+    checks
+}
+
+/// One test from one port to another; why there is no result, in a sentence.
+async fn run(
+    connection: &Connection,
+    test: Test,
+    from: (&Side, &EndPort),
+    to: (&Side, &EndPort),
+    force: bool,
+) -> Result<f64, String> {
+    let on = |port: &EndPort| Run {
+        test,
+        card: port.card.clone(),
+        port: port.number,
+        force,
+    };
+    let words = |error: anyhow::Error| format!("{:#}", failure::in_words(error, connection));
+    let address: IpAddr = (to.0.end.address.parse()).map_err(|_| {
+        format!(
+            "{} says no address of its own; give its agent --node-address",
+            to.0.name
+        )
+    })?;
+    let serving = ask(connection, &to.0.name, &Ask::Serve(on(to.1))).await;
+    let Told::Serving(tcp) = serving.map_err(words)? else {
+        return Err(format!("{} does not say where it listens", to.0.name));
+    };
+    let measure = Ask::Measure {
+        run: on(from.1),
+        address,
+        tcp,
+    };
+    match ask(connection, &from.0.name, &measure)
+        .await
+        .map_err(words)?
+    {
+        Told::Measured(result) => Ok(result),
+        _ => Err(format!("{} does not say what it measured", from.0.name)),
+    }
+}

@@ -1,0 +1,295 @@
+//! The node's part in a check of RDMA between two nodes: says what its end is, and runs perftest's
+//! programs as either end of a test. One test at a time, bounded in time, and none where pods have GPUs
+//! unless it is forced.
+
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use hardware::rdma::pair::{self, Ask, End, Run, Told};
+use rpc::agent::v1::{AgentMessage, RdmaAnswer, RdmaAsk};
+use tokio::net::TcpListener;
+use tokio::process::{Child, Command};
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::{Instant, timeout};
+
+use crate::node::Node;
+use crate::pods::Pods;
+
+/// How long a test may take, from its start at either end: three seconds of measuring, and what slow
+/// cards and soft-RoCE take to begin and end.
+const LIMIT: Duration = Duration::from_secs(30);
+/// How long a far end may take until it listens.
+const BEGIN: Duration = Duration::from_secs(10);
+/// How often it is looked whether it does.
+const LOOK: Duration = Duration::from_millis(50);
+/// The state of a socket that listens, in `/proc/net/tcp`.
+const LISTENS: &str = "0A";
+
+/// Answers what the server asked, when there is an answer.
+pub fn answer(
+    node: &Arc<Node>,
+    pods: &Arc<Pods>,
+    outbound: &mpsc::Sender<AgentMessage>,
+    ask: RdmaAsk,
+) {
+    let (node, pods, outbound) = (node.clone(), pods.clone(), outbound.clone());
+    tokio::spawn(async move {
+        let told = match serde_json::from_str(&ask.json) {
+            Ok(wanted) => take(&node, &pods, wanted).await,
+            Err(error) => Err(format!(
+                "this agent does not know what it is asked ({error}); bring agents and server to one version"
+            )),
+        };
+        let json = told.and_then(|told| {
+            serde_json::to_string(&told).map_err(|error| format!("the answer: {error}"))
+        });
+        let (json, error) = match json {
+            Ok(json) => (json, String::new()),
+            Err(error) => (String::new(), error),
+        };
+        let id = ask.id;
+        // A session that ended meanwhile has nobody who waits.
+        let _ = outbound.send(RdmaAnswer { id, json, error }.into()).await;
+    });
+}
+
+async fn take(node: &Arc<Node>, pods: &Pods, ask: Ask) -> Result<Told, String> {
+    let end = End {
+        address: node.facts.ip.clone(),
+        pods: with_gpus(pods),
+        ..node.fabric.end()
+    };
+    match ask {
+        Ask::Examine => Ok(Told::End(end)),
+        Ask::Serve(run) => {
+            let permit = begin(node, &end, &run)?;
+            serve(&node.facts.name, &end, &run, permit).await
+        }
+        Ask::Measure { run, address, tcp } => {
+            let _permit = begin(node, &end, &run)?;
+            let (program, words) = pair::arguments(&run, gid(&end, &run)?, tcp, Some(address));
+            measure(&node.facts.name, program, &words, &run).await
+        }
+    }
+}
+
+/// The pods that have GPUs, each as `namespace/name`.
+fn with_gpus(pods: &Pods) -> Vec<String> {
+    let holders = pods.holders().into_iter();
+    let mut names: Vec<String> = holders
+        .filter(|(_, devices)| !devices.is_empty())
+        .map(|(holder, _)| format!("{}/{}", holder.namespace, holder.pod))
+        .collect();
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Leave to run a test, which nobody else has as long as it is held.
+fn begin(node: &Node, end: &End, run: &Run) -> Result<OwnedSemaphorePermit, String> {
+    let name = &node.facts.name;
+    if !end.pods.is_empty() && !run.force {
+        return Err(format!(
+            "pods with GPUs run on {name} ({}), from which a test takes bandwidth; wait until they have \
+             ended, or say --force",
+            end.pods.join(", ")
+        ));
+    }
+    node.pairing.clone().try_acquire_owned().map_err(|_| {
+        format!(
+            "{name} takes part in another test; try again when it is over, after {} s at most",
+            LIMIT.as_secs()
+        )
+    })
+}
+
+/// The index of the address that a port is used by: of a port that work uses here, and no other.
+fn gid(end: &End, run: &Run) -> Result<Option<u32>, String> {
+    let mut ports = end.ports.iter();
+    let port = ports.find(|port| port.card == run.card && port.number == run.port);
+    port.map(|port| port.gid).ok_or_else(|| {
+        format!(
+            "{}/{} is no port that work uses here; look at muster doctor on this node",
+            run.card, run.port
+        )
+    })
+}
+
+/// Starts a far end, which goes on without us until its test is over or its time is.
+async fn serve(
+    name: &str,
+    end: &End,
+    run: &Run,
+    permit: OwnedSemaphorePermit,
+) -> Result<Told, String> {
+    let failed = |error: std::io::Error| format!("{name} has no TCP port for a test: {error}");
+    // The system says which port is free; perftest takes no socket, only its number.
+    let free = TcpListener::bind(("0.0.0.0", 0)).await.map_err(failed)?;
+    let tcp = free.local_addr().map_err(failed)?.port();
+    drop(free);
+    let (program, words) = pair::arguments(run, gid(end, run)?, tcp, None);
+    let mut child = start(name, program, &words)?;
+    let began = Instant::now();
+    while !listens(tcp) {
+        if matches!(child.try_wait(), Ok(Some(_))) {
+            return Err(ended(name, program, child).await);
+        }
+        if began.elapsed() >= BEGIN {
+            return Err(format!(
+                "{program} on {name} did not listen within {} s; look whether the card's driver hangs (dmesg)",
+                BEGIN.as_secs()
+            ));
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    tokio::spawn(async move {
+        // One that is dropped is killed.
+        let _ = timeout(LIMIT, child.wait_with_output()).await;
+        drop(permit);
+    });
+    Ok(Told::Serving(tcp))
+}
+
+/// Runs a test against who serves it.
+async fn measure(name: &str, program: &str, words: &[String], run: &Run) -> Result<Told, String> {
+    let child = start(name, program, words)?;
+    let ended = timeout(LIMIT, child.wait_with_output()).await;
+    let out = match ended {
+        Err(_) => {
+            return Err(format!(
+                "{program} on {name} took longer than {} s; look whether its packets arrive (counters, PFC, \
+                 firewalls for UDP port 4791)",
+                LIMIT.as_secs()
+            ));
+        }
+        Ok(Err(error)) => return Err(format!("{program} on {name}: {error}")),
+        Ok(Ok(out)) => out,
+    };
+    let printed = String::from_utf8_lossy(&out.stdout);
+    match pair::read(run.test, &printed).filter(|_| out.status.success()) {
+        Some(result) => Ok(Told::Measured(result)),
+        None => Err(said(name, program, &printed, &out.stderr)),
+    }
+}
+
+fn start(name: &str, program: &str, words: &[String]) -> Result<Child, String> {
+    let mut command = Command::new(program);
+    command.args(words).kill_on_drop(true);
+    command.stdin(Stdio::null());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.spawn().map_err(|error| match error.kind() {
+        std::io::ErrorKind::NotFound => format!(
+            "{name} has no {program} in its agent's PATH; install perftest there (apt-get install perftest)"
+        ),
+        _ => format!("{program} can't be started on {name}: {error}"),
+    })
+}
+
+/// Why a far end that has ended did.
+async fn ended(name: &str, program: &str, child: Child) -> String {
+    match child.wait_with_output().await {
+        Ok(out) => said(
+            name,
+            program,
+            &String::from_utf8_lossy(&out.stdout),
+            &out.stderr,
+        ),
+        Err(error) => format!("{program} on {name}: {error}"),
+    }
+}
+
+/// A program's own last words: what it says as an error, else what it printed last.
+fn said(name: &str, program: &str, printed: &str, errors: &[u8]) -> String {
+    let errors = String::from_utf8_lossy(errors);
+    let last = |text: &str| {
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        lines.next_back().map(str::to_owned)
+    };
+    let words = last(&errors).or_else(|| last(printed));
+    let words = words.unwrap_or_else(|| "nothing".to_owned());
+    format!("{program} on {name} gave no result and said: {words}; run muster doctor there")
+}
+
+/// Whether somebody listens at a TCP port here.
+fn listens(tcp: u16) -> bool {
+    let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+    let read = |table: &str| std::fs::read_to_string(table).unwrap_or_default();
+    tables.iter().any(|table| listed(&read(table), tcp))
+}
+
+/// Whether a table of sockets has one that listens at a port: number, own address, other's, state.
+fn listed(table: &str, tcp: u16) -> bool {
+    let port = format!(":{tcp:04X}");
+    table.lines().skip(1).any(|line| {
+        let mut words = line.split_whitespace().skip(1);
+        let own = words.next().is_some_and(|own| own.ends_with(&port));
+        own && words.nth(1) == Some(LISTENS)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::rdma::pair::Test;
+
+    use super::*;
+
+    #[test]
+    fn a_port_is_listened_at_when_the_table_says_so_of_its_own_address() {
+        let table = "  sl  local_address rem_address   st tx_queue rx_queue\n\
+            \x20  0: 00000000:4853 00000000:0000 0A 00000000:00000000 00:00000000\n\
+            \x20  1: 0100007F:4854 0100007F:4855 01 00000000:00000000 00:00000000\n";
+        assert!(listed(table, 0x4853));
+        assert!(!listed(table, 0x4854), "a connection is none");
+        assert!(!listed(table, 0x4855), "the other's is none");
+        assert!(!listed("", 0x4853));
+        let socket = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        assert!(listens(socket.local_addr().unwrap().port()));
+    }
+
+    #[test]
+    fn a_test_runs_on_a_port_that_work_uses_with_its_own_address() {
+        let port = |card: &str, gid| pair::EndPort {
+            card: card.into(),
+            number: 1,
+            gid,
+            ..pair::EndPort::default()
+        };
+        let end = End {
+            ports: vec![port("mlx5_0", Some(3)), port("mlx5_1", None)],
+            ..End::default()
+        };
+        let run = |card: &str, port: u32| Run {
+            test: Test::Latency,
+            card: card.into(),
+            port,
+            force: false,
+        };
+        assert_eq!(gid(&end, &run("mlx5_0", 1)), Ok(Some(3)));
+        assert_eq!(gid(&end, &run("mlx5_1", 1)), Ok(None));
+        for (card, number) in [("mlx5_0", 2), ("--all", 1)] {
+            let why = gid(&end, &run(card, number)).unwrap_err();
+            assert!(why.contains("no port that work uses"), "{why}");
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_program_said_last_is_why_it_gave_no_result() {
+        let run = Run {
+            test: Test::Bandwidth,
+            card: "mlx5_0".into(),
+            port: 1,
+            force: false,
+        };
+        let shell = |script: &str| ["-c".to_owned(), script.to_owned()];
+        let of = async |script: &str| measure("n1", "sh", &shell(script), &run).await;
+        let row = "echo ' 65536  10  0.0  3.5  0.1'";
+        assert_eq!(of(row).await, Ok(Told::Measured(3.5)));
+        let failed = format!("{row}; exit 1");
+        assert!(of(&failed).await.unwrap_err().contains("65536"));
+        let why = of("echo first; echo Unable to init >&2; exit 1").await;
+        assert!(why.unwrap_err().contains("said: Unable to init;"));
+        let why = measure("n1", "no-such-perftest", &[], &run).await;
+        assert!(why.unwrap_err().contains("apt-get install perftest"));
+    }
+}

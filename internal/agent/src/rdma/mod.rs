@@ -1,0 +1,122 @@
+//! RDMA cards that containers share: which cards go by which resource, in the format that
+//! k8s-rdma-shared-dev-plugin reads, and what a container with one of them gets. Pure but for
+//! [`watch`], whose thread looks at the machine.
+
+mod look;
+mod settings;
+
+use std::collections::BTreeSet;
+
+use hardware::rdma::{Device, Devices};
+use tokio::sync::watch as channel;
+
+pub use look::watch;
+pub use settings::RdmaSettings;
+
+/// Cards that are offered as one resource, and shared by those who ask for it: each has all of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedCards {
+    /// The resource's name, `rdma/hca_shared_devices_a`.
+    pub resource: String,
+    /// How many containers may have them at once.
+    pub containers: usize,
+    /// Which cards they are.
+    pub selectors: Selectors,
+}
+
+/// What a card must be: one of each list that is not empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selectors {
+    /// Makers' PCI numbers, `15b3`.
+    pub vendors: Vec<String>,
+    /// Models' PCI numbers, `101b`.
+    pub models: Vec<String>,
+    /// Drivers of PCI devices, `mlx5_core`.
+    pub drivers: Vec<String>,
+    /// Network interfaces, of which it has one.
+    pub interfaces: Vec<String>,
+    /// `infiniband` or `ether`, which one of its ports is.
+    pub link_types: Vec<String>,
+}
+
+impl Selectors {
+    fn fit(&self, card: &Device) -> bool {
+        let any = |wanted: &[String], has: &dyn Fn(&str) -> bool| {
+            wanted.is_empty() || wanted.iter().any(|word| has(word))
+        };
+        let layer = |word: &str| match word {
+            "infiniband" => "InfiniBand",
+            _ => "Ethernet",
+        };
+        any(&self.vendors, &|word| card.vendor == word)
+            && any(&self.models, &|word| card.model == word)
+            && any(&self.drivers, &|word| card.driver == word)
+            && any(&self.interfaces, &|word| {
+                card.netdevs.iter().any(|netdev| netdev == word)
+            })
+            && any(&self.link_types, &|word| {
+                card.ports.iter().any(|port| port.layer == layer(word))
+            })
+    }
+}
+
+/// A resource's cards as they are now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pool {
+    /// Their names.
+    pub cards: BTreeSet<String>,
+    /// The files of a container that has them, below `/dev/infiniband`.
+    pub files: Vec<String>,
+    /// Whether a port of theirs is up.
+    pub healthy: bool,
+    /// The NUMA node that all of them are on, if they are on one.
+    pub numa: Option<u32>,
+}
+
+impl SharedCards {
+    /// The cards that a machine has of these: such as programs can open.
+    pub fn pool(&self, machine: &Devices) -> Pool {
+        let fit = |card: &&Device| machine.rdma_cm && card.opens() && self.selectors.fit(card);
+        let cards: Vec<&Device> = machine.cards.iter().filter(fit).collect();
+        let own = cards.iter().flat_map(|card| card.files.iter().cloned());
+        let common = (!cards.is_empty()).then(|| "rdma_cm".to_owned());
+        let mut ports = cards.iter().flat_map(|card| &card.ports);
+        let numa: BTreeSet<Option<u32>> = cards.iter().map(|card| card.numa).collect();
+        Pool {
+            cards: cards.iter().map(|card| card.name.clone()).collect(),
+            files: own.chain(common).collect(),
+            healthy: ports.any(hardware::Port::is_up),
+            numa: (numa.len() == 1)
+                .then(|| numa.first().copied().flatten())
+                .flatten(),
+        }
+    }
+}
+
+/// The node's shared cards, to be asked for what a container has of them.
+#[derive(Clone, Debug)]
+pub struct Cards {
+    /// The resources.
+    pub settings: RdmaSettings,
+    /// What the machine has now.
+    pub seen: channel::Receiver<Devices>,
+}
+
+impl Cards {
+    /// The cards of a container that asks for these resources; none where it asks for no card.
+    pub fn of(&self, asked: &BTreeSet<String>) -> Option<BTreeSet<String>> {
+        let machine = self.seen.borrow();
+        let mut pools = (self.settings.resources.iter())
+            .filter(|shared| asked.contains(&shared.resource))
+            .peekable();
+        pools.peek()?;
+        Some(
+            pools
+                .flat_map(|shared| shared.pool(&machine).cards)
+                .collect(),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests;

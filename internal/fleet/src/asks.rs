@@ -1,0 +1,67 @@
+//! Questions to a node that it answers once, through its session: its part in a check of RDMA between
+//! two nodes. What is asked and answered is the agent's and the asker's own.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rpc::agent::v1::{RdmaAnswer, RdmaAsk};
+use tokio::sync::oneshot;
+
+use crate::Fleet;
+use crate::error::AskError;
+
+/// How long a node may take; a test that it runs takes half of that at most.
+const ANSWER: Duration = Duration::from_secs(60);
+
+/// Questions that a node has not answered yet, by id.
+#[derive(Default)]
+pub struct Asks(Mutex<BTreeMap<u64, oneshot::Sender<RdmaAnswer>>>);
+
+impl Asks {
+    /// The node has answered.
+    pub fn answered(&self, answer: RdmaAnswer) {
+        if let Some(asker) = self.0.lock().remove(&answer.id) {
+            // Who gave up meanwhile doesn't hear it.
+            let _ = asker.send(answer);
+        }
+    }
+
+    /// The session is over; nobody will answer.
+    pub fn clear(&self) {
+        self.0.lock().clear();
+    }
+}
+
+impl Fleet {
+    /// Asks a node for its part in a check of RDMA, in JSON, and waits for its answer, in JSON.
+    ///
+    /// # Errors
+    ///
+    /// When the node isn't connected, does not answer in time, or says why it can't.
+    pub async fn ask_rdma(&self, node: &str, json: String) -> Result<String, AskError> {
+        let away = || AskError::NodeAway {
+            node: node.to_owned(),
+        };
+        let session = self.session(node).ok_or_else(away)?;
+        let id = self.next_id();
+        let (asker, answer) = oneshot::channel();
+        session.asks.0.lock().insert(id, asker);
+        if !session.send(RdmaAsk { id, json }).await {
+            session.asks.0.lock().remove(&id);
+            return Err(away());
+        }
+        match tokio::time::timeout(ANSWER, answer).await {
+            Err(_) => {
+                session.asks.0.lock().remove(&id);
+                Err(AskError::Silent {
+                    node: node.to_owned(),
+                    seconds: ANSWER.as_secs(),
+                })
+            }
+            Ok(Err(_)) => Err(away()),
+            Ok(Ok(answer)) if answer.error.is_empty() => Ok(answer.json),
+            Ok(Ok(answer)) => Err(AskError::Refused(answer.error)),
+        }
+    }
+}

@@ -1,0 +1,104 @@
+//! RDMA cards as programs use them: what tells one from another, and the device files that it has.
+//! Owns the reading; what is not there is left out.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use crate::rdma::files::verbs;
+use crate::sysfs::{self, entries};
+use crate::system::line;
+use crate::wiring::Port;
+
+/// What a machine's cards offer to programs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Devices {
+    /// The cards, by name; virtual functions are not among them.
+    pub cards: Vec<Device>,
+    /// Whether `/dev/infiniband/rdma_cm` is there, by which programs make connections.
+    pub rdma_cm: bool,
+}
+
+/// A card.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its RDMA device, `mlx5_0`.
+    pub name: String,
+    /// Its maker's PCI number in four hexadecimal digits, `15b3`; empty where it is no card.
+    pub vendor: String,
+    /// Its model's, `101b`.
+    pub model: String,
+    /// The driver of the PCI device, `mlx5_core`; empty where it is no card.
+    pub driver: String,
+    /// Its network interfaces.
+    pub netdevs: Vec<String>,
+    /// The NUMA node it is on, where the machine says so.
+    pub numa: Option<u32>,
+    /// Its ports, by number.
+    pub ports: Vec<Port>,
+    /// Its files below `/dev/infiniband` that are there: `uverbs0`, and for those that manage a
+    /// subnet `umad0` and `issm0`.
+    pub files: Vec<String>,
+}
+
+impl Device {
+    /// Whether programs can open it.
+    pub fn opens(&self) -> bool {
+        self.files.iter().any(|file| file.starts_with("uverbs"))
+    }
+}
+
+/// What there is below `root`.
+pub fn devices(root: &Path) -> Devices {
+    let verbs = verbs(root);
+    let managers = managers(root);
+    let dev = root.join("dev/infiniband");
+    let device = |nic: crate::Nic| {
+        let dir = root.join("sys/bus/pci/devices").join(&nic.pci);
+        let number = |file: &str| match nic.pci.as_str() {
+            "" => String::new(),
+            _ => hexadecimal(&line(&dir.join(file)).unwrap_or_default()),
+        };
+        let driver = (!nic.pci.is_empty()).then(|| fs::read_link(dir.join("driver")).ok());
+        let driver = driver.flatten();
+        let driver = driver.as_deref().and_then(Path::file_name);
+        let managers = managers.get(&nic.name).into_iter().flatten();
+        let files = verbs.get(&nic.name).into_iter().chain(managers);
+        Device {
+            vendor: number("vendor"),
+            model: number("device"),
+            driver: driver.map_or_else(String::new, |it| it.to_string_lossy().into_owned()),
+            files: files
+                .filter(|file| dev.join(file).exists())
+                .cloned()
+                .collect(),
+            netdevs: nic.netdevs,
+            numa: nic.numa,
+            ports: nic.ports,
+            name: nic.name,
+        }
+    };
+    Devices {
+        cards: sysfs::nics(root, &mut BTreeMap::new())
+            .into_iter()
+            .map(device)
+            .collect(),
+        rdma_cm: dev.join("rdma_cm").exists(),
+    }
+}
+
+/// `0x15b3` as people write it.
+fn hexadecimal(number: &str) -> String {
+    number.trim_start_matches("0x").to_ascii_lowercase()
+}
+
+/// The files by which programs manage a subnet, by card.
+fn managers(root: &Path) -> BTreeMap<String, Vec<String>> {
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (name, dir) in entries(&root.join("sys/class/infiniband_mad")) {
+        if let Some(card) = line(&dir.join("ibdev")) {
+            found.entry(card).or_default().push(name);
+        }
+    }
+    found
+}

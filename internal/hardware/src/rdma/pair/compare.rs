@@ -1,0 +1,152 @@
+//! What two ends of a pair must have in common.
+
+use std::fmt::Display;
+
+use super::{End, EndPort, rails};
+use crate::rdma::{Check, Question, Weight};
+
+const PORTS: Question = Question("ports", Weight::Setting);
+const DRIVER: Question = Question("driver", Weight::Setting);
+const LAYER: Question = Question("link layer", Weight::Setting);
+const RATE: Question = Question("rate", Weight::Setting);
+const FIRMWARE: Question = Question("firmware", Weight::Setting);
+const MTU: Question = Question("MTU", Weight::Setting);
+const GID: Question = Question("GID index", Weight::Setting);
+const NETWORK: Question = Question("network", Weight::Setting);
+
+/// Holds two machines' ends against each other: what is the same passes, what differs fails, and what
+/// one of them doesn't say is unknown.
+pub fn compare(here: (&str, &End), there: (&str, &End)) -> Vec<Check> {
+    let names = [here.0, there.0];
+    let (one, other) = (here.1, there.1);
+    let machine = Pair { names, place: "" };
+    let known = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
+    let count = |end: &End| match end.ports.len() {
+        0 => None,
+        count => Some(format!("{count} that work uses")),
+    };
+    let mut checks = vec![
+        machine.alike(
+            PORTS,
+            [count(one), count(other)],
+            "look at muster doctor on the node that has fewer",
+        ),
+        machine.alike(
+            DRIVER,
+            [known(&one.driver), known(&other.driver)],
+            "bring both nodes to one version",
+        ),
+    ];
+    for (at, of) in rails(one, other) {
+        let (port, its) = (&one.ports[at], &other.ports[of]);
+        checks.extend(rail(names, port, its));
+    }
+    checks
+}
+
+/// What two ports must have in common.
+fn rail(names: [&str; 2], one: &EndPort, other: &EndPort) -> Vec<Check> {
+    let place = place(one, other);
+    let pair = Pair {
+        names,
+        place: &place,
+    };
+    let word = |of: fn(&EndPort) -> &String| {
+        [one, other].map(|port| Some(of(port).clone()).filter(|text| !text.is_empty()))
+    };
+    let gbits = |port: &EndPort| (port.gbits > 0).then(|| format!("{} Gb/s", port.gbits));
+    let mut checks = vec![
+        pair.alike(
+            LAYER,
+            word(|port| &port.layer),
+            "set both ports to one type: they can't speak with each other",
+        ),
+        pair.alike(
+            RATE,
+            [one, other].map(gbits),
+            "look at cable, transceiver and the switch's port of the slower one",
+        ),
+    ];
+    if one.model == other.model && !one.soft && !other.soft {
+        checks.push(pair.alike(
+            FIRMWARE,
+            word(|port| &port.firmware),
+            "bring all cards of a model to one version (mlxfwmanager)",
+        ));
+    }
+    let routed = |port: &EndPort| port.layer == "Ethernet";
+    if routed(one) && routed(other) {
+        let size = |port: &EndPort| port.mtu.map(|size| format!("RoCE packets of {size}"));
+        checks.push(pair.alike(
+            MTU,
+            [one, other].map(size),
+            "set one MTU on both interfaces and on all ports between (ip link set INTERFACE mtu 9000)",
+        ));
+        checks.push(pair.alike(
+            GID,
+            [one, other].map(|port| port.gid),
+            "a job can be told one index only: give both interfaces their addresses in the same order",
+        ));
+    }
+    checks.push(network(&pair, one, other));
+    checks
+}
+
+/// Different subnets of InfiniBand don't reach each other; different networks of RoCE may, by a router.
+fn network(pair: &Pair<'_>, one: &EndPort, other: &EndPort) -> Check {
+    let networks = [one, other].map(|port| port.network.clone());
+    let advice = "look whether both are cabled to the same fabric";
+    let check = pair.alike(NETWORK, networks, advice);
+    if one.layer == "Ethernet" && check.answer == crate::rdma::Answer::Fail {
+        let advice =
+            "where a router joins them it is right; else give both addresses of one network";
+        return NETWORK.unknown(pair.place, check.found, advice);
+    }
+    check
+}
+
+/// What a pair of ports is called: by one name where both have it.
+pub(super) fn place(one: &EndPort, other: &EndPort) -> String {
+    match (one.name(), other.name()) {
+        (one, other) if one == other => one,
+        (one, other) => format!("{one} and {other}"),
+    }
+}
+
+/// Two nodes, and the place that is asked about.
+struct Pair<'a> {
+    names: [&'a str; 2],
+    place: &'a str,
+}
+
+impl Pair<'_> {
+    fn alike<T: Display + PartialEq>(
+        &self,
+        question: Question,
+        said: [Option<T>; 2],
+        advice: &str,
+    ) -> Check {
+        let word = |said: &Option<T>| match said {
+            Some(said) => said.to_string(),
+            None => "unknown".to_owned(),
+        };
+        let [one, other] = &said;
+        let differ = format!(
+            "{}: {}, {}: {}",
+            self.names[0],
+            word(one),
+            self.names[1],
+            word(other)
+        );
+        match (one, other) {
+            (Some(one), Some(other)) if one == other => {
+                question.pass(self.place, format!("{one} on both"))
+            }
+            (Some(_), Some(_)) => question.fail(self.place, differ, advice),
+            _ => {
+                let advice = "look at muster doctor on the node that does not say";
+                question.unknown(self.place, differ, advice)
+            }
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! A node's part in a check of RDMA between two nodes, for `muster doctor --pair`.
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use resources::access::Role;
+use serde_json::Value;
+
+use crate::Problem;
+use crate::state::{Portal, SignedIn};
+
+/// Asks a node what RDMA it has, or to take part in a test; administrators only, for a test takes
+/// bandwidth from what runs.
+pub async fn ask(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(node): Path<String>,
+    Json(ask): Json<Value>,
+) -> Result<Json<Value>, Problem> {
+    if caller.role != Role::Admin {
+        return Err(Problem::forbidden(
+            "only an administrator checks RDMA between nodes",
+        ));
+    }
+    let answer = (portal.hooks.ask_rdma)(node, ask).await;
+    answer.map(Json).map_err(|problem| {
+        let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
+        Problem::new(status, "node-did-not-answer", problem.detail)
+    })
+}
