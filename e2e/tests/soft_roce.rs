@@ -298,28 +298,18 @@ fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
     }
     // Its interface has a smaller MTU, on purpose, and fits the same packets.
     let measured = answers(pair, "unknown");
+    // Two ways that come to the same are one row.
     for (way, unit) in [
-        (
-            "bandwidth rxe0/1 from first to second",
-            "Gb/s; soft-RoCE has no rate",
-        ),
-        (
-            "bandwidth rxe0/1 from second to first",
-            "Gb/s; soft-RoCE has no rate",
-        ),
-        ("latency rxe0/1", "us one way"),
+        ("rxe0/1 from first to second", "Gb/s;"),
+        ("rxe0/1 from second to first", "Gb/s;"),
+        ("latency rxe0/1", "us"),
     ] {
         let row = measured.iter().find(|row| row.contains(way));
         let row = row.unwrap_or_else(|| panic!("{way}: {pair}\n--- the second's:\n{its}"));
-        assert!(row.contains(unit), "{row}");
-        let figure = row
-            .split(way)
-            .nth(1)
-            .unwrap()
-            .split_whitespace()
-            .next()
-            .unwrap();
-        assert!(figure.parse::<f64>().unwrap() > 0.0, "{row}");
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == unit);
+        let figure = at.and_then(|at| words[at - 1].parse::<f64>().ok());
+        assert!(figure.is_some_and(|figure| figure > 0.0), "{row}");
     }
 
     let itself = said("itself");

@@ -137,7 +137,11 @@ fn the_doctor_says_what_is_wrong_with_rdma_and_what_to_do() {
     let unknown = answers(&well, "unknown");
     assert_eq!(unknown.len(), 2, "{}", well.out);
     assert!(unknown[0].contains("cards 2 found; nobody says how many"));
-    assert!(unknown[1].contains("PFC mlx5_0/1, mlx5_1/1 no file says"));
+    let pauses = &unknown[1];
+    assert!(
+        pauses.contains("PFC mlx5_0/1, mlx5_1/1 no file says"),
+        "{pauses}"
+    );
     let passed = answers(&well, "pass");
     for row in [
         "pass port state mlx5_0/1, mlx5_1/1 ACTIVE, LinkUp",

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use resources::devices::{GpuDevice, NicDevice, NodeInventory};
 
-/// A device's width and height, and the room between two, in the picture's units (pixels, unless it is scaled).
-const WIDTH: u32 = 104;
+/// A device's width and height, and the room between two, in pixels: eight GPUs and eight cards fit a page.
+const WIDTH: u32 = 66;
 const HEIGHT: u32 = 46;
-const GAP: u32 = 10;
+const GAP: u32 = 6;
 /// Between what hangs on different NUMA nodes.
-const APART: u32 = 26;
+const APART: u32 = 20;
 /// Where the rows begin, and how high bars are.
 const BAR: u32 = 26;
 const SWITCHES: u32 = 50;
@@ -20,7 +20,7 @@ const BELOW: u32 = 186;
 const ARC: u32 = 14;
 const ARC_MAX: u32 = 92;
 /// How many letters of a name a device has room for.
-const LETTERS: usize = 15;
+const LETTERS: usize = 10;
 
 /// A part that stands somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -376,7 +376,7 @@ mod tests {
         let picture = Picture::of(&inventory, &holders.into()).unwrap();
         let (second, card) = (part(&picture, "GPU 1"), part(&picture, "mlx5_0"));
         assert_eq!(card.x, second.x + WIDTH + GAP);
-        assert_eq!((second.class, &*second.more), ("busy", "train-worker-w…"));
+        assert_eq!((second.class, &*second.more), ("busy", "train-wor…"));
         assert!(
             second
                 .words
