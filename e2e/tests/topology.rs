@@ -139,7 +139,7 @@ fn the_doctor_says_what_is_wrong_with_rdma_and_what_to_do() {
     assert!(unknown[0].contains("cards 2 found; nobody says how many"));
     let pauses = &unknown[1];
     assert!(
-        pauses.contains("PFC mlx5_0/1, mlx5_1/1 no file says"),
+        pauses.contains("PFC mlx5_0/1, mlx5_1/1 the driver does not say"),
         "{pauses}"
     );
     let passed = answers(&well, "pass");
