@@ -5,23 +5,11 @@
 
 mod support;
 
-use scheduler::{Config, Event, Plan, Scheduler};
-use serde::de::DeserializeOwned;
+use scheduler::{Event, Plan, Scheduler};
 use serde_json::{Value, json};
 use support::*;
 
 const DRIVER: &str = "disk.example.com";
-
-fn read<T: DeserializeOwned>(value: Value) -> Box<T> {
-    Box::new(serde_json::from_value(value).unwrap())
-}
-
-fn told() -> Scheduler {
-    Scheduler::new(Config {
-        volumes_told: true,
-        ..Config::default()
-    })
-}
 
 fn takes(node: &str, driver: &str, count: u32) -> Event {
     Event::CsiNodeChanged(read(json!({
@@ -80,7 +68,7 @@ fn full() -> Vec<(String, usize)> {
 
 #[test]
 fn a_gang_goes_where_its_disks_may_be_attached() {
-    let mut s = told();
+    let mut s = all_told();
     for name in ["n1", "n2"] {
         s.apply(node(name, 8));
         s.apply(takes(name, DRIVER, 2));
@@ -113,7 +101,7 @@ fn a_gang_goes_where_its_disks_may_be_attached() {
 
 #[test]
 fn a_gang_that_can_have_only_some_of_its_disks_attached_has_none_of_its_pods_bound() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(node("n1", 8));
     s.apply(takes("n1", DRIVER, 2));
     s.apply(group("g", 3));
@@ -132,7 +120,7 @@ fn a_gang_that_can_have_only_some_of_its_disks_attached_has_none_of_its_pods_bou
 
 #[test]
 fn a_disk_that_pods_of_a_node_share_is_attached_once() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(node("n1", 8));
     s.apply(takes("n1", DRIVER, 1));
     bound_to(&mut s, "one", csi("same"));
@@ -154,7 +142,7 @@ fn a_disk_that_pods_of_a_node_share_is_attached_once() {
 
 #[test]
 fn what_nobody_uses_any_more_counts_while_it_is_attached() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(node("n1", 8));
     s.apply(takes("n1", DRIVER, 1));
     bound_to(&mut s, "old", csi("old"));
@@ -174,7 +162,7 @@ fn what_nobody_uses_any_more_counts_while_it_is_attached() {
 
 #[test]
 fn kinds_that_were_built_in_count_as_their_drivers_disks() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(node("n1", 8));
     s.apply(takes("n1", "ebs.csi.aws.com", 1));
     bound_to(
@@ -197,7 +185,7 @@ fn kinds_that_were_built_in_count_as_their_drivers_disks() {
 
 #[test]
 fn a_volume_is_made_where_its_driver_has_room() {
-    let mut s = told();
+    let mut s = all_told();
     for name in ["n1", "n2"] {
         s.apply(node(name, 8));
     }
@@ -253,7 +241,7 @@ fn pods_of_one_node_share_a_disk_only_as_its_kind_allows() {
         (rbd(ab, "rbd", false), rbd(ab, "other", false), true),
     ];
     for (first, second, both) in table {
-        let mut s = told();
+        let mut s = all_told();
         s.apply(node("n1", 8));
         s.apply(with("first", None, &first));
         assert_eq!(bound(&s.plan(now())).len(), 1);

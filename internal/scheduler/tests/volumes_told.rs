@@ -8,21 +8,9 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-use scheduler::{Bind, Config, Event, Plan, Scheduler, VolumeSource, VolumesReady};
-use serde::de::DeserializeOwned;
+use scheduler::{Bind, Event, Plan, Scheduler, VolumeSource, VolumesReady};
 use serde_json::{Value, json};
 use support::*;
-
-fn read<T: DeserializeOwned>(value: Value) -> Box<T> {
-    Box::new(serde_json::from_value(value).unwrap())
-}
-
-fn told() -> Scheduler {
-    Scheduler::new(Config {
-        volumes_told: true,
-        ..Config::default()
-    })
-}
 
 fn on(name: &str, zone: &str) -> Event {
     node_with(name, 8, |node| {
@@ -171,7 +159,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
         ),
     ];
     for (what, events, binding, remedy) in table {
-        let mut s = told();
+        let mut s = all_told();
         s.apply(on("n1", "a"));
         s.apply(local());
         events.into_iter().for_each(|event| s.apply(event));
@@ -197,7 +185,7 @@ fn each_claim_that_keeps_a_pod_waiting_is_named_with_what_to_do() {
 
 #[test]
 fn a_claim_that_comes_lets_its_gang_start() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(local());
     s.apply(group("g", 2));
@@ -221,7 +209,7 @@ fn a_claim_that_comes_lets_its_gang_start() {
 
 #[test]
 fn members_whose_claims_are_there_do_not_wait_for_one_beyond_the_minimum() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(group("g", 1));
     s.apply(with_claims("g-0", Some("g"), &["missing"]));
@@ -231,7 +219,7 @@ fn members_whose_claims_are_there_do_not_wait_for_one_beyond_the_minimum() {
 
 #[test]
 fn an_ephemeral_volumes_claim_must_be_the_pods_own() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(class("fast", WAITS, "example.com/disk"));
     s.apply(pod_with("p", None, 1, |pod| {
@@ -263,7 +251,7 @@ fn a_bound_volumes_zones_say_where_its_pod_goes() {
         ("topology.kubernetes.io/region", "b", None),
         ("somewhere", "c", Some("n1")),
     ] {
-        let mut s = told();
+        let mut s = all_told();
         s.apply(on("n1", "a"));
         s.apply(on("n2", "b"));
         s.apply(volume_with("pv", "", "1Gi", |volume| {
@@ -289,7 +277,7 @@ fn a_bound_volumes_zones_say_where_its_pod_goes() {
 
 #[test]
 fn the_smallest_volume_that_fits_in_every_way_is_taken() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(local());
     let plain = |volume: &mut Value| on_host(volume, "n1");
@@ -332,7 +320,7 @@ fn the_smallest_volume_that_fits_in_every_way_is_taken() {
 
 #[test]
 fn a_volume_that_is_kept_for_a_claim_goes_before_others_wherever_it_is() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(on("n2", "b"));
     s.apply(local());
@@ -353,7 +341,7 @@ fn a_volume_that_is_kept_for_a_claim_goes_before_others_wherever_it_is() {
 
 #[test]
 fn what_no_free_volume_fits_is_made_where_its_class_makes_it() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(class("fast", WAITS, "example.com/disk"));
     s.apply(volume("free", "fast", "1Gi", "n1"));
@@ -372,7 +360,7 @@ fn what_no_free_volume_fits_is_made_where_its_class_makes_it() {
 
 #[test]
 fn a_claim_whose_volume_is_being_made_goes_where_it_is_made() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(on("n2", "b"));
     s.apply(class("fast", WAITS, "example.com/disk"));
@@ -385,7 +373,7 @@ fn a_claim_whose_volume_is_being_made_goes_where_it_is_made() {
 
 #[test]
 fn a_claim_for_one_pod_alone_keeps_the_next_waiting_until_the_first_is_gone() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(volume("pv", "", "1Gi", "n1"));
     s.apply(claim_with("data", "", "1Gi", |claim| {
@@ -408,7 +396,7 @@ fn a_claim_for_one_pod_alone_keeps_the_next_waiting_until_the_first_is_gone() {
 
 #[test]
 fn a_volume_given_in_one_plan_is_nobody_elses_in_the_next_until_it_is_taken_back() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(local());
     s.apply(volume("pv", "local", "1Gi", "n1"));
@@ -438,7 +426,7 @@ fn a_volume_given_in_one_plan_is_nobody_elses_in_the_next_until_it_is_taken_back
 
 #[test]
 fn members_that_share_a_claim_share_its_volume() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(on("n2", "a"));
     s.apply(class("shared", WAITS, "example.com/files"));
@@ -457,7 +445,7 @@ fn members_that_share_a_claim_share_its_volume() {
 
 #[test]
 fn a_binding_is_ready_when_all_its_claims_are_bound_to_volumes_in_reach() {
-    let mut s = told();
+    let mut s = all_told();
     s.apply(on("n1", "a"));
     s.apply(class("fast", WAITS, "example.com/disk"));
     s.apply(claim("data", "fast", "1Gi"));
@@ -522,7 +510,7 @@ proptest! {
         gangs in proptest::collection::vec(1..4usize, 1..5),
         events in proptest::collection::vec((0..3u8, 0..9usize), 0..12),
     ) {
-        let mut s = told();
+        let mut s = all_told();
         for at in 0..nodes {
             s.apply(on(&format!("n{at}"), "a"));
         }

@@ -1,18 +1,16 @@
-//! The device plugin of a described vendor's devices. Which of them a container gets is the kubelet's
-//! choice: the scheduler counts them, as it does any resource.
+//! A described vendor's devices, as a device plugin offers them. Which of them a container gets is the
+//! kubelet's choice: the scheduler counts them, as it does any resource.
 
 use std::path::{Path, PathBuf};
-use std::pin::Pin;
 
-use futures::{Stream, StreamExt};
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
-use tokio_stream::wrappers::WatchStream;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
+use super::plain::{self, Offer};
 use crate::vendors::{self, Device, Vendor};
 
-/// The plugin for one vendor's resource.
+/// What the plugin for one vendor's resource offers.
 pub struct Described {
     pub(super) vendor: Vendor,
     /// Where the machine's root is seen.
@@ -20,28 +18,18 @@ pub struct Described {
     pub(super) devices: watch::Receiver<Vec<Device>>,
 }
 
-fn offered(devices: Vec<Device>) -> wire::ListAndWatchResponse {
-    let device = |device: Device| wire::Device {
-        id: device.id,
-        health: if device.healthy {
-            "Healthy"
-        } else {
-            "Unhealthy"
-        }
-        .into(),
-        topology: device.numa.map(|numa| wire::TopologyInfo {
-            nodes: vec![wire::NumaNode {
-                id: i64::from(numa),
-            }],
-        }),
-    };
-    wire::ListAndWatchResponse {
-        devices: devices.into_iter().map(device).collect(),
-    }
-}
+impl Offer for Described {
+    type Seen = Vec<Device>;
 
-impl Described {
-    /// What a container with these devices is started with.
+    fn seen(&self) -> watch::Receiver<Vec<Device>> {
+        self.devices.clone()
+    }
+
+    fn offered(&self, now: &Vec<Device>) -> Vec<wire::Device> {
+        let device = |one: &Device| plain::device(one.id.clone(), one.healthy, one.numa);
+        now.iter().map(device).collect()
+    }
+
     fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let devices = self.devices.borrow();
         let one = |id: &String| {
@@ -55,14 +43,8 @@ impl Described {
             .collect::<Result<Vec<Device>, Status>>()?;
         let there = |path: &Path| vendors::below(&self.root, path).exists();
         let files = self.vendor.files(&given).into_iter();
-        let files = files.filter(|file| there(file)).map(|file| {
-            let path = file.display().to_string();
-            wire::DeviceSpec {
-                container_path: path.clone(),
-                host_path: path,
-                permissions: "rw".into(),
-            }
-        });
+        let files = files.filter(|file| there(file));
+        let files = files.map(|file| plain::file(file.display().to_string()));
         let mounts = self.vendor.mounts.iter().filter(|mount| there(&mount.from));
         let mounts = mounts.map(|mount| wire::Mount {
             container_path: mount.to.display().to_string(),
@@ -80,49 +62,5 @@ impl Described {
             mounts: mounts.collect(),
             ..wire::ContainerAllocateResponse::default()
         })
-    }
-}
-
-type Devices = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl wire::device_plugin_server::DevicePlugin for Described {
-    type ListAndWatchStream = Devices;
-
-    async fn get_device_plugin_options(
-        &self,
-        _: Request<wire::Empty>,
-    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        Ok(Response::new(wire::DevicePluginOptions::default()))
-    }
-
-    async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
-        let states = WatchStream::new(self.devices.clone());
-        Ok(Response::new(Box::pin(states.map(|now| Ok(offered(now))))))
-    }
-
-    async fn get_preferred_allocation(
-        &self,
-        _: Request<wire::PreferredAllocationRequest>,
-    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("any of these devices is as good"))
-    }
-
-    async fn allocate(
-        &self,
-        request: Request<wire::AllocateRequest>,
-    ) -> Result<Response<wire::AllocateResponse>, Status> {
-        let requests = request.into_inner().container_requests.into_iter();
-        let answers = requests.map(|container| self.equipment(&container.device_ids));
-        Ok(Response::new(wire::AllocateResponse {
-            container_responses: answers.collect::<Result<_, _>>()?,
-        }))
-    }
-
-    async fn pre_start_container(
-        &self,
-        _: Request<wire::PreStartContainerRequest>,
-    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
-        Ok(Response::new(wire::PreStartContainerResponse {}))
     }
 }

@@ -9,6 +9,7 @@ mod delivery;
 mod described;
 mod mig;
 mod offer;
+mod plain;
 mod plugin;
 mod preference;
 mod replicas;

@@ -17,7 +17,7 @@ use super::cluster::Cluster;
 use super::delivery::{self, CdiFile, Way};
 use super::offer::{self, Unit};
 use super::settings::PluginSettings;
-use super::{preference, socket};
+use super::{plain, preference, socket};
 use crate::cdi::gpus::{CONTROL_FILES, capability_files};
 use crate::inventory::Machine;
 use crate::mps;
@@ -55,15 +55,7 @@ fn units(machine: &Machine, settings: &PluginSettings, resource: &str) -> Vec<Un
 }
 
 fn offered(units: Vec<Unit>) -> wire::ListAndWatchResponse {
-    let device = |unit: Unit| wire::Device {
-        id: unit.id,
-        health: if unit.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: unit.numa.map(|numa| wire::TopologyInfo {
-            nodes: vec![wire::NumaNode {
-                id: i64::from(numa),
-            }],
-        }),
-    };
+    let device = |unit: Unit| plain::device(unit.id, unit.healthy, unit.numa);
     wire::ListAndWatchResponse {
         devices: units.into_iter().map(device).collect(),
     }

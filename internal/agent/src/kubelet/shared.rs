@@ -1,18 +1,15 @@
-//! The device plugin of RDMA cards that containers share. What the kubelet counts are shares, which
-//! are all alike: each has every card of the resource.
+//! RDMA cards that containers share, as a device plugin offers them. What the kubelet counts are shares,
+//! which are all alike: each has every card of the resource.
 
-use std::pin::Pin;
-
-use futures::{Stream, StreamExt};
 use hardware::rdma::Devices;
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
-use tokio_stream::wrappers::WatchStream;
-use tonic::{Request, Response, Status};
+use tonic::Status;
 
+use super::plain::{self, Offer};
 use crate::rdma::SharedCards;
 
-/// The plugin for one resource.
+/// What the plugin for one resource offers.
 pub struct Shared {
     pub(super) cards: SharedCards,
     pub(super) seen: watch::Receiver<Devices>,
@@ -20,29 +17,28 @@ pub struct Shared {
 
 /// The shares of these cards: none without a card. They are numbered as k8s-rdma-shared-dev-plugin
 /// numbers them, so that what the kubelet gave out by its word counts on.
-fn offered(cards: &SharedCards, machine: &Devices) -> wire::ListAndWatchResponse {
+fn offered(cards: &SharedCards, machine: &Devices) -> Vec<wire::Device> {
     let pool = cards.pool(machine);
     let shares = match pool.cards.len() {
         0 => 0,
         _ => cards.containers,
     };
-    let share = |number: usize| wire::Device {
-        id: number.to_string(),
-        health: if pool.healthy { "Healthy" } else { "Unhealthy" }.into(),
-        topology: pool.numa.map(|numa| wire::TopologyInfo {
-            nodes: vec![wire::NumaNode {
-                id: i64::from(numa),
-            }],
-        }),
-    };
-    wire::ListAndWatchResponse {
-        devices: (0..shares).map(share).collect(),
-    }
+    let share = |number: usize| plain::device(number.to_string(), pool.healthy, pool.numa);
+    (0..shares).map(share).collect()
 }
 
-impl Shared {
-    /// What a container with a share is started with.
-    fn equipment(&self) -> Result<wire::ContainerAllocateResponse, Status> {
+impl Offer for Shared {
+    type Seen = Devices;
+
+    fn seen(&self) -> watch::Receiver<Devices> {
+        self.seen.clone()
+    }
+
+    fn offered(&self, now: &Devices) -> Vec<wire::Device> {
+        offered(&self.cards, now)
+    }
+
+    fn equipment(&self, _: &[String]) -> Result<wire::ContainerAllocateResponse, Status> {
         let pool = self.cards.pool(&self.seen.borrow());
         if pool.cards.is_empty() {
             let why = format!(
@@ -51,66 +47,13 @@ impl Shared {
             );
             return Err(Status::failed_precondition(why));
         }
-        let files = pool.files.iter().map(|file| {
-            let path = format!("/dev/infiniband/{file}");
-            wire::DeviceSpec {
-                container_path: path.clone(),
-                host_path: path,
-                permissions: "rw".into(),
-            }
-        });
+        tracing::info!(resource = self.cards.resource, "RDMA cards given");
+        let files = pool.files.iter();
+        let files = files.map(|file| plain::file(format!("/dev/infiniband/{file}")));
         Ok(wire::ContainerAllocateResponse {
             devices: files.collect(),
             ..wire::ContainerAllocateResponse::default()
         })
-    }
-}
-
-type Shares = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
-
-#[tonic::async_trait]
-impl wire::device_plugin_server::DevicePlugin for Shared {
-    type ListAndWatchStream = Shares;
-
-    async fn get_device_plugin_options(
-        &self,
-        _: Request<wire::Empty>,
-    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
-        Ok(Response::new(wire::DevicePluginOptions::default()))
-    }
-
-    async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Shares>, Status> {
-        let cards = self.cards.clone();
-        let states = WatchStream::new(self.seen.clone());
-        let shares = states.map(move |now| Ok(offered(&cards, &now)));
-        Ok(Response::new(Box::pin(shares)))
-    }
-
-    async fn get_preferred_allocation(
-        &self,
-        _: Request<wire::PreferredAllocationRequest>,
-    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
-        Err(Status::unimplemented("any of these shares is as good"))
-    }
-
-    async fn allocate(
-        &self,
-        request: Request<wire::AllocateRequest>,
-    ) -> Result<Response<wire::AllocateResponse>, Status> {
-        let requests = request.into_inner().container_requests.into_iter();
-        let answers = requests.map(|_| self.equipment());
-        let container_responses = answers.collect::<Result<_, _>>()?;
-        tracing::info!(resource = self.cards.resource, "RDMA cards given");
-        Ok(Response::new(wire::AllocateResponse {
-            container_responses,
-        }))
-    }
-
-    async fn pre_start_container(
-        &self,
-        _: Request<wire::PreStartContainerRequest>,
-    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
-        Ok(Response::new(wire::PreStartContainerResponse {}))
     }
 }
 
@@ -145,7 +88,7 @@ mod tests {
         let mut cards = RdmaSettings::usual().resources.remove(0);
         cards.containers = 3;
         let health = |machine: &Devices| -> Vec<(String, String)> {
-            let all = offered(&cards, machine).devices.into_iter();
+            let all = offered(&cards, machine).into_iter();
             all.map(|share| (share.id, share.health)).collect()
         };
         let all = |word: &str| ["0", "1", "2"].map(|id| (id.to_owned(), word.to_owned()));
@@ -163,13 +106,13 @@ mod tests {
             cards: RdmaSettings::usual().resources.remove(0),
             seen: devices,
         };
-        let given = plugin.equipment().expect("cards").devices;
+        let given = plugin.equipment(&[]).expect("cards").devices;
         let paths: Vec<&str> = given.iter().map(|it| it.host_path.as_str()).collect();
         let wanted = ["uverbs0", "umad0", "uverbs1", "umad1", "rdma_cm"];
         assert_eq!(paths, wanted.map(|name| format!("/dev/infiniband/{name}")));
         assert!(given.iter().all(|it| it.container_path == it.host_path));
         seen.send_replace(Devices::default());
-        let why = plugin.equipment().expect_err("nothing is there");
+        let why = plugin.equipment(&[]).expect_err("nothing is there");
         assert!(why.message().contains("rdma/hca_shared_devices_a"));
     }
 }

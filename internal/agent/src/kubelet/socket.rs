@@ -25,6 +25,7 @@ use super::cluster::Cluster;
 use super::delivery::CdiFile;
 use super::described::Described;
 use super::offer;
+use super::plain::Plain;
 use super::plugin::{Plugin, as_listed, options};
 use super::shared::Shared;
 use super::{KubeletConfig, KubeletError, TRY_EVERY};
@@ -102,15 +103,14 @@ pub async fn serve_described(
         if devices.wait_for(|now| !now.is_empty()).await.is_err() {
             return Ok(());
         }
-        let plugin = || Described {
-            vendor: vendor.clone(),
-            root: config.host_root.clone(),
-            devices: devices.clone(),
+        let plugin = || {
+            Plain::new(Described {
+                vendor: vendor.clone(),
+                root: config.host_root.clone(),
+                devices: devices.clone(),
+            })
         };
-        let (resource, none) = (
-            vendor.resource.clone(),
-            wire::DevicePluginOptions::default(),
-        );
+        let (resource, none) = (vendor.resource.clone(), Default::default());
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
     futures::future::try_join_all(config.vendors.iter().map(serve)).await?;
@@ -131,14 +131,13 @@ pub async fn serve_shared(
         if seen.wait_for(any).await.is_err() {
             return Ok(());
         }
-        let plugin = || Shared {
-            cards: shared.clone(),
-            seen: cards.seen.clone(),
+        let plugin = || {
+            Plain::new(Shared {
+                cards: shared.clone(),
+                seen: cards.seen.clone(),
+            })
         };
-        let (resource, none) = (
-            shared.resource.clone(),
-            wire::DevicePluginOptions::default(),
-        );
+        let (resource, none) = (shared.resource.clone(), Default::default());
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
     futures::future::try_join_all(cards.settings.resources.iter().map(serve)).await?;

@@ -23,11 +23,6 @@ use serde::de::DeserializeOwned;
 
 use super::binder::is_bound;
 
-/// How many kinds are watched, with volumes' or without: planning starts when each was listed once.
-pub(super) fn kinds(volumes: bool) -> usize {
-    if volumes { 13 } else { 6 }
-}
-
 /// What the watches say.
 #[derive(Debug)]
 pub(super) enum Told {
@@ -37,56 +32,53 @@ pub(super) enum Told {
     Listed(&'static str),
 }
 
-/// Everything that the scheduler must know of. A pod that waits for a scheduler of none of these names is nothing to
+/// Everything that the scheduler must know of, and of how many kinds that is: planning starts when each was
+/// listed once. A pod that waits for a scheduler of none of these names is nothing to
 /// it: it holds no room, and gets none from here. Claims, volumes and storage classes are watched where
 /// `settings` say that they are told of.
-pub(super) fn feed(client: &Client, settings: &scheduler::Config) -> BoxStream<'static, Told> {
-    let config = watcher::Config::default();
+pub(super) fn feed(
+    client: &Client,
+    settings: &scheduler::Config,
+) -> (BoxStream<'static, Told>, usize) {
     let names = settings.scheduler_names.clone();
     let mut all = vec![
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "nodes",
             |_| true,
             |o: Node| Ok(Event::NodeChanged(Box::new(o))),
             |_, name| Event::NodeGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "pods",
             move |o| concerns(o, &names),
             |o: Pod| Ok(Event::PodChanged(Box::new(o))),
             Event::PodGone,
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "podgroups",
             |_| true,
             |o: DeserializeGuard<PodGroup>| Ok(Event::PodGroupChanged(Box::new(o.0?))),
             Event::PodGroupGone,
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "queues",
             |_| true,
             |o: DeserializeGuard<Queue>| Ok(Event::QueueChanged(Box::new(o.0?))),
             |_, name| Event::QueueGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "poddisruptionbudgets",
             |_| true,
             |o: PodDisruptionBudget| Ok(Event::BudgetChanged(Box::new(o))),
             Event::BudgetGone,
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "priorityclasses",
             |_| true,
             |o: PriorityClass| Ok(Event::PriorityClassChanged(Box::new(o))),
@@ -94,65 +86,59 @@ pub(super) fn feed(client: &Client, settings: &scheduler::Config) -> BoxStream<'
         ),
     ];
     if settings.volumes_told {
-        all.extend(volumes(client, &config));
+        all.extend(volumes(client));
     }
-    stream::select_all(all).boxed()
+    let kinds = all.len();
+    (stream::select_all(all).boxed(), kinds)
 }
 
 /// What tells where claims let their pods run, and what they get there.
-fn volumes(client: &Client, config: &watcher::Config) -> [BoxStream<'static, Told>; 7] {
+fn volumes(client: &Client) -> [BoxStream<'static, Told>; 7] {
     [
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "persistentvolumeclaims",
             |_| true,
             |o: PersistentVolumeClaim| Ok(Event::ClaimChanged(Box::new(o))),
             Event::ClaimGone,
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "persistentvolumes",
             |_| true,
             |o: PersistentVolume| Ok(Event::VolumeChanged(Box::new(o))),
             |_, name| Event::VolumeGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "storageclasses",
             |_| true,
             |o: StorageClass| Ok(Event::StorageClassChanged(Box::new(o))),
             |_, name| Event::StorageClassGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "csinodes",
             |_| true,
             |o: CSINode| Ok(Event::CsiNodeChanged(Box::new(o))),
             |_, name| Event::CsiNodeGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "csidrivers",
             |_| true,
             |o: CSIDriver| Ok(Event::CsiDriverChanged(Box::new(o))),
             |_, name| Event::CsiDriverGone(name),
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "csistoragecapacities",
             |_| true,
             |o: CSIStorageCapacity| Ok(Event::StorageCapacityChanged(Box::new(o))),
             Event::StorageCapacityGone,
         ),
         told(
-            Api::all(client.clone()),
-            config.clone(),
+            client,
             "volumeattachments",
             |_| true,
             |o: VolumeAttachment| Ok(Event::AttachmentChanged(Box::new(o))),
@@ -172,15 +158,14 @@ fn concerns(pod: &Pod, scheduler_names: &[String]) -> bool {
 type Key = (String, String);
 
 fn told<K>(
-    api: Api<K>,
-    config: watcher::Config,
+    client: &Client,
     kind: &'static str,
     heeds: impl Fn(&K) -> bool + Send + 'static,
     changed: fn(K) -> Result<Event, Box<InvalidObject>>,
     gone: fn(String, String) -> Event,
 ) -> BoxStream<'static, Told>
 where
-    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
     let mut known = Known {
         kind,
@@ -189,7 +174,7 @@ where
         changed,
         gone,
     };
-    watcher(api, config)
+    watcher(Api::all(client.clone()), watcher::Config::default())
         .backoff(crate::again::Waits::default())
         .filter_map(move |event| async move {
             event

@@ -124,6 +124,7 @@ struct Loop {
 pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
     let brain = board.brain();
     *brain.lock() = Brain::new(&ctx.config.scheduler);
+    let (mut changes, kinds) = feed::feed(&ctx.client, &ctx.config.scheduler);
     let mut this = Loop {
         notes: Notes::new(ctx.client.clone(), "muster-scheduler"),
         client: ctx.client.clone(),
@@ -133,7 +134,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         gather: GATHER,
         plan_due: None,
         planning: None,
-        kinds: feed::kinds(ctx.config.scheduler.volumes_told),
+        kinds,
         claims: Claims::default(),
         claiming: FuturesUnordered::new(),
         binds: VecDeque::new(),
@@ -150,7 +151,6 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         queues: Book::default(),
         queues_due: None,
     };
-    let mut changes = feed::feed(&ctx.client, &ctx.config.scheduler);
     loop {
         this.start_writes(Instant::now());
         let next = this.next_due();

@@ -219,3 +219,16 @@ pub fn run(s: &mut Scheduler, plan: &Plan, gpus: i64, since: Timestamp) {
         ));
     }
 }
+
+/// An object as the API has it.
+pub fn read<T: serde::de::DeserializeOwned>(value: Value) -> Box<T> {
+    Box::new(serde_json::from_value(value).unwrap())
+}
+
+/// A scheduler that is told of all claims, volumes and classes.
+pub fn all_told() -> Scheduler {
+    Scheduler::new(Config {
+        volumes_told: true,
+        ..Config::default()
+    })
+}

@@ -61,40 +61,18 @@ impl Muster {
             pods: HashMap::new(),
             reports,
         };
-        for class in &scenario.priority_classes {
-            muster.tell(Event::PriorityClassChanged(Box::new(class.clone())));
-        }
-        for budget in &scenario.budgets {
-            muster.tell(Event::BudgetChanged(Box::new(budget.clone())));
-        }
-        for class in &scenario.storage_classes {
-            muster.tell(Event::StorageClassChanged(Box::new(class.clone())));
-        }
+        muster.tell_all(&scenario.priority_classes, Event::PriorityClassChanged);
+        muster.tell_all(&scenario.budgets, Event::BudgetChanged);
+        muster.tell_all(&scenario.storage_classes, Event::StorageClassChanged);
         let storage = &scenario.storage;
-        for node in &storage.nodes {
-            muster.tell(Event::CsiNodeChanged(Box::new(node.clone())));
-        }
-        for driver in &storage.drivers {
-            muster.tell(Event::CsiDriverChanged(Box::new(driver.clone())));
-        }
-        for space in &storage.capacities {
-            muster.tell(Event::StorageCapacityChanged(Box::new(space.clone())));
-        }
-        for attachment in &storage.attachments {
-            muster.tell(Event::AttachmentChanged(Box::new(attachment.clone())));
-        }
-        for volume in &scenario.volumes {
-            muster.tell(Event::VolumeChanged(Box::new(volume.clone())));
-        }
-        for claim in &scenario.claims {
-            muster.tell(Event::ClaimChanged(Box::new(claim.clone())));
-        }
-        for node in &scenario.nodes {
-            muster.tell(Event::NodeChanged(Box::new(node.clone())));
-        }
-        for queue in &scenario.queues {
-            muster.tell(Event::QueueChanged(Box::new(queue.clone())));
-        }
+        muster.tell_all(&storage.nodes, Event::CsiNodeChanged);
+        muster.tell_all(&storage.drivers, Event::CsiDriverChanged);
+        muster.tell_all(&storage.capacities, Event::StorageCapacityChanged);
+        muster.tell_all(&storage.attachments, Event::AttachmentChanged);
+        muster.tell_all(&scenario.volumes, Event::VolumeChanged);
+        muster.tell_all(&scenario.claims, Event::ClaimChanged);
+        muster.tell_all(&scenario.nodes, Event::NodeChanged);
+        muster.tell_all(&scenario.queues, Event::QueueChanged);
         muster
     }
 
@@ -116,6 +94,12 @@ impl Muster {
         self.start
             .checked_add(SignedDuration::from_secs(second))
             .unwrap_or(Timestamp::MAX)
+    }
+
+    fn tell_all<T: Clone>(&mut self, all: &[T], event: fn(Box<T>) -> Event) {
+        for one in all {
+            self.tell(event(Box::new(one.clone())));
+        }
     }
 
     /// Tells how a member's pod stands now.

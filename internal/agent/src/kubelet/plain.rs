@@ -1,0 +1,104 @@
+//! The device plugin of what is counted and no more: which of them a container gets is the kubelet's choice.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use rpc::kubelet::v1beta1 as wire;
+use tokio::sync::watch;
+use tokio_stream::wrappers::WatchStream;
+use tonic::{Request, Response, Status};
+
+/// What such a plugin offers.
+pub trait Offer: Send + Sync + 'static {
+    /// What it goes by.
+    type Seen: Clone + Send + Sync + 'static;
+
+    /// That, as it is and becomes.
+    fn seen(&self) -> watch::Receiver<Self::Seen>;
+
+    /// What is offered then.
+    fn offered(&self, now: &Self::Seen) -> Vec<wire::Device>;
+
+    /// What a container with these is started with.
+    fn equipment(&self, ids: &[String]) -> Result<wire::ContainerAllocateResponse, Status>;
+}
+
+/// The plugin.
+pub struct Plain<O>(Arc<O>);
+
+impl<O> Plain<O> {
+    pub fn new(offer: O) -> Plain<O> {
+        Plain(Arc::new(offer))
+    }
+}
+
+type Devices = Pin<Box<dyn Stream<Item = Result<wire::ListAndWatchResponse, Status>> + Send>>;
+
+#[tonic::async_trait]
+impl<O: Offer> wire::device_plugin_server::DevicePlugin for Plain<O> {
+    type ListAndWatchStream = Devices;
+
+    async fn get_device_plugin_options(
+        &self,
+        _: Request<wire::Empty>,
+    ) -> Result<Response<wire::DevicePluginOptions>, Status> {
+        Ok(Response::new(wire::DevicePluginOptions::default()))
+    }
+
+    async fn list_and_watch(&self, _: Request<wire::Empty>) -> Result<Response<Devices>, Status> {
+        let offer = self.0.clone();
+        let devices = WatchStream::new(offer.seen()).map(move |now| {
+            let devices = offer.offered(&now);
+            Ok(wire::ListAndWatchResponse { devices })
+        });
+        Ok(Response::new(Box::pin(devices)))
+    }
+
+    async fn get_preferred_allocation(
+        &self,
+        _: Request<wire::PreferredAllocationRequest>,
+    ) -> Result<Response<wire::PreferredAllocationResponse>, Status> {
+        Err(Status::unimplemented("any of these devices is as good"))
+    }
+
+    async fn allocate(
+        &self,
+        request: Request<wire::AllocateRequest>,
+    ) -> Result<Response<wire::AllocateResponse>, Status> {
+        let requests = request.into_inner().container_requests.into_iter();
+        let answers = requests.map(|container| self.0.equipment(&container.device_ids));
+        Ok(Response::new(wire::AllocateResponse {
+            container_responses: answers.collect::<Result<_, _>>()?,
+        }))
+    }
+
+    async fn pre_start_container(
+        &self,
+        _: Request<wire::PreStartContainerRequest>,
+    ) -> Result<Response<wire::PreStartContainerResponse>, Status> {
+        Ok(Response::new(wire::PreStartContainerResponse {}))
+    }
+}
+
+/// A device as the kubelet is told of it.
+pub fn device(id: String, healthy: bool, numa: Option<u32>) -> wire::Device {
+    wire::Device {
+        id,
+        health: if healthy { "Healthy" } else { "Unhealthy" }.into(),
+        topology: numa.map(|numa| wire::TopologyInfo {
+            nodes: vec![wire::NumaNode {
+                id: i64::from(numa),
+            }],
+        }),
+    }
+}
+
+/// A device file that a container has at the same place, to read and write.
+pub fn file(path: String) -> wire::DeviceSpec {
+    wire::DeviceSpec {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: "rw".into(),
+    }
+}
