@@ -10,6 +10,7 @@ mod network;
 mod parts;
 mod plain;
 mod platform;
+mod ports;
 mod prometheus;
 pub mod rush;
 mod waiting;
@@ -20,8 +21,7 @@ pub use history::{Change, History};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
 pub use plain::{Target, Write};
-pub use platform::{
-    Agent, Platform, Ran, cpu_seconds, free_address, peak_resident_mib, resident_mib, run,
-};
+pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
+pub use ports::free_address;
 pub use prometheus::{Prometheus, get};
 pub use waiting::{eventually, eventually_async, eventually_ok};

@@ -2,12 +2,12 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 use crate::network::NodeNamespace;
+use crate::ports::free_address;
 use crate::{eventually, kubectl, muster};
 
 /// How long a start may take on a busy machine.
@@ -95,19 +95,6 @@ pub struct Platform {
     pub listen: String,
     arguments: Vec<String>,
     keep: Option<tempfile::TempDir>,
-}
-
-/// An address of this machine that nobody listens on.
-pub fn free_address() -> String {
-    format!("127.0.0.1:{}", free_port())
-}
-
-pub(crate) fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port exists");
-    listener
-        .local_addr()
-        .expect("a bound socket has an address")
-        .port()
 }
 
 impl Platform {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::platform::free_address;
+use crate::ports::free_address;
 use crate::{eventually, repository};
 
 const START: Duration = Duration::from_secs(60);

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::process::Process;
 use super::{Cluster, START, token};
 use crate::containerd::{Containerd, Variant, command_inside};
-use crate::platform::free_port;
+use crate::ports::free_port;
 use crate::{eventually, part, require_root, run};
 
 /// Tells apart the pod networks of one process's kubelets.

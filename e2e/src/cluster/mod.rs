@@ -18,7 +18,7 @@ use jiff::Timestamp;
 use k8s_openapi::ByteString;
 use serde_json::{Value, json};
 
-use crate::platform::{free_address, free_port};
+use crate::ports::{free_address, free_port};
 use crate::{Ran, eventually, eventually_ok, kubectl, run};
 pub(crate) use faults::post;
 pub use kubelet::Kubelet;
