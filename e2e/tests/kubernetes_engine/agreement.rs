@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use k8s_openapi::api::core::v1::{Namespace, Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, CSIStorageCapacity, StorageClass};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
@@ -15,6 +15,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::ground::Ground;
+use crate::stores::MAKER;
 use crate::worlds::{World, worlds};
 use e2e::{Cluster, Setup};
 
@@ -25,6 +26,8 @@ const VERDICT: Duration = Duration::from_secs(60);
 const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Each pod is put to one after the other under these names, with claims of its own.
 const COPIES: [&str; 3] = ["theirs", "ours", "pinned"];
+/// On which node a claim's volume is to be made, as schedulers tell provisioners.
+const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const SCHEDULERS: [&str; 2] = ["default-scheduler", "muster"];
 
 /// What became of a pod.
@@ -55,6 +58,15 @@ impl Arena {
         }
     }
 
+    /// The driver that says how much room it has; the ones that say nothing need no object.
+    async fn introduce(&self) {
+        let drivers: Api<CSIDriver> = Api::all(self.client.clone());
+        let maker = json!({"metadata": {"name": MAKER},
+            "spec": {"attachRequired": false, "storageCapacity": true}});
+        let made = drivers.create(&PostParams::default(), &read(maker)).await;
+        made.unwrap();
+    }
+
     async fn make(&mut self, namespace: &str, world: &World) {
         let params = PostParams::default();
         let all: Api<Namespace> = Api::all(self.client.clone());
@@ -64,6 +76,10 @@ impl Arena {
         let said: Api<CSINode> = Api::all(self.client.clone());
         for one in world.csi_nodes(namespace) {
             said.create(&params, &read(one)).await.unwrap();
+        }
+        let spaces: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
+        for one in world.objects(namespace, &COPIES).spaces {
+            spaces.create(&params, &read(one)).await.unwrap();
         }
         let nodes: Api<Node> = Api::all(self.client.clone());
         for node in world.nodes(namespace) {
@@ -158,6 +174,38 @@ impl Arena {
         }
     }
 
+    /// Makes what claims wait for whose node is chosen, in place of drivers' provisioners.
+    async fn provision(&self, namespace: &str) {
+        let claims: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), namespace);
+        let volumes: Api<PersistentVolume> = Api::all(self.client.clone());
+        for claim in claims.list(&ListParams::default()).await.unwrap() {
+            let meta = &claim.metadata;
+            let chosen = meta.annotations.as_ref().and_then(|all| all.get(SELECTED));
+            let spec = claim.spec.as_ref().unwrap();
+            let (Some(node), None) = (chosen, &spec.volume_name) else {
+                continue;
+            };
+            let name = meta.name.as_ref().unwrap();
+            let requests = spec.resources.as_ref().unwrap().requests.as_ref();
+            let volume = json!({
+                "metadata": {"name": format!("{namespace}-{name}-made")},
+                "spec": {"capacity": requests, "accessModes": spec.access_modes,
+                    "storageClassName": spec.storage_class_name, "hostPath": {"path": "/data"},
+                    "persistentVolumeReclaimPolicy": "Retain",
+                    "claimRef": {"namespace": namespace, "name": name, "uid": meta.uid},
+                    "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                        {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]}]}}},
+            });
+            match volumes.create(&PostParams::default(), &read(volume)).await {
+                // Made, and not bound yet.
+                Err(kube::Error::Api(status)) if status.code == 409 => {}
+                made => {
+                    made.unwrap();
+                }
+            }
+        }
+    }
+
     /// What the scheduler of this name makes of the pod, which is left.
     async fn verdict(
         &self,
@@ -190,6 +238,7 @@ impl Arena {
                 "no verdict of {scheduler} on {} nodes: {words:?}; {pod:#}",
                 self.nodes
             );
+            self.provision(namespace).await;
             tokio::time::sleep(LOOK_AGAIN).await;
         }
     }
@@ -248,6 +297,7 @@ fn muster_binds_a_lone_pod_just_where_kube_schedulers_filters_would() {
     let mut runner = TestRunner::new_with_rng(Config::default(), rng);
     let runtime = tokio::runtime::Runtime::new().unwrap();
     let mut arena = runtime.block_on(Arena::new(&ground.cluster));
+    runtime.block_on(arena.introduce());
     let (mut placed, mut refused) = (0, 0);
     for number in 0..asked("MUSTER_AGREEMENT_WORLDS", WORLDS) {
         let world = worlds().new_tree(&mut runner).unwrap().current();

@@ -1,5 +1,6 @@
 //! Random claims for random pods, and the volumes and storage classes that they may have: bound ones
-//! with zones and node affinity, such as wait for their first consumer, and such as keep a pod waiting.
+//! with zones and node affinity, such as wait for their first consumer, such as are made where there is
+//! room, and such as keep a pod waiting.
 
 use proptest::collection::vec;
 use proptest::option::weighted;
@@ -9,6 +10,10 @@ use serde_json::{Value, json};
 
 /// Whose disks nodes take only so many of.
 pub const DRIVER: &str = "disk.example.com";
+/// Who makes volumes, and says where how much room is left for them.
+pub const MAKER: &str = "room.example.com";
+/// Who makes volumes and says nothing of room.
+const SILENT_MAKER: &str = "any.example.com";
 
 /// One claim, and what there is for it.
 #[derive(Clone, Debug)]
@@ -19,6 +24,18 @@ pub struct Store {
     bound: bool,
     claim: Value,
     volumes: Vec<Value>,
+    /// Who makes a volume for it, if anybody does.
+    made: Option<Made>,
+}
+
+/// How volumes of a class are made.
+#[derive(Clone, Debug)]
+struct Made {
+    by: &'static str,
+    /// The zones where they can be had, if not everywhere.
+    zones: Option<Vec<&'static str>>,
+    /// What the driver says of its room.
+    spaces: Vec<Value>,
 }
 
 /// Objects to be made.
@@ -27,6 +44,7 @@ pub struct Objects {
     pub classes: Vec<Value>,
     pub volumes: Vec<Value>,
     pub claims: Vec<Value>,
+    pub spaces: Vec<Value>,
 }
 
 impl Store {
@@ -34,13 +52,18 @@ impl Store {
     pub fn put(&self, world: &str, name: &str, all: &mut Objects) {
         let Some(mode) = self.mode else { return };
         let class = format!("{world}-{name}");
-        all.classes.push(json!({"metadata": {"name": class},
-            "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": mode}));
+        all.classes.push(self.class(mode, &class));
+        let spaces = self.made.iter().flat_map(|made| &made.spaces);
+        for (at, space) in spaces.enumerate() {
+            let mut space = of_world(space, world);
+            space["metadata"] = json!({"name": format!("{class}-{at}"), "namespace": world});
+            space["storageClassName"] = json!(class);
+            all.spaces.push(space);
+        }
         let mut claim = json!({"metadata": {"name": name, "namespace": world}, "spec": self.claim});
         claim["spec"]["storageClassName"] = json!(class);
         for (at, volume) in self.volumes.iter().enumerate() {
-            let text = volume.to_string().replace("WORLD", world);
-            let mut volume: Value = serde_json::from_str(&text).unwrap();
+            let mut volume = of_world(volume, world);
             let own = format!("{class}-{at}");
             volume["metadata"]["name"] = json!(own);
             volume["spec"]["storageClassName"] = json!(class);
@@ -56,6 +79,22 @@ impl Store {
         }
         all.claims.push(claim);
     }
+
+    fn class(&self, mode: &str, name: &str) -> Value {
+        let by = self.made.as_ref().map(|made| made.by);
+        let mut class = json!({"metadata": {"name": name}, "volumeBindingMode": mode,
+            "provisioner": by.unwrap_or("kubernetes.io/no-provisioner")});
+        if let Some(zones) = self.made.as_ref().and_then(|made| made.zones.as_ref()) {
+            class["allowedTopologies"] = json!([{"matchLabelExpressions":
+                [{"key": "topology.kubernetes.io/zone", "values": zones}]}]);
+        }
+        class
+    }
+}
+
+/// An object whose nodes are those of this world.
+fn of_world(object: &Value, world: &str) -> Value {
+    serde_json::from_str(&object.to_string().replace("WORLD", world)).unwrap()
 }
 
 fn affinity() -> impl Strategy<Value = Value> {
@@ -131,6 +170,7 @@ fn bound() -> impl Strategy<Value = Store> {
             claim: json!({"accessModes": volume["spec"]["accessModes"],
                 "resources": {"requests": {"storage": "1Gi"}}}),
             volumes: vec![volume],
+            made: None,
         }
     })
 }
@@ -151,7 +191,36 @@ fn waiting() -> impl Strategy<Value = Store> {
             bound: false,
             claim,
             volumes,
+            made: None,
         }
+    })
+}
+
+/// Room for volumes on some nodes, as a driver says it.
+fn space() -> impl Strategy<Value = Value> {
+    let size = || select(vec!["0", "1Gi", "2Gi", "8Gi"]);
+    let nodes = prop_oneof![
+        2 => select(vec!["a", "b", "c"])
+            .prop_map(|zone| json!({"matchLabels": {"topology.kubernetes.io/zone": zone}})),
+        2 => select(vec!["WORLD-n0", "WORLD-n1", "WORLD-n2"])
+            .prop_map(|node| json!({"matchLabels": {"kubernetes.io/hostname": node}})),
+        1 => Just(json!({"matchExpressions": [{"key": "disk", "operator": "DoesNotExist"}]})),
+        1 => Just(json!({})),
+    ];
+    let largest = weighted(0.3, size());
+    (weighted(0.9, nodes), weighted(0.9, size()), largest).prop_map(|(nodes, free, largest)| {
+        json!({"nodeTopology": nodes, "capacity": free, "maximumVolumeSize": largest})
+    })
+}
+
+/// One whose volume is made once a pod has its node, and that may find one there before.
+fn made() -> impl Strategy<Value = Store> {
+    let by = select(vec![MAKER, MAKER, MAKER, SILENT_MAKER]);
+    let zones = weighted(0.3, subsequence(vec!["a", "b", "c"], 1..3));
+    (waiting(), by, zones, vec(space(), 0..4)).prop_map(|(mut store, by, zones, spaces)| {
+        store.volumes.truncate(1);
+        store.made = Some(Made { by, zones, spaces });
+        store
     })
 }
 
@@ -163,6 +232,7 @@ fn useless(mode: Option<&'static str>) -> Store {
         claim: json!({"accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": "1Gi"}}}),
         volumes: Vec::new(),
+        made: None,
     }
 }
 
@@ -170,7 +240,8 @@ fn useless(mode: Option<&'static str>) -> Store {
 pub fn stores() -> impl Strategy<Value = Vec<Store>> {
     let one = prop_oneof![
         4 => bound(),
-        8 => waiting(),
+        6 => waiting(),
+        4 => made(),
         1 => Just(useless(Some("Immediate"))),
         1 => Just(useless(None)),
     ];

@@ -51,7 +51,7 @@ const WRITES_IN_FLIGHT: usize = 16;
 const WRITES_BESIDE_BINDS: usize = 1;
 /// And so long statuses and conditions wait for the bindings to be through, before they are written
 /// beside them: many small gangs that start at once have a status each.
-const WORDS_GIVE_WAY: Duration = Duration::from_secs(3);
+const WORDS_GIVE_WAY: Duration = Duration::from_secs(5);
 /// Up to so many members of gangs that one plan binds, each has an event of its own: who starts
 /// more at once reads their PodGroup's, and their pods'.
 const MEMBERS_TOLD: usize = 64;
