@@ -8,7 +8,10 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, part, repository, run};
+use e2e::{
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, muster, part, repository,
+    run,
+};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -19,6 +22,7 @@ const LARGE: &str = "nvidia.com/mig-3g.40gb";
 /// A node of two H100, and its agent.
 struct Ground {
     agent: Option<Child>,
+    server: Option<Child>,
     kubelet: Kubelet,
     cluster: Cluster,
     _network: Network,
@@ -47,6 +51,7 @@ impl Ground {
         let kubelet = cluster.kubelet("box");
         let ground = Ground {
             agent: None,
+            server: None,
             kubelet,
             cluster,
             _network: network,
@@ -92,6 +97,32 @@ impl Ground {
         command.env("MUSTER_NVML_MACHINE", self.at("machine.toml"));
         command.stdin(Stdio::null()).stdout(Stdio::null());
         self.agent = Some(command.stderr(log.unwrap()).spawn().unwrap());
+    }
+
+    /// Starts Muster's own scheduler, with the rights of the chart's `server.mig`, set up so.
+    fn schedule(&mut self, mig: &Value) {
+        self.cluster.install_muster();
+        let rights = repository().join("packaging/kubernetes/mig/rbac.yaml");
+        (self.cluster).apply(&std::fs::read_to_string(rights).unwrap());
+        let config = json!({"apiVersion": "muster.io/v1alpha1", "kind": "SchedulerConfig",
+            "spec": {"mig": mig}});
+        std::fs::write(self.at("scheduler.yaml"), config.to_string()).unwrap();
+        let account = (self.cluster).kubeconfig_of_account("muster-system", "muster-server");
+        let mut command = Command::new(muster());
+        command.arg("--kubeconfig").arg(account);
+        command.args([
+            "server",
+            "--engine",
+            "kubernetes",
+            "--listen",
+            &free_address(),
+        ]);
+        command
+            .arg("--scheduler-config")
+            .arg(self.at("scheduler.yaml"));
+        let log = File::create(self.at("server.log")).unwrap();
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        self.server = Some(command.stderr(log).spawn().unwrap());
     }
 
     fn end_agent(&mut self) {
@@ -163,9 +194,15 @@ impl Ground {
 
     /// Makes a pod that asks for one of a resource, and waits until it runs; what it was given.
     fn run(&self, name: &str, resource: &str) -> String {
+        self.run_by("default-scheduler", name, resource)
+    }
+
+    /// The same where this scheduler places it.
+    fn run_by(&self, scheduler: &str, name: &str, resource: &str) -> String {
         let pod = json!({"apiVersion": "v1", "kind": "Pod",
             "metadata": {"name": name, "namespace": "default", "labels": {"app": name}},
-            "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
+            "spec": {"schedulerName": scheduler,
+                "restartPolicy": "Never", "terminationGracePeriodSeconds": 5,
                 "tolerations": [{"operator": "Exists"}],
                 "containers": [{"name": "c", "image": IMAGE, "imagePullPolicy": "Never",
                     "command": ["sh", "-c",
@@ -188,8 +225,14 @@ impl Drop for Ground {
     fn drop(&mut self) {
         if std::thread::panicking() {
             eprintln!("--- the agent's log:\n{}", self.logged());
+            let server = std::fs::read_to_string(self.at("server.log"));
+            eprintln!("--- the server's log:\n{}", server.unwrap_or_default());
         }
         self.end_agent();
+        if let Some(mut server) = self.server.take() {
+            let _ = server.kill();
+            let _ = server.wait();
+        }
     }
 }
 
@@ -353,4 +396,66 @@ fn pods_are_evicted_as_budgets_allow_and_what_fails_is_told_and_put_back() {
     eventually("claims can have the GPUs", SOON, || {
         (kinds()? == vec!["gpu"; 2]).then_some(())
     });
+}
+
+#[test]
+fn an_idle_gpu_is_cut_for_a_pod_that_waits_for_a_slice_and_made_whole_for_one_that_waits_for_a_gpu()
+{
+    let mut ground = Ground::start();
+    ground.agent(&["--mig-manager", "wait"]);
+    ground.until_allocatable(&[(GPU, 2), (SMALL, 0)]);
+    ground.schedule(&json!({"after": "0s", "every": "1m"}));
+    let slice = ground.run_by("muster", "small", SMALL);
+    assert!(slice.starts_with("MIG-"), "{slice}");
+    ground.until_allocatable(&[(GPU, 0), (SMALL, 14)]);
+    let node = ground.node();
+    assert_eq!(
+        node["metadata"]["labels"]["nvidia.com/mig.config"],
+        "all-1g.10gb"
+    );
+    let choice = node["metadata"]["annotations"]["muster.io/mig-choice"].as_str();
+    let choice: Value = serde_json::from_str(choice.unwrap()).unwrap();
+    let why = choice["why"].as_str().unwrap();
+    assert!(
+        why.starts_with(
+            "default/small waits for 1 of nvidia.com/mig-1g.10gb, nobody uses the GPUs of box"
+        ),
+        "{why}"
+    );
+    eventually("the pod's and the node's events say why", SOON, || {
+        let events = ground
+            .cluster
+            .get(&["events", "--field-selector", "reason=MigChosen"]);
+        let events = events["items"].as_array()?.clone();
+        let about = |kind: &str| {
+            let is = |event: &&Value| event["involvedObject"]["kind"] == kind;
+            events
+                .iter()
+                .filter(is)
+                .any(|event| event["message"] == why)
+        };
+        (about("Pod") && about("Node")).then_some(())
+    });
+
+    // As long as somebody has a slice it stays; then it is whole for who waits for that.
+    let whole = |ground: &Ground| ground.run_by("muster", "whole", GPU);
+    let (whole, small) = std::thread::scope(|scope| {
+        let ran = scope.spawn(|| whole(&ground));
+        eventually("the pod is told why it waits", SOON, || {
+            let pod = ground
+                .cluster
+                .kubectl(&["get", "pod", "whole", "-o", "json"]);
+            let pod: Value = serde_json::from_str(&pod.out).ok()?;
+            let mut said = pod["status"]["conditions"].as_array()?.iter();
+            said.any(|it| it["reason"] == "Unschedulable").then_some(())
+        });
+        let small = ground.phase("small");
+        ground.cluster.kubectl(&["delete", "pod", "small"]).ok();
+        (ran.join().unwrap(), small)
+    });
+    assert_eq!(small, "Running");
+    assert!(whole.starts_with("GPU-"), "{whole}");
+    ground.until_allocatable(&[(GPU, 2), (SMALL, 0)]);
+    let labels = ground.node()["metadata"]["labels"].clone();
+    assert_eq!(labels["nvidia.com/mig.config"], "all-disabled");
 }

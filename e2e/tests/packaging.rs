@@ -20,9 +20,10 @@ const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
 /// A plain manifest, its template, and the values that it is rendered with.
-const PLAIN: [(&str, &str, &str); 6] = [
+const PLAIN: [(&str, &str, &str); 7] = [
     ("rbac", "rbac", "agent.enabled=false"),
     ("server", "server", "agent.enabled=false"),
+    ("mig/rbac", "rbac", "agent.enabled=false,server.mig=true"),
     ("agent-rbac", "agent-rbac", "server.enabled=false"),
     ("agent", "agent", "server.enabled=false"),
     (
@@ -151,7 +152,7 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
         (
             "GPUs cut by the node's label",
             vec![
-                "--set=agent.mig.manager=evict".to_owned(),
+                "--set=agent.mig.manager=evict,server.mig=true".to_owned(),
                 file(
                     "agent.mig.configurations",
                     "packaging/examples/mig-configurations.yaml",
@@ -201,7 +202,7 @@ fn the_plain_manifests_are_what_the_chart_renders_with_its_defaults() {
     }
     // `kubectl apply -f` takes a folder, and not those in it.
     let mut files = Vec::new();
-    for folder in ["", "dra/"] {
+    for folder in ["", "dra/", "mig/"] {
         let mut objects = BTreeMap::new();
         for entry in std::fs::read_dir(packaging().join(folder)).unwrap() {
             let path = entry.unwrap().path();
@@ -401,6 +402,13 @@ fn values_reach_what_they_are_for() {
         None,
         "no right for what it doesn't do"
     );
+
+    let writes_nodes = |all: &[Value]| {
+        let rules = one(all, "ClusterRole", "muster-scheduler")["rules"].clone();
+        let rule = json!({"apiGroups": [""], "resources": ["nodes"], "verbs": ["patch"]});
+        rules.as_array().unwrap().contains(&rule)
+    };
+    assert!(writes_nodes(&cut) && !writes_nodes(&default));
 
     let claims = all("devices by claims");
     assert_eq!(kinds(&claims, "DeviceClass"), 3);

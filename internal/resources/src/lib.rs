@@ -18,6 +18,7 @@ pub mod kept;
 pub mod kinds;
 pub mod load;
 pub mod mapping;
+pub mod mig;
 pub mod names;
 pub mod node_event;
 pub mod parts;

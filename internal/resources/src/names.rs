@@ -227,6 +227,17 @@ pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 /// A node label: how far they are: `pending`, `rebooting`, `success` or `failed`.
 pub const MIG_CONFIG_STATE: &str = "nvidia.com/mig.config.state";
+/// The value of [`MIG_CONFIG_STATE`] while the GPUs are cut, or who has them is waited for.
+pub const MIG_PENDING: &str = "pending";
+/// The value of [`MIG_CONFIG_STATE`] while a GPU must be reset, or the machine restarted, first.
+pub const MIG_REBOOTING: &str = "rebooting";
+/// The value of [`MIG_CONFIG_STATE`] once the GPUs are cut as [`MIG_CONFIG`] says.
+pub const MIG_SUCCESS: &str = "success";
+/// A node annotation of its agent's, where that cuts GPUs: what they can be made into, JSON of
+/// [`crate::mig::Possible`].
+pub const MIG_CONFIGURATIONS: &str = "muster.io/mig-configurations";
+/// A node annotation of a scheduler's that wrote [`MIG_CONFIG`]: for whom, JSON of [`crate::mig::Choice`].
+pub const MIG_CHOICE: &str = "muster.io/mig-choice";
 /// A node condition: `True` says that the GPUs can't be cut as [`MIG_CONFIG`] says, and why.
 pub const MIG_FAILED: &str = "muster.io/mig-config-failed";
 /// A node label: `true` keeps the node for pods that replace ones lost with their node.

@@ -136,11 +136,12 @@ impl Scheduler {
         let Some(name) = node.metadata.name.as_deref() else {
             return;
         };
-        let offer = Offer::read(node, &mut self.names);
+        let mut offer = Offer::read(node, &mut self.names);
         if offer.health.fabric_failed {
             self.fabric_failed();
         }
         let at = self.node_at(name);
+        offer.cuttable = self.as_decided(at, offer.cuttable);
         // Nodes are reported every few seconds, mostly unchanged.
         let Some(known) = &self.nodes[at].offer else {
             return self.set_offer(at, Some(offer));
@@ -156,6 +157,7 @@ impl Scheduler {
         let Some(at) = self.node_index.get(name).copied() else {
             return;
         };
+        self.forget_cutting(at);
         if self.nodes[at].offer.is_some() {
             self.set_offer(at, None);
         }

@@ -67,6 +67,8 @@ pub(crate) struct Class {
     pub(crate) affinity: Option<k8s::NodeAffinity>,
     pub(crate) tolerations: Vec<k8s::Toleration>,
     manners: Option<Box<Manners>>,
+    /// It asks for GPUs, parts or slices of them.
+    devices: bool,
     /// Products of which its GPUs are one, where something says so.
     named: Vec<Product>,
     /// The resources that are GPUs of a model that it certainly takes.
@@ -148,6 +150,11 @@ impl Class {
         for ix in each(self.models) {
             self.demand.set(ix, gpus);
         }
+    }
+
+    /// Does it ask for GPUs, or parts or slices of them?
+    pub(crate) fn wants_devices(&self) -> bool {
+        self.devices
     }
 
     pub(crate) fn replaces(&self) -> bool {
@@ -235,6 +242,8 @@ impl Classes {
         if let Some(gpus) = whole.or(share.map(|_| 0)) {
             demand.set(GPU, gpus * GPU_UNIT);
         }
+        let asks = |(ix, _): &(Ix, i64)| names.devices() & 1 << *ix != 0;
+        let devices = share.is_some() || demand.0.iter().any(asks);
         let key = Key {
             demand,
             share,
@@ -270,6 +279,7 @@ impl Classes {
             affinity: affinity.cloned(),
             tolerations: tolerations.to_vec(),
             manners,
+            devices,
             named: named(spec, &wish.needs),
             models: 0,
             base: None,

@@ -4,6 +4,7 @@
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1 as k8s;
 
+use crate::cutting::Cutting;
 use crate::evict::Tidying;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
@@ -24,6 +25,8 @@ pub struct Config {
     pub gpus: GpuOrder,
     /// How much defragmentation may move, and for how much.
     pub tidying: Tidying,
+    /// For whom idle GPUs are cut (MIG); none: people say how GPUs are cut.
+    pub cutting: Option<Cutting>,
     /// How queues' past use counts in their entitlements; none: it does not.
     pub usage: Option<Decay>,
     /// Node labels that name network domains, widest first. Single hosts are the narrowest level,
@@ -149,6 +152,7 @@ impl Default for Config {
             break_budgets: false,
             tidying: Tidying::default(),
             gpus: GpuOrder::default(),
+            cutting: None,
             usage: None,
             topology: LEVELS.map(str::to_owned).to_vec(),
             placement: Strategy::default(),

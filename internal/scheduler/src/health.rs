@@ -68,6 +68,11 @@ impl Health {
         Some(at.saturating_add(age).unwrap_or(Timestamp::MAX))
     }
 
+    /// Does work of nobody known use its GPUs, if nobody known holds any?
+    pub(crate) fn works_unseen(&self) -> bool {
+        self.load.as_ref().is_some_and(|load| !load.busy.is_empty())
+    }
+
     /// How much less welcome the node is to everybody, whatever runs there.
     pub(crate) fn unwelcome(&self) -> i64 {
         if self.suspect { SUSPICION } else { 0 }

@@ -11,6 +11,7 @@ mod apply;
 mod beside;
 mod class;
 mod config;
+mod cutting;
 mod devices;
 mod event;
 mod evict;
@@ -53,6 +54,7 @@ mod view;
 
 pub use beside::{NoPlace, PREFERENCE_MAX};
 pub use config::{Actions, Config, Lead, Strategy};
+pub use cutting::{Cutting, Recut};
 pub use event::Event;
 pub use evict::{Move, Proposal, Tidying};
 pub use plan::{

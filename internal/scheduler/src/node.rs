@@ -9,6 +9,7 @@ use resources::amounts::Amounts;
 use resources::devices::inventory;
 use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
+use crate::cutting::{Cuttable, State};
 use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
@@ -40,6 +41,8 @@ pub(crate) struct Offer {
     pub(crate) devices: Option<Devices>,
     /// Its slices of GPUs, where its inventory names them.
     pub(crate) cut: Cut,
+    /// What it says of cutting its GPUs.
+    pub(crate) cuttable: Option<Cuttable>,
     /// Its GPUs and slices whose work can't go on.
     pub(crate) failed: BTreeSet<Arc<str>>,
     /// What each GPU has of memory, in MiB, where that is known.
@@ -94,6 +97,7 @@ impl Offer {
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
             cut,
+            cuttable: Cuttable::read(node, names),
             failed,
         };
         offer.count_models(names);
@@ -130,6 +134,7 @@ impl Offer {
             health,
             devices,
             cut,
+            cuttable,
             failed,
             gpu_memory,
             kind,
@@ -143,11 +148,18 @@ impl Offer {
             && *allocatable == other.allocatable
             && *devices == other.devices
             && *cut == other.cut
+            && *cuttable == other.cuttable
             && *failed == other.failed
             && *gpu_memory == other.gpu_memory
             && *kind == other.kind
             && *models == other.models
             && health.but_for_load(&other.health)
+    }
+
+    /// Are its GPUs being cut anew, so that nobody is to be given one?
+    pub(crate) fn recut(&self) -> bool {
+        let cuttable = self.cuttable.as_ref();
+        cuttable.is_some_and(|it| it.state == State::Changing)
     }
 
     /// How much of a resource the node has when empty.

@@ -9,6 +9,7 @@ use jiff::Timestamp;
 use resources::devices::ChosenDevices;
 use resources::kinds::PodGroupPhase;
 
+use crate::cutting::Recut;
 use crate::devices;
 use crate::evict::txn::Standing;
 use crate::gang::GangKey;
@@ -283,6 +284,8 @@ pub struct Plan {
     pub evictions: Vec<Eviction>,
     /// Room kept.
     pub reservations: Vec<Reservation>,
+    /// Nodes whose GPUs are to be cut anew.
+    pub recuts: Vec<Recut>,
     /// When to plan again even if nothing changes.
     pub wake: Option<Timestamp>,
 }
@@ -355,6 +358,7 @@ impl Scheduler {
         self.foretell(&round.waiting, now);
         self.say(&round, &mut plan);
         self.changed = false;
+        self.cut(now, &mut plan);
         self.trim_views();
         plan.wake = self.wake;
         plan

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as K8sQuantity;
 use resources::amounts::{self, Amounts, quantity_of};
-use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
+use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU, NVIDIA_MIG};
 use resources::quantity::Quantity;
 
 use crate::gpu::{Kind, Product};
@@ -47,6 +47,8 @@ pub(crate) struct Names {
     gpus: Set,
     /// Those that are the GPUs of one model.
     models: Vec<(Product, Ix)>,
+    /// Those that GPUs are given out as: whole, or in slices.
+    devices: Set,
 }
 
 impl Names {
@@ -56,6 +58,7 @@ impl Names {
             index: BTreeMap::new(),
             gpus: 1 << GPU,
             models: Vec::new(),
+            devices: 1 << GPU,
         };
         for name in [amounts::CPU, amounts::MEMORY, amounts::PODS, NVIDIA_GPU] {
             names.intern(name);
@@ -79,12 +82,25 @@ impl Names {
             self.gpus |= 1 << ix;
             self.models.push((model, ix));
         }
+        if name.starts_with(NVIDIA_MIG) {
+            self.devices |= 1 << ix;
+        }
         ix
     }
 
     /// The resources that are counted in thousandths.
     pub(crate) fn gpus(&self) -> Set {
         self.gpus
+    }
+
+    /// The resources that GPUs are given out as: whole, and in slices (MIG).
+    pub(crate) fn devices(&self) -> Set {
+        self.devices
+    }
+
+    /// The numbers given so far.
+    pub(crate) fn numbers(&self) -> impl Iterator<Item = Ix> + use<> {
+        0..self.list.len() as Ix
     }
 
     /// The resources that are the GPUs of one model.

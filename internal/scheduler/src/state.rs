@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use crate::alike::Alike;
 use crate::class::{ClassIx, Classes};
 use crate::config::{Config, Strategy};
+use crate::cutting;
 use crate::devices::Ask;
 use crate::evict::{Budgets, Likeness, Victims};
 use crate::expect::Expected;
@@ -136,6 +137,8 @@ pub struct Scheduler {
     pub(crate) neighbours: Neighbours,
     /// Who holds which slices of GPUs.
     pub(crate) slices: Held,
+    /// Which GPUs can be cut, and what was decided of them.
+    pub(crate) cutting: cutting::Memory,
     /// Claims, volumes, and who names them.
     pub(crate) volumes: Volumes,
     pub(crate) expected: Expected,
@@ -165,6 +168,7 @@ impl Scheduler {
             neighbours: Neighbours::default(),
             volumes: Volumes::new(config.volumes_told),
             slices: Held::default(),
+            cutting: cutting::Memory::default(),
             loads: BTreeSet::new(),
             eased: 0,
             reworded: 0,

@@ -31,6 +31,9 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
     loadAge: 120s                # older reports of GPUs' load are not gone by
     schedulerNames: [muster, default-scheduler, volcano, \"\"]   # --engine kubernetes: [muster]
     defragmentation: {movesAnHour: 8, gpusInterruptedEach: 2}
+    mig:                         # off; as in {queues: [], after: 30s, every: 10m}: cut idle GPUs for gangs of
+                                 # these queues (none: all) that waited so long for slices, or make them
+                                 # whole, at most so often; --engine kubernetes, agents with --mig-manager
     usage:                       # none; as in {halfLife: 7d, strength: 1}: past use counts against a queue
     expected: []                 # pods to come, placed for; else such as those there are
       # - {count: 40, requests: {cpu: 8, nvidia.com/gpu: 1}, annotations: {}, nodeSelector: {}}

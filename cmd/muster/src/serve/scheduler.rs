@@ -1,6 +1,6 @@
 //! The scheduler's configuration: from the file that the server is started with.
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use controllers::SchedulerConfig;
 use controllers::scheduler_settings;
 
@@ -32,6 +32,17 @@ pub fn config(options: &ServerOptions, defaults: SchedulerConfig) -> Result<Sche
     Ok(config)
 }
 
+/// Refuses that idle GPUs are cut where no agent would cut them.
+pub fn refuse_cutting(config: &SchedulerConfig) -> Result<()> {
+    if config.cutting.is_some() {
+        bail!(
+            "--scheduler-config: spec.mig: this server's own agents don't cut GPUs; leave it out, or use \
+             --engine kubernetes, with agents that run with --mig-manager"
+        );
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use clap::CommandFactory as _;
@@ -48,6 +59,16 @@ mod tests {
             .applied(SchedulerConfig::default());
         assert!(config.actions.defragment && config.actions.consolidate);
         assert_eq!(config.expected.len(), 2);
+        assert!(refuse_cutting(&config).is_ok());
+        let mig = serde_norway::from_str(
+            "{apiVersion: muster.io/v1alpha1, kind: SchedulerConfig, spec: {mig: {}}}",
+        );
+        let config = Settings::read(&mig.unwrap()).unwrap().applied(config);
+        let refused = refuse_cutting(&config).unwrap_err().to_string();
+        assert!(
+            refused.contains("spec.mig") && refused.contains("--mig-manager"),
+            "{refused}"
+        );
 
         let command = crate::arguments::Arguments::command();
         let server = command.find_subcommand("server").unwrap();

@@ -46,6 +46,7 @@ impl Server {
     ) -> Result<Server> {
         // What is wrong in a file is said before anything is touched.
         let scheduler = scheduler::config(options, controllers::SchedulerConfig::default())?;
+        scheduler::refuse_cutting(&scheduler)?;
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
             format!(
                 "--listen: {} can't be listened on; is another server there? choose another port",

@@ -69,6 +69,21 @@ impl Cluster {
             .map(|_| ())
     }
 
+    /// Writes one of the node's annotations, or takes it away.
+    pub(super) async fn annotate(
+        &self,
+        name: &str,
+        value: Option<&str>,
+    ) -> Result<(), kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let note = json!({"metadata": {"annotations": {name: value}}});
+        let as_us = PatchParams::default();
+        (nodes
+            .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
+            .await)
+            .map(|_| ())
+    }
+
     /// Asks for a pod's eviction. One that is gone, or replaced by another of its name, needs none.
     ///
     /// # Errors

@@ -267,7 +267,7 @@ pub async fn run_beside_kubelet(
             Some(mig) => {
                 mig::manage(&config, mig, api.clone(), withheld, machine.clone()).await;
             }
-            None => futures::future::pending().await,
+            None => mig::cut_nothing(&api).await,
         }
     };
     let (mut vitals, heard) = Vitals::new(config.pod_resources());

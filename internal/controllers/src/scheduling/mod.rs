@@ -14,6 +14,7 @@ mod history;
 mod keeper;
 mod lane;
 mod queues;
+mod recutter;
 mod rests;
 mod run;
 mod standing;

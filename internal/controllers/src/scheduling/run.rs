@@ -14,7 +14,7 @@ use futures::future::BoxFuture;
 use futures::stream::{BoxStream, FuturesUnordered};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Unscheduled};
+use scheduler::{Bind, Event, Eviction, GroupRef, GroupUpdate, Plan, PodRef, Recut, Unscheduled};
 use tokio::task::{JoinError, JoinHandle};
 use tokio::time::Instant;
 
@@ -27,6 +27,7 @@ use super::feed::{self, Told};
 use super::keeper;
 use super::lane::Lane;
 use super::queues::Book;
+use super::recutter;
 use super::rests::Rests;
 use super::statuses::{self, Transitions, about_group, about_pod};
 use super::stopped;
@@ -79,6 +80,7 @@ enum Written {
     Group(GroupRef, Result<(), kube::Error>),
     Pod(PodKey, Result<(), kube::Error>),
     Queue(String, Result<(), kube::Error>),
+    Recut(Box<recutter::Told>),
 }
 
 /// A plan that is being made: when it was begun, and what comes of it.
@@ -105,6 +107,8 @@ struct Loop {
     binds: VecDeque<(Bind, bool)>,
     binding: FuturesUnordered<BoxFuture<'static, (Outcome, bool)>>,
     evictions: VecDeque<Eviction>,
+    /// Nodes to tell how their GPUs are to be cut.
+    recuts: VecDeque<Recut>,
     evicting: FuturesUnordered<BoxFuture<'static, Evicted>>,
     groups: Lane<GroupRef, GroupUpdate>,
     pods: Lane<PodKey, PodWord>,
@@ -140,6 +144,7 @@ pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
         binds: VecDeque::new(),
         binding: FuturesUnordered::new(),
         evictions: VecDeque::new(),
+        recuts: VecDeque::new(),
         evicting: FuturesUnordered::new(),
         groups: Lane::new(GROUP_WORDS_EVERY),
         pods: Lane::new(POD_WORDS_EVERY),
@@ -390,6 +395,7 @@ impl Loop {
                 .forget(&(bind.pod.namespace.clone(), bind.pod.name.clone()));
         }
         self.evictions.extend(plan.evictions);
+        self.recuts.extend(plan.recuts);
         let members = plan.binds.iter().filter(|bind| !bind.group.lone).count();
         let told = |bind: Bind| {
             let told = bind.group.lone || members <= MEMBERS_TOLD;
@@ -450,6 +456,10 @@ impl Loop {
                 self.write_group(group, &update);
             } else if let Some((key, word)) = self.pods.take(now, patience) {
                 self.write_pod(key, word);
+            } else if let Some(recut) = self.recuts.pop_front() {
+                let told = recutter::tell(self.client.clone(), recut);
+                let write = told.map(|told| Written::Recut(Box::new(told)));
+                self.writes.push(write.boxed());
             } else {
                 break;
             }

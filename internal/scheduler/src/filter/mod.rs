@@ -27,6 +27,7 @@ pub(crate) enum Refusal {
     Taint,
     Spare,
     Fabric,
+    Recut,
     GpuModel,
     GpuMemory,
     GpuCompute,
@@ -40,7 +41,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 18] = [
+    pub(crate) const ALL: [Refusal; 19] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -49,6 +50,7 @@ impl Refusal {
         Refusal::Taint,
         Refusal::Spare,
         Refusal::Fabric,
+        Refusal::Recut,
         Refusal::GpuModel,
         Refusal::GpuMemory,
         Refusal::GpuCompute,
@@ -72,6 +74,7 @@ impl Refusal {
             Refusal::Taint => "node(s) had untolerated taint(s)",
             Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
             Refusal::Fabric => "node(s) had failing RDMA, over which the gang's pods would work",
+            Refusal::Recut => "node(s) were having their GPUs cut anew (MIG)",
             Refusal::GpuModel => "node(s) had no GPU of the model asked for",
             Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
@@ -96,6 +99,7 @@ impl Refusal {
             Refusal::Taint => "tainted",
             Refusal::Spare => "a spare",
             Refusal::Fabric => "its RDMA fails",
+            Refusal::Recut => "its GPUs being cut",
             Refusal::GpuModel => "another GPU",
             Refusal::GpuMemory => "too little GPU memory",
             Refusal::GpuCompute => "an older GPU",
@@ -126,6 +130,10 @@ impl Refusal {
             Refusal::Fabric => {
                 "a node whose RDMA works: its condition muster.io/fabric-failed says what is wrong, \
                  and muster doctor on it more"
+            }
+            Refusal::Recut => {
+                "the GPUs being cut: the node's label nvidia.com/mig.config.state says how far they are, \
+                 and its events who or what is waited for"
             }
             Refusal::GpuModel => "a node with GPUs of the model asked for",
             Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
@@ -179,6 +187,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     }
     if offer.health.fabric_failed && class.spans() {
         return Some(Refusal::Fabric);
+    }
+    if offer.recut() && class.wants_devices() {
+        return Some(Refusal::Recut);
     }
     if class.kind().is_some_and(|kind| kind != offer.models) {
         return Some(Refusal::GpuModel);

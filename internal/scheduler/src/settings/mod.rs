@@ -14,6 +14,7 @@ use resources::syntax;
 use serde_json::Value;
 
 use crate::config::{Actions, Config, Lead, Strategy};
+use crate::cutting::Cutting;
 use crate::evict::Tidying;
 use crate::queue::Decay;
 use crate::share::GpuOrder;
@@ -54,7 +55,7 @@ const LEADS: [(&str, Lead); 4] = [
 /// A document's own fields.
 const TOP: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 /// The fields of its `spec`.
-const FIELDS: [&str; 14] = [
+const FIELDS: [&str; 15] = [
     "actions",
     "topology",
     "placement",
@@ -68,10 +69,13 @@ const FIELDS: [&str; 14] = [
     "breakBudgets",
     "loadAge",
     "defragmentation",
+    "mig",
     "expected",
 ];
 /// The most moves an hour that may be asked for.
 const MOVES_MAX: i64 = 100_000;
+/// The shortest time that GPUs stay as they were cut.
+const EVERY_LEAST: SignedDuration = SignedDuration::from_mins(1);
 /// The most GPUs of interrupted work that one may be worth.
 const INTERRUPTED_MAX: i64 = 1000;
 
@@ -104,6 +108,8 @@ pub struct Settings {
     pub load_age: Option<i64>,
     /// How much defragmentation may move, and for how much.
     pub tidying: Option<Tidying>,
+    /// For whom idle GPUs are cut (MIG); `Some(None)`: for nobody.
+    pub mig: Option<Option<Cutting>>,
     /// Such pods are to come, so many of each.
     pub expected: Option<Vec<(Pod, u64)>>,
 }
@@ -156,6 +162,7 @@ impl Settings {
             "breakBudgets" => self.break_budgets = Some(truth(field, value)?),
             "loadAge" => self.load_age = Some(span(field, value)?),
             "defragmentation" => self.tidying = Some(tidying(field, value)?),
+            "mig" => self.mig = Some(mig(field, value)?),
             _ => self.expected = Some(mix::read(field, value)?),
         }
         Ok(())
@@ -178,6 +185,7 @@ impl Settings {
             break_budgets: self.break_budgets.or(other.break_budgets),
             load_age: self.load_age.or(other.load_age),
             tidying: self.tidying.or(other.tidying),
+            mig: self.mig.or(other.mig),
             expected: self.expected.or(other.expected),
         }
     }
@@ -195,6 +203,7 @@ impl Settings {
             break_budgets: said.break_budgets.unwrap_or(config.break_budgets),
             gpus: said.gpus.unwrap_or(config.gpus),
             tidying: said.tidying.unwrap_or(config.tidying),
+            cutting: said.mig.unwrap_or(config.cutting),
             usage: said.usage.or(config.usage),
             topology: said.topology.unwrap_or(config.topology),
             placement: said.placement.unwrap_or(config.placement),
@@ -291,6 +300,31 @@ fn tidying(field: &str, value: &Value) -> Result<Tidying, Wrong> {
         }
     }
     Ok(tidying)
+}
+
+fn mig(field: &str, value: &Value) -> Result<Option<Cutting>, Wrong> {
+    let Some(fields) = object(field, value)? else {
+        return Ok(None);
+    };
+    known(field, fields, &["queues", "after", "every"])?;
+    let mut cutting = Cutting::default();
+    for (name, value) in fields {
+        let field = format!("{field}.{name}");
+        let seconds = || span(&field, value).map(SignedDuration::from_secs);
+        match name.as_str() {
+            "queues" => cutting.queues = texts(&field, value)?,
+            "after" => cutting.after = seconds()?,
+            _ => {
+                cutting.every = seconds()?;
+                if cutting.every < EVERY_LEAST {
+                    let wanted =
+                        "at least 1m: what nodes have after a change is told a while later";
+                    return Err(Wrong::new(&field, value, wanted));
+                }
+            }
+        }
+    }
+    Ok(Some(cutting))
 }
 
 #[cfg(test)]

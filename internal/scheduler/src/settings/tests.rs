@@ -83,6 +83,16 @@ fn what_cannot_be_read_is_named_with_what_would_be_right() {
         ),
         (json!({"breakBudgets": "yes"}), "spec.breakBudgets", "true"),
         (
+            json!({"mig": {"every": "30s"}}),
+            "spec.mig.every",
+            "at least 1m",
+        ),
+        (
+            json!({"mig": {"queue": "research"}}),
+            "spec.mig.queue",
+            "queues, after, every",
+        ),
+        (
             json!({"defragmentation": {"movesAnHour": -1}}),
             "spec.defragmentation.movesAnHour",
             "from 0",

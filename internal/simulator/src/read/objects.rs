@@ -296,8 +296,15 @@ fn set(
         value: wrong.value,
         wanted: wrong.wanted,
     })?;
+    let mut said = read.settings;
+    // A described node's GPUs stay as they are described: there is no agent that would cut them.
+    if said.mig.take().flatten().is_some() {
+        let note =
+            "spec.mig: no GPUs are cut anew in a simulation; nodes keep the slices that they have";
+        scenario.notes.push(note.to_owned());
+    }
     let before = std::mem::take(&mut scenario.settings);
-    scenario.settings = before.or(read.settings);
+    scenario.settings = before.or(said);
     let warnings = read.warnings.iter().map(ToString::to_string);
     scenario.notes.extend(warnings);
     Ok(())

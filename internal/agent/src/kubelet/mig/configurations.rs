@@ -5,7 +5,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use hardware::cutter::Card;
-use hardware::partition::{Profile, Wanted};
+use hardware::partition::{Layout, Profile, Wanted, steps};
+use resources::mig::Possible;
+use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 use serde_json::{Map, Value};
 
 use crate::reading::{fields, join, present, wrong};
@@ -91,6 +93,49 @@ impl Configurations {
             }
         }
     }
+}
+
+/// How many devices the node would give out under each name that these GPUs can be cut by, by resource.
+/// GPUs that a configuration leaves alone count as they are.
+pub fn possible(configurations: &Configurations, cards: &[Card]) -> Possible {
+    let names: BTreeSet<String> = match configurations {
+        Configurations::Given(all) => all.keys().cloned().collect(),
+        Configurations::OfProfiles => {
+            let profiles = cards.iter().flat_map(|card| &card.profiles);
+            let profiles = profiles.map(|it| format!("{ALL}{}", label(&it.name)));
+            let more = ["all-disabled", "all-balanced"].map(str::to_owned);
+            profiles.chain(more).collect()
+        }
+    };
+    if !cards.iter().any(|card| card.capable) {
+        return Possible::new();
+    }
+    let all = names.into_iter().filter_map(|name| {
+        let wanted = configurations.wanted(&name, cards).ok()?;
+        let mut devices: BTreeMap<String, u32> = BTreeMap::new();
+        for card in cards {
+            let wanted = wanted.get(&card.id).cloned();
+            let wanted = wanted.unwrap_or_else(|| Wanted::of(&card.profiles, &card.layout));
+            if !wanted.enabled {
+                *devices.entry(NVIDIA_GPU.to_owned()).or_default() += 1;
+                continue;
+            }
+            // What doesn't fit in it is none of what can be.
+            steps(
+                &card.profiles,
+                &Layout::default(),
+                &wanted,
+                &BTreeSet::new(),
+            )
+            .ok()?;
+            for (profile, count) in wanted.instances {
+                let resource = format!("{NVIDIA_MIG}{}", label(&profile));
+                *devices.entry(resource).or_default() += count;
+            }
+        }
+        Some((name, devices))
+    });
+    all.collect()
 }
 
 fn of_profiles(name: &str, cards: &[Card]) -> Result<BTreeMap<String, Wanted>, String> {

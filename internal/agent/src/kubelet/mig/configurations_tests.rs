@@ -204,3 +204,50 @@ fn what_is_wrong_in_a_file_is_named() {
         );
     }
 }
+
+#[test]
+fn what_a_node_can_be_made_into_is_told_by_what_it_would_give_out() {
+    let two = machine(&[H100, H100]);
+    let mixed = machine(&[H100, "NVIDIA L4"]);
+    let by_profiles = Configurations::default();
+    let of = |all: &Possible, name: &str| -> Vec<(String, u32)> {
+        let devices = all.get(name).into_iter().flatten();
+        devices
+            .map(|(name, count)| (name.clone(), *count))
+            .collect()
+    };
+    let named = |all: &[(&str, u32)]| -> Vec<(String, u32)> {
+        all.iter()
+            .map(|(name, count)| ((*name).to_owned(), *count))
+            .collect()
+    };
+    let all = possible(&by_profiles, &two);
+    assert_eq!(
+        of(&all, "all-1g.10gb"),
+        named(&[("nvidia.com/mig-1g.10gb", 14)])
+    );
+    assert_eq!(
+        of(&all, "all-1g.10gb.me"),
+        named(&[("nvidia.com/mig-1g.10gb.me", 2)])
+    );
+    assert_eq!(of(&all, "all-disabled"), named(&[("nvidia.com/gpu", 2)]));
+    let balanced = ["1g.10gb", "2g.20gb", "3g.40gb"].map(|it| format!("nvidia.com/mig-{it}"));
+    let counts: Vec<(String, u32)> = balanced.into_iter().zip([4, 2, 2]).collect();
+    assert_eq!(of(&all, "all-balanced"), counts);
+    // What can't be cut is given out whole, whatever the name.
+    let all = possible(&by_profiles, &mixed);
+    let both = named(&[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.40gb", 2)]);
+    assert_eq!(of(&all, "all-3g.40gb"), both);
+    assert!(possible(&by_profiles, &machine(&["NVIDIA L4"])).is_empty());
+    // By a file's names, of which what does not fit is none.
+    let file = json!({"version": "v1", "mig-configs": {
+        "first": [{"devices": [0], "mig-enabled": true, "mig-devices": {"3g.40gb": 1}}],
+        "much": [{"devices": "all", "mig-enabled": true, "mig-devices": {"7g.80gb": 2}}],
+        "third": [{"devices": [2], "mig-enabled": true}],
+    }});
+    let file = Configurations::read(&file).expect("a file");
+    let all = possible(&file, &two);
+    assert_eq!(all.keys().collect::<Vec<_>>(), ["first"]);
+    let one = named(&[("nvidia.com/gpu", 1), ("nvidia.com/mig-3g.40gb", 1)]);
+    assert_eq!(of(&all, "first"), one);
+}

@@ -5,12 +5,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
+use hardware::cutter::Card;
 use kube::runtime::{WatchStreamExt, watcher};
-use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE};
+use resources::devices::{MIG_NONE, MIG_SINGLE};
+use resources::mig::Possible;
+use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE, MIG_CONFIGURATIONS};
 use resources::trouble::MIG_CONFIG_FAILED;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
+use super::configurations::possible;
 use super::drain::{self, Live};
 use super::hand::Hand;
 use super::next::{Cut, Held, Next, next};
@@ -18,7 +22,7 @@ use super::{Drain, MigSettings, Withheld, shows};
 use crate::dra::Specs;
 use crate::inventory::Machine;
 use crate::kubelet::cluster::{Cluster, Well};
-use crate::kubelet::{KubeletConfig, LOOK_EVERY, TRY_EVERY, socket};
+use crate::kubelet::{GivenBy, KubeletConfig, LOOK_EVERY, Sharing, TRY_EVERY, socket};
 
 /// How often a pod is asked to go.
 const EVICT_EVERY: Duration = Duration::from_secs(10);
@@ -52,6 +56,13 @@ struct Manager<'a> {
     specs: Specs,
     /// The state that the node's label has.
     state: Option<String>,
+    /// The label was written by others since: what it has may be something else.
+    unsure: bool,
+    /// Whether schedulers are told what the GPUs can be made into: not where other resources come of it
+    /// than those that they were told of.
+    tells: bool,
+    /// What they were told last.
+    possible: Option<Possible>,
     /// What was said last of who is in the way.
     said: String,
     /// Pods that were asked to go: when, and what the API said against it.
@@ -78,6 +89,9 @@ pub async fn manage(
         pod_resources: config.pod_resources(),
         specs: Specs::new(&config.cdi),
         state: None,
+        unsure: true,
+        tells: config.given_by == GivenBy::Plugin && config.settings.sharing == Sharing::default(),
+        possible: None,
         said: String::new(),
         asked: BTreeMap::new(),
         cuts: BTreeMap::new(),
@@ -111,6 +125,9 @@ pub async fn manage(
             match heard {
                 Some(heard) => {
                     now = heard.unwrap_or_default();
+                    // Who writes the label may write its state with it.
+                    manager.state = now.state.take();
+                    manager.unsure = true;
                     manager.cuts.clear();
                 }
                 None => return,
@@ -121,6 +138,15 @@ pub async fn manage(
         () = listen(&cluster, &told) => {}
         () = rounds => {}
     }
+}
+
+/// Takes back what an agent before this one, which cut GPUs, told schedulers that they can be made into.
+pub async fn cut_nothing(cluster: &Cluster) {
+    while let Err(error) = cluster.annotate(MIG_CONFIGURATIONS, None).await {
+        tracing::debug!(%error, "what the GPUs could be made into can't be taken back yet");
+        sleep(TRY_EVERY).await;
+    }
+    std::future::pending().await
 }
 
 /// Hears what the node's labels say.
@@ -157,10 +183,17 @@ impl Manager<'_> {
     async fn round(&mut self, wanted: Option<&str>) -> Result<Round, kube::Error> {
         let Some(name) = wanted else {
             self.withheld.set(BTreeMap::new());
-            if self.state.is_some() {
+            let cards = self.hand.ask(|cutter| cutter.look()).await;
+            if self.state.is_some() || self.unsure {
                 self.tell(None, "").await?;
             }
-            return Ok(Round::Over);
+            // Nobody asks for anything, so that a driver which doesn't answer is no trouble yet.
+            self.tell_possible(cards.as_deref().unwrap_or_default())
+                .await?;
+            return Ok(match cards {
+                Ok(_) => Round::Over,
+                Err(_) => Round::Again(AGAIN),
+            });
         };
         // Those that were withheld before who has what is asked: nobody has been given one since.
         let free = self.withheld.seen_in(&self.machine.borrow());
@@ -171,6 +204,7 @@ impl Manager<'_> {
                 return Ok(Round::Again(AGAIN));
             }
         };
+        self.tell_possible(&cards).await?;
         let all = match self.settings.configurations.wanted(name, &cards) {
             Ok(all) => all,
             Err(error) => return self.give_up(name, &error).await,
@@ -261,6 +295,24 @@ impl Manager<'_> {
         }
     }
 
+    /// Tells schedulers what the GPUs can be made into.
+    async fn tell_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
+        let strategy = self.machine.borrow().inventory.mig_strategy.clone();
+        let by_profile = self.tells && strategy != MIG_SINGLE && strategy != MIG_NONE;
+        let now = match by_profile {
+            true => possible(&self.settings.configurations, cards),
+            false => Possible::new(),
+        };
+        if self.possible.as_ref() == Some(&now) {
+            return Ok(());
+        }
+        let text = (!now.is_empty()).then(|| serde_json::to_string(&now));
+        let text = text.transpose().map_err(kube::Error::SerdeError)?;
+        (self.cluster.annotate(MIG_CONFIGURATIONS, text.as_deref())).await?;
+        self.possible = Some(now);
+        Ok(())
+    }
+
     /// Says that it is under way, and who or what is waited for.
     async fn tell_pending(&mut self, name: &str, next: &Next) -> Result<(), kube::Error> {
         let resets: Vec<String> = next.resets.iter().map(u32::to_string).collect();
@@ -316,7 +368,7 @@ impl Manager<'_> {
         if state != Some("pending") && state != Some("rebooting") {
             self.said.clear();
         }
-        if self.state.as_deref() == state && trouble.is_empty() {
+        if self.state.as_deref() == state && trouble.is_empty() && !self.unsure {
             return Ok(());
         }
         // The reason first: whoever sees the label finds it.
@@ -324,6 +376,7 @@ impl Manager<'_> {
         (self.cluster.tell_trouble(condition, trouble, well)).await?;
         self.cluster.label(MIG_CONFIG_STATE, state).await?;
         self.state = state.map(str::to_owned);
+        self.unsure = false;
         Ok(())
     }
 }

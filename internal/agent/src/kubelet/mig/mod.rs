@@ -17,7 +17,7 @@ use hardware::cutter::Card;
 use parking_lot::Mutex;
 
 pub use configurations::Configurations;
-pub use manager::manage;
+pub use manager::{cut_nothing, manage};
 
 use crate::dra::Claimable;
 use crate::inventory::Machine;

@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use jiff::Timestamp;
-use scheduler::GroupRef;
+use jiff::{SignedDuration, Timestamp};
+use scheduler::{GroupRef, PodRef, Recut};
 use tokio::time::Instant;
 
 use super::{Loop, POD_WORDS_EVERY, QUEUES_EVERY, Written};
@@ -12,8 +12,11 @@ use crate::notes::Kind;
 use crate::scheduling::binder::{Outcome, Refused};
 use crate::scheduling::claims::Settled;
 use crate::scheduling::evictor::Evicted;
-use crate::scheduling::statuses::{self, about_pod};
+use crate::scheduling::recutter::{self, Told};
+use crate::scheduling::statuses::{self, about_group, about_pod};
 
+/// How long a node is left alone that could not be told how its GPUs are to be cut.
+const RECUT_REST: SignedDuration = SignedDuration::from_secs(60);
 /// How long a failed status write is left before it is said again.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -116,6 +119,50 @@ impl Loop {
         self.plan_by(Instant::now() + self.gather);
     }
 
+    /// A node was told how its GPUs are to be cut, or could not be.
+    fn recut(&mut self, told: Told) {
+        let Told { recut, refused } = told;
+        let Recut {
+            node,
+            choice,
+            group,
+            uid,
+            ..
+        } = recut;
+        let node_itself = recutter::about_node(&node);
+        if let Some(said) = refused {
+            tracing::warn!(
+                node,
+                said,
+                "a node could not be told how its GPUs are to be cut"
+            );
+            let message = format!("{}, and it could not be told: {said}", choice.why);
+            (self.notes).note(&node_itself, Kind::Warning, "MigNotChosen", &message);
+            let until = Timestamp::now() + RECUT_REST;
+            self.brain.lock().scheduler().forget_recut(&node, until);
+            self.plan_by(Instant::now() + self.gather);
+            return;
+        }
+        tracing::info!(
+            node,
+            configuration = choice.configuration,
+            "GPUs are cut anew: {}",
+            choice.why
+        );
+        let about = if group.lone {
+            about_pod(&PodRef {
+                namespace: group.namespace,
+                name: group.name,
+                uid,
+            })
+        } else {
+            about_group(&group, &uid)
+        };
+        for about in [node_itself, about] {
+            (self.notes).note(&about, Kind::Normal, "MigChosen", &choice.why);
+        }
+    }
+
     pub(super) fn written(&mut self, written: Written) {
         match written {
             Written::Group(group, result) => {
@@ -133,6 +180,7 @@ impl Loop {
                     self.pods.again(&key, Instant::now() + POD_WORDS_EVERY);
                 }
             }
+            Written::Recut(told) => self.recut(*told),
             Written::Queue(name, result) => {
                 if let Err(error) = result {
                     tracing::warn!(%error, queue = %name, "a queue's status could not be written and is tried again");

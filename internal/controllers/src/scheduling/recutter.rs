@@ -1,0 +1,72 @@
+//! Tells nodes how their GPUs are to be cut (MIG): the label that their agents go by, and for whom it
+//! is. Only of a node whose label still is what it was when that was decided.
+
+use k8s_openapi::api::core::v1::{Node, ObjectReference};
+use kube::api::{Patch, PatchParams};
+use kube::{Api, Client};
+use resources::names::{MIG_CHOICE, MIG_CONFIG, MIG_CONFIG_STATE, MIG_PENDING};
+use scheduler::Recut;
+use serde_json::json;
+
+/// How often a node that others write to meanwhile is read anew.
+const TRIES: usize = 5;
+
+/// How telling a node ended.
+pub(super) struct Told {
+    pub(super) recut: Recut,
+    /// What speaks against it.
+    pub(super) refused: Option<String>,
+}
+
+/// Tells one node.
+pub(super) async fn tell(client: Client, recut: Recut) -> Told {
+    let refused = write(client, &recut).await.err();
+    Told { recut, refused }
+}
+
+async fn write(client: Client, recut: &Recut) -> Result<(), String> {
+    let nodes: Api<Node> = Api::all(client);
+    let choice = serde_json::to_string(&recut.choice).map_err(|error| error.to_string())?;
+    for _ in 0..TRIES {
+        let node = nodes.get_metadata(&recut.node).await;
+        let meta = node.map_err(|error| error.to_string())?.metadata;
+        let labels = meta.labels.unwrap_or_default();
+        let now = labels.get(MIG_CONFIG).filter(|value| !value.is_empty());
+        if now != recut.before.as_ref() {
+            let now = now.map_or("nothing", String::as_str);
+            return Err(format!("its label {MIG_CONFIG} says {now} meanwhile"));
+        }
+        // With its state: until the agent says more, nothing of it is given out.
+        let note = json!({"metadata": {
+            "resourceVersion": meta.resource_version,
+            "labels": {MIG_CONFIG: recut.choice.configuration, MIG_CONFIG_STATE: MIG_PENDING},
+            "annotations": {MIG_CHOICE: choice},
+        }});
+        let (params, note) = (PatchParams::default(), Patch::Merge(&note));
+        match nodes.patch_metadata(&recut.node, &params, &note).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                return Err(format!(
+                    "{}; a server that cuts GPUs needs the right to patch nodes: the chart's server.mig, \
+                     or packaging/kubernetes/mig",
+                    status.message
+                ));
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Err("others write to the node all the time".to_owned())
+}
+
+/// A node, for events about it.
+pub(super) fn about_node(name: &str) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Node".to_owned()),
+        name: Some(name.to_owned()),
+        // As kubelets write it, and `kubectl describe` asks.
+        uid: Some(name.to_owned()),
+        ..ObjectReference::default()
+    }
+}

@@ -1,0 +1,90 @@
+//! What a Node says of cutting its GPUs (MIG): what is asked for, how far it is, and what its agent
+//! can make of them.
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::mig::{self, Choice};
+use resources::names::{
+    MIG_CONFIG, MIG_CONFIG_STATE, MIG_PENDING, MIG_REBOOTING, MIG_SUCCESS, NVIDIA_GPU, NVIDIA_MIG,
+};
+
+use super::choose::Cut;
+use crate::resource::{Ix, Names};
+
+/// How far a node's GPUs are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// Nothing is asked for, or it is done.
+    Settled,
+    /// They are being cut.
+    Changing,
+    /// They can't be, or nobody knows.
+    Failed,
+}
+
+/// What a node says of it.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Cuttable {
+    /// The configuration that is asked for.
+    pub(crate) asked: Option<String>,
+    pub(crate) state: State,
+    /// What was chosen for it last.
+    pub(crate) choice: Option<Choice>,
+    /// What its agent can make of them, by name.
+    pub(crate) cuts: Vec<Cut>,
+}
+
+impl Cuttable {
+    /// None where the node says nothing of it.
+    pub(crate) fn read(node: &k8s::Node, names: &mut Names) -> Option<Cuttable> {
+        let label = |name: &str| {
+            let labels = node.metadata.labels.as_ref()?;
+            labels.get(name).filter(|value| !value.is_empty())
+        };
+        let annotations = node.metadata.annotations.as_ref();
+        let possible = mig::possible(annotations);
+        let state = label(MIG_CONFIG_STATE).map(String::as_str);
+        if possible.is_none() && state.is_none() {
+            return None;
+        }
+        let asked = label(MIG_CONFIG).cloned();
+        let gives = |devices: &std::collections::BTreeMap<String, u32>, names: &mut Names| {
+            let known = |name: &str| name == NVIDIA_GPU || name.starts_with(NVIDIA_MIG);
+            let all = devices.iter().filter(|(name, _)| known(name));
+            let all = all.map(|(name, count)| {
+                let ix = names.intern(name);
+                (ix, i64::from(*count).saturating_mul(names.unit(ix)))
+            });
+            all.collect::<Vec<(Ix, i64)>>()
+        };
+        let cuts = possible.unwrap_or_default();
+        let cuts = cuts.into_iter().map(|(name, devices)| Cut {
+            name: name.into(),
+            gives: gives(&devices, names),
+        });
+        Some(Cuttable {
+            state: match state {
+                Some(MIG_PENDING | MIG_REBOOTING) => State::Changing,
+                Some(MIG_SUCCESS) => State::Settled,
+                Some(_) => State::Failed,
+                // The agent has not heard of it yet.
+                None if asked.is_some() => State::Changing,
+                None => State::Settled,
+            },
+            asked,
+            choice: mig::choice(annotations),
+            cuts: cuts.collect(),
+        })
+    }
+
+    /// Does nobody but a scheduler ask for how it is cut?
+    pub(crate) fn is_ours(&self) -> bool {
+        let chosen = self.choice.as_ref().map(|choice| &choice.configuration);
+        self.asked.is_none() || self.asked.as_ref() == chosen
+    }
+
+    /// What there is to be of devices once it is cut as asked for, where that is known.
+    pub(crate) fn promised(&self) -> Option<&Cut> {
+        let asked = self.asked.as_deref()?;
+        self.cuts.iter().find(|cut| *cut.name == *asked)
+    }
+}
