@@ -151,3 +151,56 @@ fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
     drop(platform);
     run(std::process::Command::new("umount").arg(mount.path()));
 }
+
+#[test]
+fn what_was_decided_is_told_by_the_server_that_comes_after_one_that_was_killed() {
+    let mut platform = Platform::server(&[]);
+    let _agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
+    let flag = platform.data.with_file_name("go");
+    let placed = counting("placed", &flag.display().to_string());
+    platform.apply(&placed);
+    platform.apply(&counting("vast", "/never").replace("50m", "5000"));
+    eventually("one runs", SOON, || {
+        (phase(&platform, "placed") == "Running").then_some(())
+    });
+    let told = |platform: &Platform, pod: &str| -> serde_json::Value {
+        let ran = platform.cli(&["explain", pod, "--history", "-o", "json"]);
+        serde_json::from_str(&ran.ok()).expect("the answer is JSON")
+    };
+    eventually("the other is told to wait", SOON, || {
+        let waits = told(&platform, "vast")["items"][0]["decision"] == "pending";
+        waits.then_some(())
+    });
+    // What is gone is answered for as well.
+    platform.cli(&["delete", "pod", "placed"]).ok();
+    let before = ["placed", "vast"].map(|pod| told(&platform, pod));
+    assert_eq!(before[0]["items"][0]["decision"], "bound", "{before:?}");
+    let kept = platform.data.join("decisions/db");
+    eventually("both are on the disk", SOON, || {
+        let bytes = std::fs::read(&kept).unwrap_or_default();
+        let has = |words: &str| bytes.windows(words.len()).any(|w| w == words.as_bytes());
+        let both = has("1 pod placed: placed on n1") && has("\"group\":\"vast\"");
+        both.then_some(())
+    });
+
+    platform.kill();
+    platform.restart();
+    let after = ["placed", "vast"].map(|pod| told(&platform, pod));
+    assert_eq!(after[0], before[0], "what ended is told as it was");
+    let first = |told: &serde_json::Value| told["items"][0]["at"].clone();
+    assert_eq!(first(&after[1]), first(&before[1]), "{after:?}");
+    assert_eq!(after[1]["items"][0]["decision"], "pending", "{after:?}");
+
+    // New decisions come after the old ones, and a server that is stopped writes its last.
+    platform.apply(&placed);
+    eventually("it is placed again", SOON, || {
+        let twice = told(&platform, "placed")["items"].as_array()?.len() == 2;
+        twice.then_some(())
+    });
+    let before = told(&platform, "placed");
+    platform.stop();
+    platform.restart();
+    assert_eq!(told(&platform, "placed"), before);
+    std::fs::write(&flag, "").expect("a file can be written");
+}

@@ -282,7 +282,7 @@ pub struct JobTarget {
 pub struct Subject {
     /// A job's, pod's or gang's name, or KIND/NAME
     pub name: String,
-    /// What was decided on it since the server started, the oldest first; also when it is gone
+    /// What was decided on it, the oldest first; also when it is gone, and by earlier servers
     #[arg(long)]
     pub history: bool,
     #[arg(short, long, value_enum)]

@@ -552,3 +552,42 @@ fn disruption(pod: &Pod) -> Option<(&str, &str)> {
     })?;
     Some((condition.reason.as_deref()?, condition.message.as_deref()?))
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_on_gangs_that_are_gone_are_forgotten_and_on_those_that_are_there_never() {
+    let cluster = Cluster::start().await;
+    cluster.node("n1", 4).await;
+    cluster.gang("gone", 2).await;
+    for name in ["there", "left"] {
+        cluster.pod(name, None, 1).await;
+    }
+    for name in ["gone-0", "gone-1", "there", "left"] {
+        cluster.until_bound(name).await;
+    }
+    let long_after = jiff::Timestamp::MAX;
+    assert_eq!(cluster.board.forget_gone(long_after).await, 0);
+    // There is no agent that would end them first.
+    let delete = DeleteParams::default().grace_period(0);
+    for name in ["gone-0", "gone-1", "left"] {
+        cluster.api::<Pod>().delete(name, &delete).await.unwrap();
+    }
+    cluster
+        .api::<PodGroup>()
+        .delete("gone", &delete)
+        .await
+        .unwrap();
+    let before = jiff::Timestamp::UNIX_EPOCH;
+    assert_eq!(cluster.board.forget_gone(before).await, 0);
+    let forgotten = async {
+        let mut gangs = 0;
+        while gangs < 2 {
+            gangs += cluster.board.forget_gone(long_after).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        gangs
+    };
+    let gangs = tokio::time::timeout(PATIENCE, forgotten).await;
+    assert_eq!(gangs, Ok(2));
+    let told = ["gone", "left", "there"].map(|gang| cluster.board.history(NAMESPACE, gang).len());
+    assert_eq!(told, [0, 0, 1]);
+}

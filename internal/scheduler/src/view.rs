@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use resources::amounts::Amounts;
 
-use crate::pod::Stage;
+use crate::gang::GangKey;
+use crate::pod::{PodKey, Stage};
 use crate::resource::GPU;
 use crate::state::Scheduler;
 
@@ -159,5 +160,13 @@ impl Scheduler {
             }
         }
         views
+    }
+
+    /// Is there a gang of this name? By its PodGroup's name, or the pod's for a pod without one.
+    #[must_use]
+    pub fn knows(&self, namespace: &str, group: &str) -> bool {
+        let gang = GangKey::group(namespace.into(), group);
+        let pod = GangKey::lone(&PodKey::new(namespace, group));
+        [gang, pod].iter().any(|key| self.gangs.get(key).is_some())
     }
 }

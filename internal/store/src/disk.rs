@@ -1,6 +1,6 @@
 //! Owns the disk: sled, the format's version, the checks that what is read holds
-//! together, and the one write that a group of commits becomes. The only file that names
-//! sled. It keeps no objects in memory.
+//! together, and the one write that a group of commits becomes. Only this file and `ledger`
+//! name sled. It keeps no objects in memory.
 //!
 //! One sled tree holds everything, so that a group is one atomic batch:
 //!
@@ -163,7 +163,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
 }
 
 /// sled panics on some damage; whatever it does becomes an error here.
-fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, sled::Error> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, sled::Error> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
         Err(sled::Error::ReportableBug(format!(
             "the disk engine panicked: {}",
@@ -174,7 +174,7 @@ fn guarded<T>(work: impl FnOnce() -> sled::Result<T>) -> Result<T, sled::Error> 
 
 /// Opens sled. This process has the store's lock; where sled's own is still taken, an
 /// earlier handle of this very process is about to let go of it.
-fn open_sled(config: &sled::Config) -> Result<sled::Db, sled::Error> {
+pub(crate) fn open_sled(config: &sled::Config) -> Result<sled::Db, sled::Error> {
     let mut tries = 0;
     loop {
         match guarded(|| config.open()) {

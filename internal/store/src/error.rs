@@ -168,3 +168,29 @@ pub enum BackupError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// Why a ledger could not be opened or written.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum LedgerError {
+    /// The disk is too full to write to safely.
+    #[error(
+        "the disk is full: {free} bytes are free at {path}, {reserve} must stay free; free some space \
+         or move the data to a larger disk"
+    )]
+    NoSpace {
+        /// Bytes free.
+        free: u64,
+        /// Bytes that must stay free.
+        reserve: u64,
+        /// Where.
+        path: PathBuf,
+    },
+    /// The disk failed.
+    #[error("{path} can't be used: {reason}; check the disk and who may write there")]
+    Failed {
+        /// The ledger's directory.
+        path: PathBuf,
+        /// What the disk said.
+        reason: String,
+    },
+}

@@ -2,6 +2,8 @@
 //! each change, a bounded history that watches resume from, all of it on disk before a
 //! write is acknowledged.
 //!
+//! Beside it a [`Ledger`]: numbered records that may be lost with the last moments.
+//!
 //! This is the only crate that names sled. It knows nothing of Kubernetes: keys, bytes
 //! and the few strings that selectors look at are all that it is given.
 
@@ -11,6 +13,7 @@ mod commit;
 mod disk;
 mod entry;
 mod error;
+mod ledger;
 mod memory;
 mod options;
 mod store;
@@ -19,7 +22,8 @@ mod watch;
 pub use backup::BackupSummary;
 pub use commit::View;
 pub use entry::{Entry, EntryMeta, Event, EventKind, Page, Revision};
-pub use error::{BackupError, CommitError, OpenError, StoreError, WatchError};
+pub use error::{BackupError, CommitError, LedgerError, OpenError, StoreError, WatchError};
+pub use ledger::{Change, Ledger, Read, Records};
 pub use options::{FreeBytes, Options};
 pub use store::Store;
 pub use watch::Watch;

@@ -35,7 +35,7 @@ pub async fn history(
     let records = read(&answer)?;
     if records.is_empty() && found.is_none() {
         return Err(failure::not_found(format!(
-            "there is no job, pod or gang {:?} in namespace {namespace:?}, and nothing was decided on one since the server started",
+            "there is no job, pod or gang {:?} in namespace {namespace:?}, and no decision on one is kept",
             subject.name
         )));
     }
@@ -44,7 +44,7 @@ pub async fn history(
             output::print_value(&answer, subject.output.unwrap_or(Output::Json))?;
         }
         _ if records.is_empty() => {
-            output::put_line("Nothing was decided on it since the server started.")?;
+            output::put_line("No decision on it is kept.")?;
         }
         _ => output::put(&words(&records))?,
     }

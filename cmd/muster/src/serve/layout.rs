@@ -44,6 +44,11 @@ impl Layout {
         self.root.join("store")
     }
 
+    /// The directory of the decisions that are kept.
+    pub fn decisions(&self) -> PathBuf {
+        self.root.join("decisions")
+    }
+
     /// The server's keys and files.
     pub fn server(&self) -> PathBuf {
         self.root.join("server")

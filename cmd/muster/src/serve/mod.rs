@@ -2,6 +2,7 @@
 //! stop.
 
 mod admin;
+mod decisions;
 mod doctor;
 mod extender;
 mod health;

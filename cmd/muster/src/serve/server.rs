@@ -15,6 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
+use super::decisions::Decisions;
 use super::layout::{Layout, write_private};
 use super::{admin, hooks, host, listener, scheduler};
 use crate::arguments::ServerOptions;
@@ -35,6 +36,7 @@ pub struct Server {
     address: SocketAddr,
     listening: JoinHandle<Result<()>>,
     controllers: controllers::Handle,
+    decisions: Decisions,
 }
 
 impl Server {
@@ -91,6 +93,7 @@ impl Server {
                 rendezvous_ports: RENDEZVOUS_PORTS,
             },
         );
+        let decisions = Decisions::keep(layout.decisions(), controllers.board.clone()).await;
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
@@ -114,6 +117,7 @@ impl Server {
             address,
             listening,
             controllers,
+            decisions,
         })
     }
 
@@ -138,6 +142,7 @@ impl Server {
         let ended = self.listening.await.context("the listener's task ended")?;
         self.fleet.shutdown();
         self.controllers.shutdown(PATIENCE).await;
+        self.decisions.finish().await;
         ended
     }
 }

@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::brain::Brain;
-use super::history::History;
+use super::history::{self, History};
 use super::standing;
 use super::tally::{Counts, Tally};
 
@@ -116,11 +116,54 @@ impl ReportBoard {
             .await
     }
 
-    /// What was decided on a gang since the server started, the oldest first; by its PodGroup's
-    /// name, or the pod's for a pod without one. Bounded: see the history's own bounds.
+    /// What was decided on a gang as far as it is kept, the oldest first; by its PodGroup's name,
+    /// or the pod's for a pod without one. Bounded: see the history's own bounds.
     #[must_use]
     pub fn history(&self, namespace: &str, group: &str) -> Vec<Record> {
         self.history.lock().of(namespace, group)
+    }
+
+    /// Takes in the decisions that are kept of earlier servers, each under its number, and has
+    /// those to come handed out by [`ReportBoard::unwritten`]. Gives how many could not be read.
+    pub fn recall(&self, records: Vec<(u64, Vec<u8>)>) -> usize {
+        let lines = history::lines(records);
+        let unread = lines.iter().filter(|(_, line)| line.is_none()).count();
+        self.history.lock().recall(lines);
+        unread
+    }
+
+    /// Decisions to keep, at most so many, each under its number: none says that it is forgotten.
+    /// They are handed out once. Those that were handed out and merely hold on since are among
+    /// them if `went_on` says so. Nothing without [`ReportBoard::recall`].
+    #[must_use]
+    pub fn unwritten(&self, went_on: bool, most: usize) -> Vec<(u64, Option<Vec<u8>>)> {
+        let changes = self.history.lock().unwritten(went_on, most);
+        history::bytes(changes)
+    }
+
+    /// Nobody keeps the decisions any more.
+    pub fn keep_no_more(&self) {
+        self.history.lock().keep_no_more();
+    }
+
+    /// Forgets the decisions on gangs that are gone and on which none was taken since `then`.
+    /// How many gangs those were; none before everything there is was seen once.
+    pub async fn forget_gone(&self, then: Timestamp) -> usize {
+        let silent = self.history.lock().silent_since(then);
+        if silent.is_empty() || !self.counts().listed {
+            return 0;
+        }
+        let gone = self.ask(move |brain| {
+            let scheduler = brain.scheduler();
+            let gone = silent
+                .into_iter()
+                .filter(|(namespace, group)| !scheduler.knows(namespace, group));
+            gone.collect::<Vec<_>>()
+        });
+        let gone = gone.await;
+        let mut history = self.history.lock();
+        gone.iter().for_each(|key| history.drop_silent(key, then));
+        gone.len()
     }
 
     /// Whose eviction would let a waiting gang start now. Changes nothing. An answer is good for

@@ -1,10 +1,13 @@
 //! What was decided on each gang, kept in memory for later questions: so many records a gang and
-//! so many in all, the oldest forgotten first. Starts anew with the server; what must outlive it
-//! is in the objects' conditions and events.
+//! so many in all, the oldest forgotten first. `kept` is how it outlives the server.
+
+mod kept;
 
 use std::collections::{BTreeMap, VecDeque};
 
 use jiff::Timestamp;
+use kept::Unwritten;
+pub(super) use kept::{bytes, lines};
 use resources::record::{Decision, Record, SPOTS_MAX, Spot, spots_words};
 use resources::report::PlacementReport;
 use scheduler::{Bind, Eviction, GroupRef, Plan, Reservation, ReservationKind};
@@ -25,6 +28,8 @@ pub(super) struct History {
     order: VecDeque<(u64, Key)>,
     kept: usize,
     next: u64,
+    /// What storage was not told of yet, where somebody keeps the records there.
+    unwritten: Option<Unwritten>,
 }
 
 impl History {
@@ -87,15 +92,23 @@ impl History {
             .iter_mut()
             .rev()
             .take_while(|(_, r)| r.decision.lasts());
-        if lasting.any(|(_, last)| last.goes_on(&record)) {
+        let gone_on = lasting.find_map(|(n, last)| last.goes_on(&record).then_some(*n));
+        if let Some(number) = gone_on {
+            if let Some(unwritten) = &mut self.unwritten {
+                unwritten.went_on(number, &key);
+            }
             return;
         }
         self.next += 1;
         self.kept += 1;
         records.push_back((self.next, record));
-        if records.len() > OF_ONE_MAX {
-            records.pop_front();
-            self.kept -= 1;
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.came(self.next, &key);
+        }
+        if records.len() > OF_ONE_MAX
+            && let Some((number, _)) = records.pop_front()
+        {
+            self.dropped(number);
         }
         self.order.push_back((self.next, key));
         self.forget();
@@ -110,13 +123,24 @@ impl History {
             let Some(records) = self.gangs.get_mut(&key) else {
                 continue;
             };
-            if records.front().is_some_and(|(first, _)| *first == number) {
+            let kept = records.front().is_some_and(|(first, _)| *first == number);
+            if kept {
                 records.pop_front();
-                self.kept -= 1;
             }
             if records.is_empty() {
                 self.gangs.remove(&key);
             }
+            if kept {
+                self.dropped(number);
+            }
+        }
+    }
+
+    /// A record is no longer kept.
+    fn dropped(&mut self, number: u64) {
+        self.kept -= 1;
+        if let Some(unwritten) = &mut self.unwritten {
+            unwritten.gone(number);
         }
     }
 }

@@ -1,0 +1,156 @@
+//! Numbered records that are worth keeping and not worth waiting for: written in batches, read
+//! once at the start. What the last batches held may be lost with the machine's power, and a
+//! ledger that can't be read is put aside and begun anew.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::disk::{guarded, open_sled};
+use crate::error::LedgerError;
+use crate::options::Options;
+
+/// A record under its number, or none: it is forgotten.
+pub type Change = (u64, Option<Vec<u8>>);
+
+/// Records, each under its number.
+pub type Records = Vec<(u64, Vec<u8>)>;
+
+/// The longest record, bytes: sled syncs only what stays in its log, and of these 17 do.
+const RECORD_MAX: usize = 24 << 10;
+/// sled's unit of space that it takes and gives back, bytes.
+const SEGMENT_BYTES: usize = 2 << 20;
+/// How often sled gives back what was overwritten.
+const RECLAIM_EVERY_MS: u64 = 500;
+
+/// What was read when a ledger was opened.
+#[derive(Debug, Default)]
+pub struct Read {
+    /// Every record that is kept, by number.
+    pub records: Records,
+    /// Where an earlier ledger was put aside because it could not be read, and why it could not.
+    pub put_aside: Option<(PathBuf, String)>,
+}
+
+/// The open ledger.
+#[derive(Debug)]
+pub struct Ledger {
+    dir: PathBuf,
+    sled: sled::Db,
+    options: Options,
+}
+
+impl Ledger {
+    /// Opens the ledger in a directory, or creates it there. One that can't be read is renamed to
+    /// `DIRECTORY.damaged`, in the place of an earlier one of that name. The caller sees to it
+    /// that no other process has the directory.
+    ///
+    /// # Errors
+    /// When the directory can't be used, or the disk is too full.
+    pub fn open(dir: &Path, options: Options) -> Result<(Ledger, Read), LedgerError> {
+        fs::create_dir_all(dir).map_err(|error| failed(dir, &error))?;
+        check_space(dir, &options)?;
+        let ((sled, records), put_aside) = match open(dir, &options) {
+            Ok(opened) => (opened, None),
+            Err(sled::Error::Io(error)) if !is_of_contents(&error) => {
+                return Err(failed(dir, &error));
+            }
+            Err(error) => {
+                let aside = put_aside(dir).map_err(|error| failed(dir, &error))?;
+                let opened = open(dir, &options).map_err(|error| failed(dir, &error))?;
+                (opened, Some((aside, error.to_string())))
+            }
+        };
+        let ledger = Ledger {
+            dir: dir.to_owned(),
+            sled,
+            options,
+        };
+        Ok((ledger, Read { records, put_aside }))
+    }
+
+    /// Writes and forgets records, all of them or none, and returns once the kernel has them. It
+    /// blocks for as long as that takes. A record of more than 24 KiB is forgotten instead.
+    ///
+    /// # Errors
+    /// [`LedgerError::NoSpace`] while the disk is too full: nothing was written, and it may be
+    /// tried again. [`LedgerError::Failed`] when it failed: it is of no use any more.
+    pub fn write(&self, changes: &[Change]) -> Result<(), LedgerError> {
+        check_space(&self.dir, &self.options)?;
+        let mut batch = sled::Batch::default();
+        for (number, record) in changes {
+            let key = number.to_be_bytes();
+            match record {
+                Some(record) if record.len() <= RECORD_MAX => {
+                    batch.insert(&key, record.as_slice());
+                }
+                _ => batch.remove(&key),
+            }
+        }
+        let write = || {
+            self.sled.apply_batch(batch)?;
+            self.sled.flush()?;
+            Ok(())
+        };
+        guarded(write).map_err(|error| failed(&self.dir, &error))
+    }
+}
+
+fn open(dir: &Path, options: &Options) -> sled::Result<(sled::Db, Records)> {
+    let config = sled::Config::new()
+        .path(dir)
+        .segment_size(SEGMENT_BYTES)
+        .cache_capacity(options.cache_bytes)
+        // What was overwritten is given back with it; each batch flushes itself.
+        .flush_every_ms(Some(RECLAIM_EVERY_MS));
+    let sled = open_sled(&config)?;
+    let mut records = Vec::new();
+    let mut pairs = sled.iter();
+    while let Some((key, record)) = guarded(|| pairs.next().transpose())? {
+        let Ok(number) = <[u8; 8]>::try_from(&*key) else {
+            return Err(sled::Error::Unsupported("a key is no number".to_owned()));
+        };
+        records.push((u64::from_be_bytes(number), record.to_vec()));
+    }
+    drop(pairs);
+    Ok((sled, records))
+}
+
+/// Makes room for a ledger where one is that can't be read. Where that is now.
+fn put_aside(dir: &Path) -> io::Result<PathBuf> {
+    let aside = dir.with_extension("damaged");
+    if aside.exists() {
+        fs::remove_dir_all(&aside)?;
+    }
+    fs::rename(dir, &aside)?;
+    fs::create_dir_all(dir)?;
+    Ok(aside)
+}
+
+/// Is it about what a file holds? That a disk can't be reached says nothing of what is on it.
+fn is_of_contents(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::InvalidData
+    )
+}
+
+fn check_space(dir: &Path, options: &Options) -> Result<(), LedgerError> {
+    let free = (options.free_bytes)(dir).map_err(|error| failed(dir, &error))?;
+    let reserve = options.reserve_bytes;
+    if free < reserve {
+        return Err(LedgerError::NoSpace {
+            free,
+            reserve,
+            path: dir.to_owned(),
+        });
+    }
+    Ok(())
+}
+
+fn failed(dir: &Path, error: &dyn std::error::Error) -> LedgerError {
+    LedgerError::Failed {
+        path: dir.to_owned(),
+        reason: error.to_string(),
+    }
+}
