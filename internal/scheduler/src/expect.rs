@@ -227,7 +227,9 @@ impl Scheduler {
             let whole = known * WHOLE_NODES / PER_POD + WHOLE_NODES_FIRST;
             for (shape, count) in large {
                 let part = whole * u64::from(*count) / nodes;
-                *demands.entry(most_of(shape)).or_insert(0) += part;
+                let [most, all] = whole_of(shape);
+                *demands.entry(most).or_insert(0) += part / 2;
+                *demands.entry(all).or_insert(0) += part - part / 2;
             }
         }
         Mix::from_counts(&demands)
@@ -332,15 +334,18 @@ fn together(demand: Demand, pods: u32) -> Option<Demand> {
     })
 }
 
-/// A pod that takes all GPUs of a node, and most of the rest.
-fn most_of(shape: &Shape) -> Demand {
-    Demand {
-        cpu: shape.cpu / 4 * 3,
-        mem: shape.mem / 4 * 3,
+/// Two pods that each take all GPUs of a node: one most of the rest, the other nearly all of it. The
+/// first has a place wherever no GPU is taken, also beside a node's own daemons; the second loses
+/// its place to a pod without GPUs, which might as well go where GPUs are taken.
+fn whole_of(shape: &Shape) -> [Demand; 2] {
+    let taking = |all: fn(u32) -> u32| Demand {
+        cpu: all(shape.cpu),
+        mem: all(shape.mem),
         gpus: shape.gpus,
         milli: WHOLE,
         models: 1 << shape.model,
-    }
+    };
+    [taking(|have| have / 4 * 3), taking(|have| have / 32 * 31)]
 }
 
 fn model(offer: &Offer) -> &str {

@@ -220,6 +220,8 @@ pub(crate) struct Node {
     pub(crate) gpus: FreeGpus,
     /// The number of the change that last touched the node.
     pub(crate) touched: u64,
+    /// How empty it was then, in thousandths (`score::idle`).
+    pub(crate) idle: i64,
     /// The number of the last change to the offer: what does not depend on usage holds while
     /// this stands still.
     pub(crate) offered: u64,
@@ -244,6 +246,7 @@ impl Node {
             pods: 0,
             gpus: FreeGpus::default(),
             touched: 0,
+            idle: 0,
             offered: 0,
             rank: 0,
             curtained: false,

@@ -27,6 +27,7 @@ use crate::pod::{Pod, PodKey};
 use crate::queue::Queues;
 use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::said::Said;
+use crate::score;
 use crate::share::{GpuOrder, Take};
 use crate::slices::Held;
 use crate::table::Table;
@@ -259,6 +260,7 @@ impl Scheduler {
         let node = &mut self.nodes[at];
         self.touched.remove(&node.touched);
         node.touched = self.clock;
+        node.idle = score::idle(node);
         self.touched.insert(self.clock, at);
         self.changed = true;
     }

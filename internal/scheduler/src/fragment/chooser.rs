@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::memo::Memo;
 use super::mix::Mix;
-use super::node::{Demand, Room, Shape, WHOLE};
+use super::node::{ANY_MODEL, Demand, Room, Shape, WHOLE};
 use super::potential::{Potential, Tuning};
 use super::reserve::Reserve;
 
@@ -44,7 +44,7 @@ const NO_WAY: Way = Way {
     lost: 0,
 };
 
-/// The scores of a class of pods on a node, good while the node's version is this: on a started
+/// The scores of pods that ask for the same on a node, good while the node's version is this: on a started
 /// GPU (or whatever a pod takes that shares none), and on a free one.
 #[derive(Clone, Copy, Debug)]
 struct Cell {
@@ -71,8 +71,8 @@ struct Crown {
 /// What is kept for one class of pods.
 #[derive(Clone, Debug, Default)]
 struct Row {
-    /// By node.
-    cells: Vec<Cell>,
+    /// Which cells are its own, and of those that differ from it in their models alone.
+    scores: usize,
     /// By block of nodes.
     crowns: Vec<Crown>,
     /// The node chosen last. Most likely it is among the best again: looked at first, it saves
@@ -109,6 +109,11 @@ pub(crate) struct Chooser {
     clock: u32,
     classes: BTreeMap<Demand, usize>,
     rows: Vec<Row>,
+    /// Cells by node, of pods that differ in nothing but the models that they admit: what a pod
+    /// leaves is the same whether it might have been elsewhere or not.
+    scores: Vec<Vec<Cell>>,
+    /// Which of them are whose, by a demand that admits every model.
+    scored: BTreeMap<Demand, usize>,
     memo: Memo,
     reserve: Reserve,
 }
@@ -132,6 +137,8 @@ impl Chooser {
             clock: 0,
             classes: BTreeMap::new(),
             rows: Vec::new(),
+            scores: Vec::new(),
+            scored: BTreeMap::new(),
             memo: Memo::default(),
         }
     }
@@ -244,39 +251,39 @@ impl Chooser {
         self.reserve.reprice();
         let class = self.class(demand);
         let mut row = std::mem::take(&mut self.rows[class]);
-        row.cells.resize(self.nodes.len(), BLANK);
+        let mut cells = std::mem::take(&mut self.scores[row.scores]);
+        cells.resize(self.nodes.len(), BLANK);
         let mut best = Best::default();
         let last = row.last;
-        if let Some(cell) = row.cells.get_mut(last) {
+        if let Some(cell) = cells.get_mut(last) {
             self.weigh(last, cell, demand, &open, &mut best);
         }
         row.crowns.resize(self.blocks.len(), Crown::default());
-        let blocks = row.cells.chunks_mut(BLOCK).zip(&mut row.crowns);
+        let blocks = cells.chunks_mut(BLOCK).zip(&mut row.crowns);
         for (nth, (cells, crown)) in blocks.enumerate() {
             let version = self.blocks[nth];
             if crown.version == version && crown.score < best.least() {
                 continue;
             }
-            let (mut known, mut most) = (true, i32::MIN);
+            let mut most = Some(i32::MIN);
             for (at, cell) in cells.iter_mut().enumerate() {
-                known &= self.weigh(nth * BLOCK + at, cell, demand, &open, &mut best);
-                most = most.max(cell.ways[0].score).max(cell.ways[1].score);
+                let score = self.weigh(nth * BLOCK + at, cell, demand, &open, &mut best);
+                most = most.and_then(|most| Some(most.max(score?)));
             }
-            if known {
-                *crown = Crown {
-                    version,
-                    score: most,
-                };
+            if let Some(score) = most {
+                *crown = Crown { version, score };
             }
         }
         let found = best.found.map(|(_, _, at)| at);
         row.last = found.unwrap_or(last);
+        self.scores[row.scores] = cells;
         self.rows[class] = row;
         found
     }
 
-    /// Sees whether a node, with what is kept of it, is better than the best so far. False if its
-    /// score is not known, because it is not open.
+    /// Sees whether a node, with what is kept of it, is better than the best so far. Says its
+    /// score, the price of large places not taken off; none if that is not known, because the
+    /// node is not open.
     fn weigh(
         &mut self,
         at: usize,
@@ -284,11 +291,14 @@ impl Chooser {
         demand: &Demand,
         open: impl Fn(usize) -> bool,
         best: &mut Best,
-    ) -> bool {
+    ) -> Option<i32> {
+        let room = || self.nodes[at].as_ref().map(|kept| &kept.site.room);
+        if demand.models != ANY_MODEL && !room().is_some_and(|room| room.admits(demand)) {
+            return Some(i32::MIN);
+        }
         if cell.version != self.version[at] {
-            let room = self.nodes[at].as_ref().map(|kept| &kept.site.room);
-            if room.is_some_and(|room| room.fits(demand)) && !open(at) {
-                return false;
+            if room().is_some_and(|room| room.fits(demand)) && !open(at) {
+                return None;
             }
             *cell = self.score(at, demand);
         }
@@ -301,7 +311,7 @@ impl Chooser {
                 best.found = Some((score, rank, at));
             }
         }
-        true
+        Some(cell.ways[0].score.max(cell.ways[1].score))
     }
 
     /// How good a node is for a pod, by what it leaves there to the pods to come: the more the
@@ -334,18 +344,31 @@ impl Chooser {
         best.map(|(_, piece)| piece)
     }
 
-    /// The number of a class of pods, with a row of cells for it.
+    /// The number of a class of pods, with a row for it.
     fn class(&mut self, demand: &Demand) -> usize {
         if let Some(class) = self.classes.get(demand) {
             return *class;
         }
+        let any = Demand {
+            models: ANY_MODEL,
+            ..*demand
+        };
         if self.classes.len() * self.nodes.len() >= CELLS_MAX {
             self.classes.clear();
             self.rows.clear();
+            self.scored.clear();
+            self.scores.clear();
         }
+        let scores = *self.scored.entry(any).or_insert_with(|| {
+            self.scores.push(Vec::new());
+            self.scores.len() - 1
+        });
         let class = self.rows.len();
         self.classes.insert(*demand, class);
-        self.rows.push(Row::default());
+        self.rows.push(Row {
+            scores,
+            ..Row::default()
+        });
         class
     }
 

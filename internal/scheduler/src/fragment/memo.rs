@@ -2,8 +2,9 @@
 
 use super::walk::Walk;
 
-/// Slots; a power of two.
-const SLOTS: usize = 1 << 15;
+/// Slots; a power of two. With more of them fewer roll-outs are done again, and each is found no
+/// sooner: they should lie near the processor.
+const SLOTS: usize = 1 << 13;
 
 /// A direct-mapped table: a newer entry takes the slot of an older one.
 #[derive(Clone, Debug, Default)]

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use super::memo::Memo;
 use super::mix::Mix;
 use super::node::{Demand, MAX_GPUS, Room, WHOLE};
-use super::walk::Walk;
+use super::walk::{Ask, Walk};
 
 /// The one seed of this module. Any constant does; it is fixed so that equal input gives equal output.
 const SEED: u64 = 0x6d75_7374_6572_0001;
@@ -27,8 +27,7 @@ const MODELS: usize = 64;
 ///
 /// For each sequence, bit sets of its positions say which pods pass a filter: the GPU level (a
 /// cumulative order of what a pod takes of GPUs), the CPU in whole cores, the model. A walk only
-/// visits positions that pass all. The sets of all sequences for one filter are side by side: a
-/// roll-out begins with few of the filters.
+/// visits positions that pass all. What belongs to one sequence lies side by side.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Rollout {
     classes: Vec<Demand>,
@@ -39,8 +38,11 @@ pub(super) struct Rollout {
     shortest: usize,
     /// How many sequences there are.
     count: usize,
-    /// Bit sets, `count` for each filter: levels, then cores, then GPU pods, then models.
+    /// What each draw asks for, as a walk is offered it.
+    asks: Vec<Ask>,
+    /// Bit sets, `filters` for each sequence: levels, then cores, then GPU pods, then models.
     sets: Vec<u32>,
+    filters: usize,
     levels: usize,
     /// Level by the largest free piece 0..=999, index is its milli.
     by_piece: Vec<u8>,
@@ -136,7 +138,8 @@ impl Rollout {
         }
         let distinct = self.list_models();
         let (levels, count) = (self.levels, self.count);
-        self.sets = vec![0; (levels + CORES + 1 + distinct.len()) * count];
+        self.filters = levels + CORES + 1 + distinct.len();
+        self.sets = vec![0; self.filters * count];
         for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
             let own = self.shortest + (self.length - self.shortest) * number / (count - 1).max(1);
             for (t, &c) in seq.iter().enumerate().take(own) {
@@ -153,10 +156,13 @@ impl Rollout {
                     .filter(|(_, model)| admits(model));
                 let models = open.map(|(filter, _)| levels + CORES + 1 + filter);
                 for filter in passes.chain(models) {
-                    self.sets[filter * count + number] |= 1 << t;
+                    self.sets[number * self.filters + filter] |= 1 << t;
                 }
             }
         }
+        let asks = self.draws.iter();
+        let asks = asks.map(|class| Ask::of(&self.classes[usize::from(*class)]));
+        self.asks = asks.collect();
         self.sum_up();
     }
 
@@ -197,7 +203,7 @@ impl Rollout {
             for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
                 let (mut cpu, mut mem) = (0u32, 0u32);
                 for (t, class) in seq.iter().enumerate() {
-                    if self.sets[level * self.count + number] >> t & 1 == 1 {
+                    if self.sets[number * self.filters + level] >> t & 1 == 1 {
                         let demand = &self.classes[usize::from(*class)];
                         cpu = cpu.saturating_add(demand.cpu);
                         mem = mem.saturating_add(demand.mem);
@@ -246,21 +252,16 @@ impl Rollout {
         f64::from(sum) / self.count as f64 + f64::from(lost)
     }
 
-    /// The sets of all sequences for a filter.
-    fn sets_of(&self, filter: usize) -> &[u32] {
-        &self.sets[filter * self.count..][..self.count]
-    }
-
     /// What the sequences leave idle in all.
     fn walk(&self, start: &Walk) -> u32 {
-        let by_level = self.sets_of(self.level(start));
-        let by_cpu = self.sets_of(self.levels + cores(start.cpu));
-        let gpus = self.sets_of(self.levels + CORES);
-        let by_model = self.sets_of(self.levels + CORES + 1 + usize::from(start.model));
+        let (level, cpu) = (self.level(start), self.levels + cores(start.cpu));
+        let gpus = self.levels + CORES;
+        let model = gpus + 1 + usize::from(start.model);
         let mut sum = 0;
-        for (number, seq) in self.draws.chunks_exact(self.length).enumerate() {
-            let gpu = gpus[number];
-            let mut open = by_level[number] & by_cpu[number] & by_model[number];
+        let sequences = self.sets.chunks_exact(self.filters);
+        for (sets, asks) in sequences.zip(self.asks.chunks_exact(self.length)) {
+            let gpu = sets[gpus];
+            let mut open = sets[level] & sets[cpu] & sets[model];
             if open & gpu == 0 {
                 sum += start.idle;
                 continue;
@@ -269,9 +270,8 @@ impl Rollout {
             while open & gpu != 0 {
                 let t = open.trailing_zeros() as usize;
                 open &= open - 1;
-                if walk.offer(&self.classes[usize::from(seq[t])]) {
-                    open &= self.sets_of(self.level(&walk))[number];
-                    open &= self.sets_of(self.levels + cores(walk.cpu))[number];
+                if walk.offer(&asks[t]) {
+                    open &= sets[self.level(&walk)] & sets[self.levels + cores(walk.cpu)];
                 }
             }
             sum += walk.idle;

@@ -346,7 +346,10 @@ proptest! {
         kept.chooser.expect(mix.clone());
         kept.chooser.settle();
         kept.fill(&pods);
-        for demand in pods.iter().chain(&then) {
+        // What is kept for one of a size is kept for those who admit other models, too.
+        let bound = |demand: &Demand| Demand { models: 0b101, ..*demand };
+        let all = pods.iter().chain(&then).flat_map(|demand| [*demand, bound(demand)]);
+        for demand in &all.collect::<Vec<_>>() {
             let mut anew = Nodes::at(&mix, kept.sites.clone(), QUICK);
             prop_assert_eq!(kept.choose(demand), anew.choose(demand));
             if demand.is_share() {

@@ -3,6 +3,27 @@
 
 use super::node::{Demand, MAX_GPUS, WHOLE};
 
+/// What a pod of a sequence asks for, but for the models that it admits: as little to read as can
+/// be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask {
+    cpu: u32,
+    mem: u32,
+    milli: u16,
+    gpus: u8,
+}
+
+impl Ask {
+    pub(super) fn of(demand: &Demand) -> Ask {
+        Ask {
+            cpu: demand.cpu,
+            mem: demand.mem,
+            milli: demand.milli,
+            gpus: demand.gpus,
+        }
+    }
+}
+
 /// A node's room: wholly free GPUs by number, started ones by what is free, the largest first.
 /// Nodes with equal rooms are equal, whatever the numbering of their GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,29 +118,29 @@ impl Walk {
 
     /// Takes a pod whose model is admissible, if it fits: a share on the tightest GPU.
     #[inline]
-    pub(super) fn offer(&mut self, demand: &Demand) -> bool {
-        if demand.cpu > self.cpu || demand.mem > self.mem {
+    pub(super) fn offer(&mut self, ask: &Ask) -> bool {
+        if ask.cpu > self.cpu || ask.mem > self.mem {
             return false;
         }
-        if demand.milli == WHOLE {
-            if demand.gpus > self.whole {
+        if ask.milli == WHOLE {
+            if ask.gpus > self.whole {
                 return false;
             }
-            self.whole -= demand.gpus;
-        } else if demand.gpus > 0 {
+            self.whole -= ask.gpus;
+        } else if ask.gpus > 0 {
             let parts = &self.part[..usize::from(self.parts).min(MAX_GPUS)];
-            if let Some(at) = parts.iter().rposition(|free| *free >= demand.milli) {
-                self.shrink(at, demand.milli);
+            if let Some(at) = parts.iter().rposition(|free| *free >= ask.milli) {
+                self.shrink(at, ask.milli);
             } else if self.whole > 0 {
                 self.whole -= 1;
-                self.insert(WHOLE - demand.milli);
+                self.insert(WHOLE - ask.milli);
             } else {
                 return false;
             }
         }
-        self.cpu -= demand.cpu;
-        self.mem -= demand.mem;
-        self.idle -= demand.gpu_total();
+        self.cpu -= ask.cpu;
+        self.mem -= ask.mem;
+        self.idle -= u32::from(ask.gpus) * u32::from(ask.milli);
         true
     }
 }
