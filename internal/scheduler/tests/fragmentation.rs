@@ -115,6 +115,27 @@ fn what_pods_are_known_tells_what_is_to_come_once_there_are_fifty() {
 }
 
 #[test]
+fn a_pod_without_gpus_leaves_a_large_node_whole_for_pods_that_were_never_seen() {
+    let mut s = scheduler();
+    s.apply(node_of("a-whole", 8, "plain"));
+    s.apply(node_of("begun", 8, "plain"));
+    let mut begins = asking("x", PLAIN);
+    begins.spec.as_mut().unwrap().node_name = Some("begun".into());
+    begins.status = serde_json::from_value(json!({"phase": "Running"})).unwrap();
+    s.apply(Event::PodChanged(Box::new(begins)));
+    known(&mut s, 60, PLAIN);
+    s.apply(Event::PodChanged(Box::new(pod_object(
+        "p",
+        None,
+        0,
+        |pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"]["cpu"] = json!("8");
+        },
+    ))));
+    assert_eq!(bound(&s.plan(now()))["p"], "begun");
+}
+
+#[test]
 fn packing_is_still_to_be_had() {
     let pods = [(asking("", RARE), 1), (asking("", PLAIN), 1)];
     let mut s = Scheduler::new(Config {
