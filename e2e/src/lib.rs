@@ -5,6 +5,7 @@
 
 mod cluster;
 mod containerd;
+mod files;
 mod history;
 mod network;
 mod parts;
@@ -17,6 +18,7 @@ mod waiting;
 
 pub use cluster::{Cluster, Cost, Kubelet, Setup};
 pub use containerd::{Containerd, IMAGE};
+pub use files::make_device;
 pub use history::{Change, History};
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};

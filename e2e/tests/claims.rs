@@ -10,7 +10,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{
-    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, repository, run,
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, make_device, muster,
+    repository, run,
 };
 use serde_json::{Value, json};
 
@@ -45,11 +46,7 @@ impl Ground {
         let address = network.host().parse().unwrap();
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
-        for manifest in ["agent-rbac.yaml", "dra/classes.yaml"] {
-            let file = repository().join("packaging/kubernetes").join(manifest);
-            let file = file.display().to_string();
-            cluster.kubectl(&["apply", "-f", &file]).ok();
-        }
+        cluster.apply_packaged(&["agent-rbac.yaml", "dra/classes.yaml"]);
         let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
         let ground = Ground {
             agent: None,
@@ -59,12 +56,7 @@ impl Ground {
             _network: network,
         };
         for (name, minor) in FILES {
-            let file = ground.at("root/dev").join(name);
-            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
-            run(Command::new("mknod")
-                .arg(file)
-                .args(["c", "1", &minor.to_string()]))
-            .ok();
+            make_device(&ground.at("root/dev").join(name), minor);
         }
         let roots = format!(
             "version: v1\nflags: {{nvidiaDriverRoot: {}}}\n",

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, muster, repository, run};
+use e2e::{
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, make_device, muster, repository, run,
+};
 use serde_json::{Value, json};
 
 #[path = "../../internal/hardware/testing/unpack.rs"]
@@ -44,9 +46,7 @@ impl Ground {
         let address = network.host().parse().expect("an address");
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager();
-        let rights = repository().join("packaging/kubernetes/agent-rbac.yaml");
-        let rights = rights.display().to_string();
-        cluster.kubectl(&["apply", "-f", &rights]).ok();
+        cluster.apply_packaged(&["agent-rbac.yaml"]);
         let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
         Ground {
             agent: None,
@@ -221,13 +221,6 @@ impl Ground {
         let lines = log.lines().map(String::from);
         lines.filter(|line| line != "end").collect()
     }
-}
-
-/// A device file of major 1: `/dev/null` has the minor 3.
-fn make_device(path: &Path, minor: u32) {
-    std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
-    let mut mknod = Command::new("mknod");
-    run(mknod.arg(path).args(["c", "1", &minor.to_string()])).ok();
 }
 
 impl Drop for Ground {

@@ -8,8 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{
-    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, part,
-    repository, run,
+    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, get, muster, repository, run,
 };
 use serde_json::{Value, json};
 
@@ -30,11 +29,7 @@ impl Ground {
         let address = network.host().parse().expect("an address");
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager();
-        let rights = repository()
-            .join("packaging/kubernetes/agent-rbac.yaml")
-            .display()
-            .to_string();
-        cluster.kubectl(&["apply", "-f", &rights]).ok();
+        cluster.apply_packaged(&["agent-rbac.yaml"]);
         let kubelet = cluster.kubelet("box");
         describe(&cluster, &[]);
         let agent = agent(&cluster, &kubelet);
@@ -247,6 +242,11 @@ fn pods_that_start_at_once_each_get_the_devices_chosen_for_them_and_metrics_name
     {
         assert_eq!(ground.given(pod), wanted, "{pod}");
     }
+
+    // As a user sees it.
+    let shown = |words: &[&str]| println!("{}", ground.cluster.kubectl(words).ok());
+    shown(&["get", "pods", "-o", "wide"]);
+    shown(&["exec", "pair-a", "--", "env"]);
 
     // The kubelet says who has what.
     let (status, page) = get(&address, "/metrics").expect("the agent has metrics");
@@ -514,18 +514,7 @@ fn process_of(cluster: &Cluster, pod: &str) -> u32 {
 fn parts_of_a_gpu_are_of_the_chosen_one_within_mps_limits_and_who_takes_more_is_evicted() {
     let mut ground = Ground::start();
     let ids = ground.ids();
-    let chart = repository().join("packaging/kubernetes/chart");
-    let rights = run(Command::new(part("helm"))
-        .args(["template", "muster"])
-        .arg(chart)
-        .args([
-            "--namespace",
-            "muster-system",
-            "--set",
-            "agent.overShare=end",
-        ])
-        .args(["--show-only", "templates/agent-rbac.yaml"]));
-    ground.cluster.apply(&rights.ok());
+    (ground.cluster).apply_chart("agent-rbac.yaml", "agent.overShare=end");
     let file = |name: &str| ground.cluster.directory().join(name).display().to_string();
     let (configuration, daemons) = (file("plugin.yaml"), file("mps"));
     let text = "version: v1\nsharing:\n  mps:\n    resources:\n      - name: nvidia.com/gpu\n        \

@@ -8,10 +8,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use e2e::{
-    Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, muster, part, repository,
-    run,
-};
+use e2e::{Cluster, IMAGE, Kubelet, Network, Setup, eventually, free_address, muster};
 use serde_json::{Value, json};
 
 const SOON: Duration = Duration::from_secs(120);
@@ -35,19 +32,11 @@ impl Ground {
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
         // The rights that the chart gives an agent that is to evict.
-        let chart = repository().join("packaging/kubernetes/chart");
-        let rights = run(Command::new(part("helm"))
-            .args(["template", "muster", "--namespace", "muster-system"])
-            .arg(chart)
-            .args(["--show-only", "templates/agent-rbac.yaml"])
-            .args(["--set", "createNamespace=true,server.enabled=false"])
-            .args(["--set", "agent.mig.manager=evict"])
-            .env("KUBECONFIG", "/dev/null"))
-        .ok();
-        cluster.apply(&rights);
-        let classes = repository().join("packaging/kubernetes/dra/classes.yaml");
-        let classes = classes.display().to_string();
-        cluster.kubectl(&["apply", "-f", &classes]).ok();
+        cluster.apply_chart(
+            "agent-rbac.yaml",
+            "server.enabled=false,agent.mig.manager=evict",
+        );
+        cluster.apply_packaged(&["dra/classes.yaml"]);
         let kubelet = cluster.kubelet("box");
         let ground = Ground {
             agent: None,
@@ -102,8 +91,7 @@ impl Ground {
     /// Starts Muster's own scheduler, with the rights of the chart's `server.mig`, set up so.
     fn schedule(&mut self, mig: &Value) {
         self.cluster.install_muster();
-        let rights = repository().join("packaging/kubernetes/mig/rbac.yaml");
-        (self.cluster).apply(&std::fs::read_to_string(rights).unwrap());
+        self.cluster.apply_packaged(&["mig/rbac.yaml"]);
         let config = json!({"apiVersion": "muster.io/v1alpha1", "kind": "SchedulerConfig",
             "spec": {"mig": mig}});
         std::fs::write(self.at("scheduler.yaml"), config.to_string()).unwrap();

@@ -6,6 +6,7 @@
 
 mod faults;
 mod kubelet;
+mod packaged;
 mod process;
 
 use std::ffi::OsStr;
@@ -342,8 +343,7 @@ impl Cluster {
     pub fn install_muster(&self) -> String {
         let mut crds = Command::new(crate::muster());
         let said = run(crds.arg("--kubeconfig").arg(self.kubeconfig()).arg("crds")).ok();
-        let rights = crate::repository().join("packaging/kubernetes/rbac.yaml");
-        self.apply(&std::fs::read_to_string(rights).expect("the package has rights"));
+        self.apply_packaged(&["rbac.yaml"]);
         said
     }
 

@@ -63,7 +63,8 @@ pub const MUTANTS: &[Mutant] = &[
         property: "planning twice changes nothing, and says nothing new",
         file: "src/said.rs",
         find: "if new || self.stirred.contains(key) {",
-        replace: "if self.stirred.insert(key.clone()) || new {",
+        replace: "self.stirred.insert(key.clone());
+        if new || self.stirred.contains(key) {",
         test: ("properties", SOUND),
     },
     Mutant {
@@ -105,6 +106,7 @@ pub const MUTANTS: &[Mutant] = &[
                 bites,
                 placed: Vec::new(),
                 places: Vec::new(),
+                first: false,
                 txn,
             });
         };",

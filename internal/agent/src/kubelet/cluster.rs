@@ -84,7 +84,8 @@ impl Cluster {
             .map(|_| ())
     }
 
-    /// Asks for a pod's eviction. One that is gone, or replaced by another of its name, needs none.
+    /// Asks for the eviction of the very pod of this uid, with a grace period in seconds where its own
+    /// is too short. One that is gone, or replaced by another of its name, needs none.
     ///
     /// # Errors
     ///
@@ -93,12 +94,23 @@ impl Cluster {
         &self,
         namespace: &str,
         pod: &str,
-        body: &Value,
+        uid: &str,
+        grace: Option<i64>,
     ) -> Result<(), String> {
+        let mut body = json!({
+            "apiVersion": "policy/v1", "kind": "Eviction",
+            "metadata": {"namespace": namespace, "name": pod},
+            "deleteOptions": {
+                "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid},
+            },
+        });
+        if let Some(grace) = grace {
+            body["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
+        }
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
         // Not `Api::evict`, whose options' name is one that no API reads.
         let asked: kube::Result<Value> = pods
-            .create_subresource("eviction", pod, &PostParams::default(), body)
+            .create_subresource("eviction", pod, &PostParams::default(), &body)
             .await;
         match asked {
             Ok(_) => Ok(()),
@@ -181,12 +193,7 @@ impl Cluster {
     /// Evicts a container's pod for what it has of a GPU: that pod, and none that came after it.
     pub(crate) async fn evict_over_share(&self, held: &Held) {
         let Holder { namespace, pod, .. } = &held.holder;
-        let body = json!({
-            "apiVersion": "policy/v1", "kind": "Eviction",
-            "metadata": {"name": pod, "namespace": namespace},
-            "deleteOptions": {"preconditions": {"uid": held.uid}},
-        });
-        match self.evict(namespace, pod, &body).await {
+        match self.evict(namespace, pod, &held.uid, None).await {
             Ok(()) => tracing::info!(namespace, pod, "evicted for more than its share of a GPU"),
             // It is tried again at the next look.
             Err(error) => {

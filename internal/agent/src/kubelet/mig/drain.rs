@@ -1,4 +1,4 @@
-//! Who has the node's GPUs, and how pods are asked to go. Pure but for the asking.
+//! Who has the node's GPUs, and how long they may take to go. Pure.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,6 @@ use k8s_openapi::api::core::v1::Pod;
 use resources::devices::chosen;
 use resources::names::CHECKPOINT_GRACE;
 use resources::span;
-use serde_json::{Value, json};
 
 use super::next::{Held, Holders};
 use crate::dra::Prepared;
@@ -20,11 +19,12 @@ const GRACE: i64 = 30;
 /// A pod of this node that has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Live {
-    uid: String,
+    /// Which pod of its name it is.
+    pub uid: String,
     /// Whether it has been told to go.
     pub going: bool,
     /// How long it needs to go, in seconds, where that is longer than its own grace period.
-    grace: Option<i64>,
+    pub grace: Option<i64>,
 }
 
 /// The node's pods that have not ended, by namespace and name.
@@ -99,23 +99,10 @@ pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared])
     holders
 }
 
-/// The body that asks for the eviction of the very pod, with a grace where its own is too short.
-pub fn eviction(namespace: &str, name: &str, pod: &Live) -> Value {
-    let mut body = json!({
-        "apiVersion": "policy/v1", "kind": "Eviction",
-        "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": {
-            "apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": pod.uid},
-        },
-    });
-    if let Some(grace) = pod.grace {
-        body["deleteOptions"]["gracePeriodSeconds"] = json!(grace);
-    }
-    body
-}
-
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
     use crate::dra::Given;
 
@@ -210,20 +197,15 @@ mod tests {
             .collect();
         assert_eq!(going, ["pod team/going"]);
         for (held, grace) in [
-            ("plain", Value::Null),
-            ("short", Value::Null),
-            ("long", json!(600)),
-            ("longest", json!(3600)),
+            ("plain", None),
+            ("short", None),
+            ("long", Some(600)),
+            ("longest", Some(3600)),
         ] {
             let (_, one) = (live.iter())
                 .find(|(it, _)| name(it) == format!("pod team/{held}"))
                 .expect("it lives");
-            let body = eviction("team", held, one);
-            assert_eq!(body["deleteOptions"]["gracePeriodSeconds"], grace, "{held}");
-            assert_eq!(
-                body["deleteOptions"]["preconditions"]["uid"],
-                format!("u-{held}")
-            );
+            assert_eq!((&*one.uid, one.grace), (&*format!("u-{held}"), grace));
         }
     }
 }

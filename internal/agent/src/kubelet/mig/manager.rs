@@ -286,8 +286,8 @@ impl Manager<'_> {
             if pod.going || lately {
                 continue;
             }
-            let body = drain::eviction(namespace, name, pod);
-            let refused = self.cluster.evict(namespace, name, &body).await.err();
+            let asked = (self.cluster).evict(namespace, name, &pod.uid, pod.grace);
+            let refused = asked.await.err();
             if refused.is_none() {
                 tracing::info!("{one} is evicted, as its GPU is to be cut anew");
             }

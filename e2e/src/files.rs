@@ -1,0 +1,14 @@
+//! Device files of no device.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::run;
+
+/// Makes a device file of major 1 and the directories above it: `/dev/null` has the minor 3.
+#[track_caller]
+pub fn make_device(path: &Path, minor: u32) {
+    std::fs::create_dir_all(path.parent().expect("a directory")).expect("it is made");
+    let mut mknod = Command::new("mknod");
+    run(mknod.arg(path).args(["c", "1", &minor.to_string()])).ok();
+}
