@@ -63,7 +63,7 @@ pub const MUTANTS: &[Mutant] = &[
         property: "planning twice changes nothing, and says nothing new",
         file: "src/said.rs",
         find: "if new || self.stirred.contains(key) {",
-        replace: "self.stirred.insert(key.clone());
+        replace: "self.stirred.insert(key);
         if new || self.stirred.contains(key) {",
         test: ("properties", SOUND),
     },
