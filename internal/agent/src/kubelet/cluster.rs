@@ -60,13 +60,7 @@ impl Cluster {
 
     /// Writes one of the node's labels, or takes it away.
     pub(super) async fn label(&self, name: &str, value: Option<&str>) -> Result<(), kube::Error> {
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        let note = json!({"metadata": {"labels": {name: value}}});
-        let as_us = PatchParams::default();
-        (nodes
-            .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
-            .await)
-            .map(|_| ())
+        self.mark("labels", name, value).await
     }
 
     /// Writes one of the node's annotations, or takes it away.
@@ -75,8 +69,12 @@ impl Cluster {
         name: &str,
         value: Option<&str>,
     ) -> Result<(), kube::Error> {
+        self.mark("annotations", name, value).await
+    }
+
+    async fn mark(&self, field: &str, name: &str, value: Option<&str>) -> Result<(), kube::Error> {
         let nodes: Api<Node> = Api::all(self.client.clone());
-        let note = json!({"metadata": {"annotations": {name: value}}});
+        let note = json!({"metadata": {field: {name: value}}});
         let as_us = PatchParams::default();
         (nodes
             .patch_metadata(&self.node, &as_us, &Patch::Merge(&note))
