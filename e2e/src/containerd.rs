@@ -108,9 +108,9 @@ state = "{state}"
 
     fn script(&self, script: &str) -> Ran {
         let mut shell = command_inside(self.inside.as_deref(), "sh");
+        // nsenter begins at the root of what it enters, which tests share.
         shell
-            .args(["-c", script])
-            .current_dir(&self.directory)
+            .args(["-c", &format!("cd \"$DIR\" || exit 1\n{script}")])
             .env("DIR", &self.directory)
             .env("IMAGE", IMAGE)
             .env("NAMES", NAMES)

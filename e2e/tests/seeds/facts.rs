@@ -115,14 +115,15 @@ fn told(name: &str, generated: Option<&str>) -> String {
     }
 }
 
-/// What an event says; nothing where it says of what has its place now that it had to wait before:
-/// whether it had to is a matter of moments.
+/// What an event says; nothing where it says of what has its place now that it had to wait before,
+/// or that a gang's waiting is over: whether it had to is a matter of moments.
 fn event(seed: &Seed, event: &Value, placed: &BTreeSet<Named<'_>>) -> Option<String> {
     let about = &event["involvedObject"];
     let (kind, name) = (text(about, "/kind"), text(about, "/name"));
     let namespace = text(about, "/namespace");
     let (type_, reason) = (text(event, "/type"), text(event, "/reason"));
-    let passed = WAITING.contains(&reason) && placed.contains(&(kind, namespace, name));
+    let of_waiting = WAITING.contains(&reason) || (kind, reason) == ("PodGroup", "Scheduled");
+    let passed = of_waiting && placed.contains(&(kind, namespace, name));
     let furniture = kind == "PersistentVolumeClaim";
     if passed || furniture || !belongs(seed, kind, namespace, name) {
         return None;
@@ -171,7 +172,10 @@ fn standing(seed: &Seed, object: &Value) -> Option<String> {
     let conditions = object
         .pointer("/status/conditions")
         .and_then(Value::as_array);
-    let mut told_of: Vec<String> = conditions.into_iter().flatten().map(condition).collect();
+    // Nor is it told here of a gang with its place that it had to wait before.
+    let had_to_wait = |one: &Value| text(one, "/type") == "Unschedulable" && is_placed(object);
+    let conditions = (conditions.into_iter().flatten()).filter(|one| !had_to_wait(one));
+    let mut told_of: Vec<String> = conditions.map(condition).collect();
     told_of.sort();
     parts.extend(told_of);
     let line = format!("{kind} {}", told(name, generated));
