@@ -37,6 +37,9 @@ use crate::notes::{Kind, Notes};
 /// Changes are gathered for so long before they are planned for, or for as long as the last
 /// plan took.
 const GATHER: Duration = Duration::from_millis(5);
+/// The same while bindings wait to be written: what a plan decided would come after them, and each of
+/// them is told of as a change.
+const GATHER_BESIDE_BINDS: Duration = Duration::from_millis(50);
 /// How many changes are taken in before the loop looks at anything else.
 const CHANGES_AT_ONCE: usize = 1024;
 /// How many bindings may be under way at once.
@@ -194,6 +197,15 @@ impl Loop {
             && self.planning.is_none()
     }
 
+    /// How long changes are gathered now before they are planned for.
+    fn gathers(&self) -> Duration {
+        if self.binds.is_empty() {
+            self.gather
+        } else {
+            self.gather.max(GATHER_BESIDE_BINDS)
+        }
+    }
+
     fn plan_by(&mut self, due: Instant) {
         self.plan_due = Some(self.plan_due.map_or(due, |old| old.min(due)));
     }
@@ -229,7 +241,7 @@ impl Loop {
         }
         self.reconsider(&mut brain);
         drop(brain);
-        self.plan_by(Instant::now() + self.gather);
+        self.plan_by(Instant::now() + self.gathers());
     }
 
     fn take_in(&mut self, told: Told, brain: &mut Brain) {
@@ -331,7 +343,7 @@ impl Loop {
             if !settled.is_empty() {
                 settled.into_iter().for_each(|gang| self.settled(gang, now));
                 self.reconsider(&mut brain.lock());
-                self.plan_by(now + self.gather);
+                self.plan_by(now + self.gathers());
             }
         }
         if self.ready() && self.plan_due.is_some_and(|due| due <= now) {

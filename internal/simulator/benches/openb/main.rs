@@ -21,6 +21,10 @@ use simulator::openb::{
     first_difference, lists_of, placements, play, read_pods, typical,
 };
 
+/// What the server allocates with, too.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What to run.
 struct Plan {
     data: PathBuf,

@@ -46,7 +46,7 @@ impl Loop {
         let mut brain = self.brain.lock();
         brain.bind_failed(&bind.pod, &bind.group, until, found);
         drop(brain);
-        self.plan_by(Instant::now() + self.gather);
+        self.plan_by(Instant::now() + self.gathers());
     }
 
     /// A gang's volumes are all bound, or can't be.
@@ -83,7 +83,7 @@ impl Loop {
             self.board
                 .refused(&group, &bind.pod.name, &bind.node, &message);
         }
-        self.plan_by(Instant::now() + self.gather);
+        self.plan_by(Instant::now() + self.gathers());
     }
 
     /// Until when a gang rests for which something failed.
@@ -116,7 +116,7 @@ impl Loop {
             None => Timestamp::now(),
         };
         self.brain.lock().eviction_failed(&eviction, until);
-        self.plan_by(Instant::now() + self.gather);
+        self.plan_by(Instant::now() + self.gathers());
     }
 
     /// A node was told how its GPUs are to be cut, or could not be.
@@ -140,7 +140,7 @@ impl Loop {
             (self.notes).note(&node_itself, Kind::Warning, "MigNotChosen", &message);
             let until = Timestamp::now() + RECUT_REST;
             self.brain.lock().scheduler().forget_recut(&node, until);
-            self.plan_by(Instant::now() + self.gather);
+            self.plan_by(Instant::now() + self.gathers());
             return;
         }
         tracing::info!(
