@@ -6,6 +6,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hardware::nccl::Tell;
+
 use crate::error::AgentError;
 use crate::identity::Trust;
 use crate::kubelet::Sharing;
@@ -50,6 +52,8 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// A file that describes which network cards there are to be, in place of what most of a kind have.
     pub expected: Option<PathBuf>,
+    /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
+    pub topology: Tell,
     /// How often the hardware is looked at for changes, and for what it is doing.
     pub look: Duration,
     /// Where XIDs of GPUs are heard, and what is done about them. Kept below `data` if it doesn't
@@ -115,6 +119,7 @@ mod tests {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            topology: Tell::default(),
             host_images: false,
             cri_socket: None,
             labels: BTreeMap::new(),

@@ -14,6 +14,7 @@ use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
 use crate::mps;
+use crate::nccl;
 use crate::shares::{Limit, share_of};
 use crate::volumes::Places;
 
@@ -140,6 +141,9 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     for (name, value) in parts.machine.rdma.variables(&gpus.ids, address) {
         variables.set_default(name, &value);
     }
+    if parts.machine.topology.is_some() && !gpus.ids.is_empty() {
+        variables.set_default(nccl::VARIABLE, nccl::SEEN_AT);
+    }
     Ok(variables)
 }
 
@@ -162,6 +166,11 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     let message_path = message_path.unwrap_or(DEFAULT_MESSAGE_PATH);
     if !message_path.is_empty() {
         mounts.push(Mount::bind(parts.message_file, message_path));
+    }
+    if let Some(topology) = &parts.machine.topology
+        && variables.get(nccl::VARIABLE) == Some(nccl::SEEN_AT)
+    {
+        mounts.push(Mount::bind(topology, nccl::SEEN_AT).read_only());
     }
     // Processes of the node see it where it is.
     if parts.in_image {
@@ -420,6 +429,36 @@ mod tests {
         let own = json!([{"name": "NCCL_IB_HCA", "value": "^mlx5_9"}]);
         assert_eq!(told(one, "1", own).as_deref(), Some("^mlx5_9"));
         assert_eq!(told("{}", "0", json!([])), None, "it has no GPU");
+    }
+
+    #[test]
+    fn work_with_gpus_sees_the_pcie_tree_that_nccl_is_told_unless_its_author_says_which() {
+        let told = |devices: &str, gpus: &str, env: Value| {
+            let machine = Machine {
+                topology: Some("/data/tree.xml".into()),
+                ..with_rdma()
+            };
+            let container = json!({"name": "main", "command": ["x"], "env": env,
+                "resources": {"limits": {"nvidia.com/gpu": gpus}}});
+            let spec = make_on(&machine, devices, container, json!({})).unwrap();
+            let mut mounts = spec.mounts.into_iter();
+            let seen = mounts.find(|mount| mount.target == Path::new(nccl::SEEN_AT));
+            let mut env = spec.env.into_iter();
+            let value = env.find(|(name, _)| name == "NCCL_TOPO_FILE");
+            (value.map(|(_, value)| value), seen)
+        };
+        let one = r#"{"main":{"nvidia.com/gpu":["GPU-0"]}}"#;
+        let mount = Mount::bind("/data/tree.xml", "/dev/nccl-topology.xml").read_only();
+        let seen = ("/dev/nccl-topology.xml".to_owned(), mount);
+        assert_eq!(
+            told(one, "1", json!([])),
+            (Some(seen.0.clone()), Some(seen.1))
+        );
+        let own = |value: &str| json!([{"name": "NCCL_TOPO_FILE", "value": value}]);
+        let theirs = (Some("/mine.xml".to_owned()), None);
+        assert_eq!(told(one, "1", own("/mine.xml")), theirs);
+        assert_eq!(told(one, "1", own("")), (Some(String::new()), None));
+        assert_eq!(told("{}", "0", json!([])), (None, None), "it has no GPU");
     }
 
     #[test]

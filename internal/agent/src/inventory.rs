@@ -1,6 +1,7 @@
 //! The machine as the server is told of it, from what `hardware` finds.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::kubelet::Sharing;
@@ -25,6 +26,8 @@ pub struct Machine {
     pub fabric: String,
     /// What work is told of its RDMA.
     pub rdma: Proposal,
+    /// The file with its PCIe tree that NCCL is told of, where it is told one.
+    pub topology: Option<PathBuf>,
     /// The GPUs that are shared by MPS.
     pub mps: Stands,
     /// Which GPUs go well together.
@@ -89,6 +92,7 @@ impl Machine {
             suspect: crate::health::suspicion(found),
             fabric: found.fabric.clone(),
             rdma: Proposal::default(),
+            topology: None,
             mps: Stands::new(),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }

@@ -247,6 +247,7 @@ async fn look(
                 let sharing = &node.shared.sharing;
                 let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
+                now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);
                 let json = now.json();
                 let changed = {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent::{
     AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
     MigConfigurations, MigSettings, MpsConfig, PluginSettings, RdmaSettings, Replicated, Selection,
-    Sharing, Strategy, Vendor, XidPolicy,
+    Sharing, Strategy, TellTopology, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -18,7 +18,7 @@ use resources::names::NVIDIA_GPU;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain};
+use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain, NcclTopology};
 
 /// How long the token is good with which `muster up`'s agent joins its own server.
 const OWN_TOKEN: Duration = Duration::from_secs(300);
@@ -106,6 +106,11 @@ fn common(
         node_ip: address,
         machine_description: options.machine.clone(),
         expected: options.expect.clone(),
+        topology: match options.nccl_topology {
+            None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
+            Some(NcclTopology::Always) => TellTopology::Always,
+            Some(NcclTopology::Never) => TellTopology::Never,
+        },
         host_images: options.host_images,
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
@@ -151,6 +156,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         (arguments.token.is_some(), "--token"),
         (arguments.ca.is_some(), "--ca"),
         (machine.node_address.is_some(), "--node-address"),
+        (machine.nccl_topology.is_some(), "--nccl-topology"),
         (machine.host_images, "--host-images"),
         (machine.cri.is_some(), "--cri"),
         (!machine.labels.is_empty(), "--label"),
