@@ -13,6 +13,7 @@ use crate::identity::Trust;
 use crate::kubelet::Sharing;
 use crate::metrics::Listen;
 use crate::mps::MpsConfig;
+use crate::rdma::RdmaSettings;
 use crate::shares::OverShare;
 use crate::xids::Hearing;
 
@@ -52,6 +53,8 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// A file that describes which network cards there are to be, in place of what most of a kind have.
     pub expected: Option<PathBuf>,
+    /// Which RDMA cards containers share, as which resources.
+    pub rdma: RdmaSettings,
     /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
     pub topology: Tell,
     /// How often the hardware is looked at for changes, and for what it is doing.
@@ -119,6 +122,7 @@ mod tests {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            rdma: RdmaSettings::default(),
             topology: Tell::default(),
             host_images: false,
             cri_socket: None,

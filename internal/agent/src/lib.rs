@@ -139,6 +139,8 @@ pub async fn run_with(
     let started = jiff::Timestamp::now().as_second();
     let mut machine = inventory::Machine::labelled(&found, &config.sharing, started);
     machine.rdma = fabric.proposal(&found);
+    let cards = rdma::Cards::watch(config.rdma.clone(), source.sysfs_root.clone()).await;
+    machine.share(&cards);
     let expected = fabric.expected().cloned();
     let root = source.sysfs_root.clone();
     let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
@@ -174,6 +176,7 @@ pub async fn run_with(
         alerts: Mutex::default(),
         xids: xids.clone(),
         fabric,
+        cards,
         topology,
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),
