@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use crate::{Ran, part, require_root, run};
+use crate::{Mounts, Ran, part, require_root, run};
 
 /// The image that it holds.
 pub const IMAGE: &str = "localhost/muster-test:1";
@@ -34,6 +34,15 @@ impl Containerd {
     pub fn start() -> Containerd {
         let keep = tempfile::tempdir().expect("a directory");
         let mut containerd = Containerd::start_in(keep.path(), None, &Variant::default());
+        containerd._keep = Some(keep);
+        containerd
+    }
+
+    /// The same inside a mount namespace, by its file.
+    pub fn start_inside(namespace: &Path) -> Containerd {
+        let keep = tempfile::tempdir().expect("a directory");
+        let variant = Variant::default();
+        let mut containerd = Containerd::start_in(keep.path(), Some(namespace), &variant);
         containerd._keep = Some(keep);
         containerd
     }
@@ -149,13 +158,7 @@ state = "{state}"
 /// A command, inside a mount namespace when one is given.
 pub(crate) fn command_inside(namespace: Option<&Path>, program: &str) -> Command {
     match namespace {
-        Some(file) => {
-            let mut command = Command::new("nsenter");
-            command
-                .arg(format!("--mount={}", file.display()))
-                .arg(program);
-            command
-        }
+        Some(file) => Mounts::command_in(file, program),
         None => Command::new(program),
     }
 }

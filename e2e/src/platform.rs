@@ -300,6 +300,19 @@ impl Platform {
         environment: &[(&str, &Path)],
         arguments: &[&str],
     ) -> Agent {
+        let inside = inside.map(|inside| ["ip", "netns", "exec", &inside.name].map(str::to_owned));
+        let inside = inside.map_or_else(Vec::new, |words| words.to_vec());
+        self.agent_by(name, inside, environment, arguments)
+    }
+
+    /// The same, run by a command that these words begin.
+    pub fn agent_by(
+        &self,
+        name: &str,
+        inside: Vec<String>,
+        environment: &[(&str, &Path)],
+        arguments: &[&str],
+    ) -> Agent {
         let directory = self
             .data
             .parent()
@@ -311,7 +324,7 @@ impl Platform {
             data: directory,
             server: format!("https://{}", self.listen),
             token: self.join_token(),
-            namespace: inside.map(|inside| inside.name.clone()),
+            inside,
             arguments: arguments.iter().map(ToString::to_string).collect(),
             environment: (environment.iter())
                 .map(|(name, value)| ((*name).to_owned(), value.to_path_buf()))
@@ -362,7 +375,8 @@ pub struct Agent {
     pub data: PathBuf,
     server: String,
     token: String,
-    namespace: Option<String>,
+    /// The words before the program's.
+    inside: Vec<String>,
     arguments: Vec<String>,
     environment: Vec<(String, PathBuf)>,
 }
@@ -378,10 +392,10 @@ impl Agent {
             .open(self.data.join("agent.log"))
             .expect("the log can be written");
         let err = log.try_clone().expect("a file can be shared");
-        let mut command = match &self.namespace {
-            Some(namespace) => {
-                let mut command = Command::new("ip");
-                command.args(["netns", "exec", namespace]).arg(muster());
+        let mut command = match self.inside.split_first() {
+            Some((program, words)) => {
+                let mut command = Command::new(program);
+                command.args(words).arg(muster());
                 command
             }
             None => Command::new(muster()),

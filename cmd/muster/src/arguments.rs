@@ -11,7 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
     Agent, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics,
-    MigDrain, PodsOf, Server, ServerOptions, Topology, Up, Xids,
+    MigDrain, NcclTopology, PodsOf, Server, ServerOptions, Topology, Up, Xids,
 };
 pub use until::{SUCCEEDED, Until};
 

@@ -12,7 +12,7 @@ use super::process::Process;
 use super::{Cluster, START, token};
 use crate::containerd::{Containerd, Variant, command_inside};
 use crate::ports::free_port;
-use crate::{eventually, part, require_root, run};
+use crate::{Mounts, eventually, part, require_root, run};
 
 /// Tells apart the pod networks of one process's kubelets.
 static NEXT: AtomicU32 = AtomicU32::new(0);
@@ -27,6 +27,7 @@ pub struct Kubelet {
     arguments: Vec<String>,
     directory: PathBuf,
     bridge: String,
+    mounts: Mounts,
 }
 
 impl Cluster {
@@ -50,10 +51,10 @@ impl Cluster {
             containerd: None,
             node: node.to_string(),
             arguments: Vec::new(),
+            mounts: own_mounts(&directory),
             directory,
             bridge: format!("mk{:05}", number % 100_000),
         };
-        kubelet.own_mounts();
         let subnet = format!("10.{}.{}.0/24", 160 + (number / 256) % 64, number % 256);
         kubelet.own_network(&subnet);
         let network = format!(
@@ -83,26 +84,12 @@ impl Kubelet {
 
     /// The file of its mount namespace.
     fn namespace(&self) -> PathBuf {
-        self.at("namespace/mount")
+        self.mounts.file()
     }
 
     /// A command that sees the node's own `/var/lib/kubelet`.
     pub fn inside(&self, program: &Path) -> Command {
         command_inside(Some(&self.namespace()), &program.display().to_string())
-    }
-
-    fn own_mounts(&self) {
-        let script = r#"
-            set -e
-            mkdir -p "$DIR/namespace" "$DIR/kubelet" "$DIR/cni" /var/lib/kubelet
-            mount --bind "$DIR/namespace" "$DIR/namespace"
-            mount --make-private "$DIR/namespace"
-            touch "$DIR/namespace/mount"
-            unshare --mount="$DIR/namespace/mount" --propagation private \
-                sh -c 'mount --bind "$DIR/kubelet" /var/lib/kubelet && mount --make-shared /var/lib/kubelet'
-        "#;
-        let mut shell = Command::new("sh");
-        run(shell.args(["-c", script]).env("DIR", &self.directory)).ok();
     }
 
     fn own_network(&self, subnet: &str) {
@@ -162,16 +149,23 @@ impl Kubelet {
     }
 }
 
+/// A mount namespace where `/var/lib/kubelet` is the kubelet's own.
+fn own_mounts(directory: &Path) -> Mounts {
+    for path in ["cni", "kubelet"].map(|name| directory.join(name)) {
+        std::fs::create_dir_all(path).expect("a directory");
+    }
+    std::fs::create_dir_all("/var/lib/kubelet").expect("a directory");
+    let script = r#"
+        mount --bind "$DIR/kubelet" /var/lib/kubelet
+        mount --make-shared /var/lib/kubelet
+    "#;
+    Mounts::new(directory, script)
+}
+
 impl Drop for Kubelet {
     fn drop(&mut self) {
         self.process = None;
         self.containerd = None;
         run(Command::new("ip").args(["link", "del", &self.bridge]));
-        run(Command::new("umount")
-            .args(["--lazy"])
-            .arg(self.namespace()));
-        run(Command::new("umount")
-            .args(["--lazy"])
-            .arg(self.at("namespace")));
     }
 }

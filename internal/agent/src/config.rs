@@ -6,11 +6,14 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hardware::nccl::Tell;
+
 use crate::error::AgentError;
 use crate::identity::Trust;
 use crate::kubelet::Sharing;
 use crate::metrics::Listen;
 use crate::mps::MpsConfig;
+use crate::rdma::RdmaSettings;
 use crate::shares::OverShare;
 use crate::xids::Hearing;
 
@@ -50,6 +53,10 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// A file that describes which network cards there are to be, in place of what most of a kind have.
     pub expected: Option<PathBuf>,
+    /// Which RDMA cards containers share, as which resources.
+    pub rdma: RdmaSettings,
+    /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
+    pub topology: Tell,
     /// How often the hardware is looked at for changes, and for what it is doing.
     pub look: Duration,
     /// Where XIDs of GPUs are heard, and what is done about them. Kept below `data` if it doesn't
@@ -115,6 +122,8 @@ mod tests {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            rdma: RdmaSettings::default(),
+            topology: Tell::default(),
             host_images: false,
             cri_socket: None,
             labels: BTreeMap::new(),

@@ -14,6 +14,8 @@ use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
 use crate::inventory::Machine;
 use crate::mps;
+use crate::nccl;
+use crate::rdma::{self, Pool};
 use crate::shares::{Limit, share_of};
 use crate::volumes::Places;
 
@@ -137,8 +139,16 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     }
     // The pod is in the node's network. What its author says of NCCL goes before what was found.
     let address = parts.node.ip.parse().ok();
-    for (name, value) in parts.machine.rdma.variables(&gpus.ids, address) {
+    let rdma = &parts.machine.rdma;
+    let proposed = match cards(parts)? {
+        Some(pool) => rdma.among(&pool.cards).variables(&gpus.ids, address),
+        None => rdma.variables(&gpus.ids, address),
+    };
+    for (name, value) in proposed {
         variables.set_default(name, &value);
+    }
+    if parts.machine.topology.is_some() && !gpus.ids.is_empty() {
+        variables.set_default(nccl::VARIABLE, nccl::SEEN_AT);
     }
     Ok(variables)
 }
@@ -151,9 +161,21 @@ fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, S
     mps::equip(&parts.machine.mps, devices, Some(share.unwrap_or_default()))
 }
 
+/// The shared RDMA cards that the container asks for, if it does; an error where they are gone.
+fn cards(parts: &Parts) -> Result<Option<Pool>, String> {
+    let asked = devices::limits(parts.container);
+    rdma::equipment(&parts.machine.cards, &asked)
+}
+
 fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
     let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
-    Ok(DevicePolicy::nvidia_except(parts.dev, &gpus.minors))
+    let mut policy = DevicePolicy::nvidia_except(parts.dev, &gpus.minors);
+    let files = cards(parts)?.map(|pool| pool.files).unwrap_or_default();
+    // Processes of the node see them where they are.
+    let files = files.iter().filter(|_| parts.in_image);
+    let place = parts.dev.join("infiniband");
+    policy.given = files.map(|file| place.join(file)).collect();
+    Ok(policy)
 }
 
 fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
@@ -162,6 +184,11 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     let message_path = message_path.unwrap_or(DEFAULT_MESSAGE_PATH);
     if !message_path.is_empty() {
         mounts.push(Mount::bind(parts.message_file, message_path));
+    }
+    if let Some(topology) = &parts.machine.topology
+        && variables.get(nccl::VARIABLE) == Some(nccl::SEEN_AT)
+    {
+        mounts.push(Mount::bind(topology, nccl::SEEN_AT).read_only());
     }
     // Processes of the node see it where it is.
     if parts.in_image {
@@ -288,6 +315,16 @@ mod tests {
         container: Value,
         pod_spec: Value,
     ) -> Result<ContainerSpec, String> {
+        make_in(false, machine, devices, container, pod_spec)
+    }
+
+    fn make_in(
+        in_image: bool,
+        machine: &Machine,
+        devices: &str,
+        container: Value,
+        pod_spec: Value,
+    ) -> Result<ContainerSpec, String> {
         let mut spec = pod_spec;
         spec["containers"] = json!([container]);
         let pod: Pod = serde_json::from_value(json!({
@@ -312,7 +349,7 @@ mod tests {
             hosts_file: Path::new("/data/hosts"),
             message_file: Path::new("/data/message"),
             log: PathBuf::from("/logs/0.log"),
-            in_image: false,
+            in_image,
             dev: Path::new("/nonexistent"),
         };
         describe(&parts, 0)
@@ -420,6 +457,82 @@ mod tests {
         let own = json!([{"name": "NCCL_IB_HCA", "value": "^mlx5_9"}]);
         assert_eq!(told(one, "1", own).as_deref(), Some("^mlx5_9"));
         assert_eq!(told("{}", "0", json!([])), None, "it has no GPU");
+    }
+
+    #[test]
+    fn who_asks_for_cards_has_their_files_in_an_image_and_nccl_is_told_of_no_others() {
+        let mut machine = with_rdma();
+        let pool = |card: &str, file: &str| Pool {
+            cards: [card.to_owned()].into(),
+            files: vec![file.to_owned(), "rdma_cm".to_owned()],
+            ..Pool::default()
+        };
+        machine.cards = [
+            ("rdma/a".to_owned(), pool("mlx5_0", "uverbs0")),
+            ("rdma/b".to_owned(), pool("mlx5_1", "uverbs1")),
+            ("rdma/gone".to_owned(), Pool::default()),
+        ]
+        .into();
+        let has =
+            |in_image: bool, limits: Value| -> Result<(Vec<String>, Option<String>), String> {
+                let container =
+                    json!({"name": "main", "command": ["x"], "resources": {"limits": limits}});
+                let chosen = r#"{"main":{"nvidia.com/gpu":["GPU-0"]}}"#;
+                let spec = make_in(in_image, &machine, chosen, container, json!({}))?;
+                let files = spec.devices.given.iter();
+                let files = files.map(|file| file.display().to_string()).collect();
+                let mut env = spec.env.into_iter();
+                let told = env.find(|(name, _)| name == "NCCL_IB_HCA");
+                Ok((files, told.map(|(_, value)| value)))
+            };
+        let first = || Some("=mlx5_0:1".to_owned());
+        let files = |file: &str| {
+            let place = "/nonexistent/infiniband";
+            vec![format!("{place}/{file}"), format!("{place}/rdma_cm")]
+        };
+        let gpu = |more: &str| json!({"nvidia.com/gpu": "1", more: "1"});
+        assert_eq!(has(true, gpu("rdma/a")), Ok((files("uverbs0"), first())));
+        assert_eq!(has(true, gpu("rdma/b")), Ok((files("uverbs1"), None)));
+        assert_eq!(has(true, gpu("rdma/others")), Ok((Vec::new(), first())));
+        let none = json!({"nvidia.com/gpu": "1", "rdma/a": "0"});
+        assert_eq!(has(true, none), Ok((Vec::new(), first())));
+        // A process sees the node's files.
+        assert_eq!(has(false, gpu("rdma/a")), Ok((Vec::new(), first())));
+        assert!(
+            has(true, gpu("rdma/gone"))
+                .unwrap_err()
+                .contains("rdma/gone")
+        );
+    }
+
+    #[test]
+    fn work_with_gpus_sees_the_pcie_tree_that_nccl_is_told_unless_its_author_says_which() {
+        let told = |devices: &str, gpus: &str, env: Value| {
+            let machine = Machine {
+                topology: Some("/data/tree.xml".into()),
+                ..with_rdma()
+            };
+            let container = json!({"name": "main", "command": ["x"], "env": env,
+                "resources": {"limits": {"nvidia.com/gpu": gpus}}});
+            let spec = make_on(&machine, devices, container, json!({})).unwrap();
+            let mut mounts = spec.mounts.into_iter();
+            let seen = mounts.find(|mount| mount.target == Path::new(nccl::SEEN_AT));
+            let mut env = spec.env.into_iter();
+            let value = env.find(|(name, _)| name == "NCCL_TOPO_FILE");
+            (value.map(|(_, value)| value), seen)
+        };
+        let one = r#"{"main":{"nvidia.com/gpu":["GPU-0"]}}"#;
+        let mount = Mount::bind("/data/tree.xml", "/dev/nccl-topology.xml").read_only();
+        let seen = ("/dev/nccl-topology.xml".to_owned(), mount);
+        assert_eq!(
+            told(one, "1", json!([])),
+            (Some(seen.0.clone()), Some(seen.1))
+        );
+        let own = |value: &str| json!([{"name": "NCCL_TOPO_FILE", "value": value}]);
+        let theirs = (Some("/mine.xml".to_owned()), None);
+        assert_eq!(told(one, "1", own("/mine.xml")), theirs);
+        assert_eq!(told(one, "1", own("")), (Some(String::new()), None));
+        assert_eq!(told("{}", "0", json!([])), (None, None), "it has no GPU");
     }
 
     #[test]

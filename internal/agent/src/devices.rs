@@ -1,7 +1,7 @@
 //! Which GPUs a container sees, from the devices that the scheduler chose and the node's
 //! inventory. Pure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::devices::chosen;
@@ -68,6 +68,17 @@ pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, S
         .filter_map(|id| machine.minors.get(id).copied())
         .collect();
     Ok(Gpus { ids, seen, minors })
+}
+
+/// The resources that a container's limits name: what is shared or counted is asked for by those.
+pub fn limits(container: &Container) -> BTreeSet<String> {
+    let amounts = container.resources.as_ref();
+    let limits = amounts.and_then(|amounts| amounts.limits.as_ref());
+    let some = |quantity: &str| quantity.parse::<u64>().is_ok_and(|count| count > 0);
+    (limits.into_iter().flatten())
+        .filter(|(_, quantity)| some(&quantity.0))
+        .map(|(name, _)| name.clone())
+        .collect()
 }
 
 /// How many GPUs and slices a container asks for, by resource.

@@ -66,6 +66,11 @@ impl Layout {
         self.data.join("identity")
     }
 
+    /// The machine's PCIe tree, for NCCL.
+    pub fn topology(&self) -> PathBuf {
+        self.data.join("nccl-topology.xml")
+    }
+
     /// The process runtime's own.
     pub fn containers(&self) -> PathBuf {
         self.data.join("containers")

@@ -1,11 +1,13 @@
 //! The machine as the server is told of it, from what `hardware` finds.
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::kubelet::Sharing;
 use crate::labels;
 use crate::mps::Stands;
+use crate::rdma::{Cards, Pool};
 use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
@@ -25,6 +27,10 @@ pub struct Machine {
     pub fabric: String,
     /// What work is told of its RDMA.
     pub rdma: Proposal,
+    /// RDMA cards that containers share, by their resource; none where a kubelet counts the shares.
+    pub cards: BTreeMap<String, Pool>,
+    /// The file with its PCIe tree that NCCL is told of, where it is told one.
+    pub topology: Option<PathBuf>,
     /// The GPUs that are shared by MPS.
     pub mps: Stands,
     /// Which GPUs go well together.
@@ -69,6 +75,7 @@ impl Machine {
                 os: found.os.clone(),
                 source: found.origin.as_str().to_owned(),
                 mig_strategy: found.mig_strategy.clone(),
+                shared: BTreeMap::new(),
                 labels: BTreeMap::new(),
             },
             minors: found
@@ -89,6 +96,8 @@ impl Machine {
             suspect: crate::health::suspicion(found),
             fabric: found.fabric.clone(),
             rdma: Proposal::default(),
+            cards: BTreeMap::new(),
+            topology: None,
             mps: Stands::new(),
             chooser: Arc::new(Chooser::new(Graph::of(found))),
         }
@@ -99,6 +108,16 @@ impl Machine {
         let mut machine = Machine::of(found);
         machine.inventory.labels = labels::of(found, sharing, since);
         machine
+    }
+
+    /// Takes in the cards that containers share. A resource without cards is not offered.
+    pub fn share(&mut self, cards: &Cards) {
+        for (resource, (pool, shares)) in cards.now() {
+            if !pool.cards.is_empty() {
+                self.inventory.shared.insert(resource.clone(), shares);
+            }
+            self.cards.insert(resource, pool);
+        }
     }
 
     /// As JSON, for the wire.

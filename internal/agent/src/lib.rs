@@ -27,6 +27,7 @@ pub mod lifecycle;
 mod logs;
 mod metrics;
 mod mps;
+mod nccl;
 mod node;
 mod outbox;
 mod pairing;
@@ -54,6 +55,7 @@ pub use cdi::DIRECTORY as CDI_DIRECTORY;
 pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
+pub use hardware::nccl::Tell as TellTopology;
 pub use identity::Trust;
 pub use kubelet::{
     Configurations as MigConfigurations, Drain, GivenBy, KUBELET_DIR, KubeletConfig, KubeletError,
@@ -137,6 +139,12 @@ pub async fn run_with(
     let started = jiff::Timestamp::now().as_second();
     let mut machine = inventory::Machine::labelled(&found, &config.sharing, started);
     machine.rdma = fabric.proposal(&found);
+    let cards = rdma::Cards::watch(config.rdma.clone(), source.sysfs_root.clone()).await;
+    machine.share(&cards);
+    let expected = fabric.expected().cloned();
+    let root = source.sysfs_root.clone();
+    let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
+    machine.topology = topology.renew(&found).await;
     let (want, wanted) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
     let (tell_stands, stands) = watch::channel(mps::Stands::new());
     let (ended, end) = watch::channel(false);
@@ -168,6 +176,8 @@ pub async fn run_with(
         alerts: Mutex::default(),
         xids: xids.clone(),
         fabric,
+        cards,
+        topology,
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),

@@ -19,7 +19,9 @@ use crate::kubelet::Sharing;
 use crate::lifecycle::Hold;
 use crate::logs::LogStore;
 use crate::mps::{self, MpsConfig, Stands, Wanted};
+use crate::nccl::TopologyFile;
 use crate::outbox::Outbox;
+use crate::rdma::Cards;
 use crate::xids::Xids;
 
 /// The node.
@@ -36,6 +38,10 @@ pub struct Node {
     pub xids: Arc<Mutex<Xids>>,
     /// How its RDMA stands.
     pub fabric: Arc<Fabric>,
+    /// Its RDMA cards that containers share.
+    pub cards: Cards,
+    /// What NCCL is told of its PCIe tree.
+    pub topology: TopologyFile,
     /// Who looks at its hardware; one session at a time.
     pub eyes: tokio::sync::Mutex<Eyes>,
     /// Which alerts stand on its GPUs.

@@ -229,6 +229,7 @@ async fn look(
 ) {
     let mut eyes = node.eyes.lock().await;
     let news = node.xids.lock().news();
+    let mut cards = node.cards.clone();
     let mut told = Told::default();
     let mut tick = tokio::time::interval(config.look);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -239,6 +240,8 @@ async fn look(
             () = news.notified() => {}
             // So is a link that goes down.
             () = node.fabric.news() => {}
+            // And cards that come, go, or get their files.
+            () = cards.news() => {}
         }
         match eyes.look().await {
             Ok(mut found) => {
@@ -247,6 +250,8 @@ async fn look(
                 let sharing = &node.shared.sharing;
                 let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
+                now.share(&cards);
+                now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);
                 let json = now.json();
                 let changed = {

@@ -109,11 +109,19 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
     let offered = inventory.offered();
     let amounts = |healthy: bool| {
         let counts = |fit: bool| fit || !healthy;
-        let mut all = json!({
-            "cpu": inventory.cpus.to_string(),
-            "memory": inventory.memory_bytes.to_string(),
-            "pods": max_pods.to_string(),
-        });
+        // First, so that none takes the place of what follows.
+        let mut all = json!({});
+        for (resource, shares) in &inventory.shared {
+            let count = if counts(shares.healthy) {
+                shares.count
+            } else {
+                0
+            };
+            all[resource] = json!(count.to_string());
+        }
+        all["cpu"] = json!(inventory.cpus.to_string());
+        all["memory"] = json!(inventory.memory_bytes.to_string());
+        all["pods"] = json!(max_pods.to_string());
         if !inventory.gpus.is_empty() {
             let gpus = offered.gpus.iter().filter(|gpu| counts(gpu.healthy));
             all[NVIDIA_GPU] = json!(gpus.count().to_string());
@@ -125,6 +133,17 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
         all
     };
     (amounts(false), amounts(true))
+}
+
+/// What takes the resources out of a node's status that it offered before and offers no more; nothing
+/// where there are none.
+fn withdrawn(before: Option<&Node>, now: &NodeInventory) -> Option<Value> {
+    let before = inventory(before?.metadata.annotations.as_ref())?;
+    let gone: BTreeMap<String, Value> = (before.resources().into_iter())
+        .filter(|resource| !now.resources().contains(resource))
+        .map(|resource| (resource, Value::Null))
+        .collect();
+    (!gone.is_empty()).then(|| json!({"status": {"capacity": gone, "allocatable": gone}}))
 }
 
 /// Nodes and their leases, as written by the fleet.
@@ -178,6 +197,7 @@ impl Nodes {
                 Err(error) => return Err(api(format!("creating node {name:?}"))(error)),
             }
         }
+        self.withdraw(name, found.as_ref(), inventory).await?;
         let patch = json!({"metadata": metadata});
         self.nodes
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
@@ -217,6 +237,7 @@ impl Nodes {
         let name = &description.name;
         let found = self.nodes.get_opt(name).await;
         let found = found.map_err(api(format!("reading node {name:?}")))?;
+        self.withdraw(name, found.as_ref(), inventory).await?;
         let labels = labels(description, inventory, found.as_ref());
         let patch = json!({"metadata": {"labels": labels,
             "annotations": {INVENTORY: inventory_json(inventory)}}});
@@ -229,6 +250,24 @@ impl Nodes {
             .await
             .map_err(api(format!("updating node {:?}", description.name)))?;
         self.write_status(description, inventory).await
+    }
+
+    /// Takes what the node offers no more out of its status. To be done before its inventory is
+    /// written, by whose last version that is known.
+    async fn withdraw(
+        &self,
+        name: &str,
+        before: Option<&Node>,
+        now: &NodeInventory,
+    ) -> Result<(), FleetError> {
+        let Some(patch) = withdrawn(before, now) else {
+            return Ok(());
+        };
+        self.nodes
+            .patch_status(name, &PatchParams::default(), &Patch::Merge(&patch))
+            .await
+            .map(|_| ())
+            .map_err(api(format!("updating the status of node {name:?}")))
     }
 
     async fn write_status(
@@ -441,6 +480,45 @@ mod tests {
         assert_eq!([&has[small], &gives[small]], ["2", "1"]);
         let (none, _) = capacity(&NodeInventory::default(), 100);
         assert!(none.get(NVIDIA_GPU).is_none());
+    }
+
+    #[test]
+    fn shares_are_counted_while_their_devices_are_well_and_take_no_other_resources_place() {
+        let shares = |count, healthy| resources::devices::Shares { count, healthy };
+        let mut node = inventory();
+        let named = |name: &str, shares| (name.to_owned(), shares);
+        node.shared = [
+            named("rdma/a", shares(20, true)),
+            named("rdma/b", shares(10, false)),
+            named("cpu", shares(1000, true)),
+        ]
+        .into();
+        let (has, gives) = capacity(&node, 100);
+        let seen = |all: &Value| ["rdma/a", "rdma/b", "cpu"].map(|name| all[name].clone());
+        assert_eq!(seen(&has), ["20", "10", "8"]);
+        assert_eq!(seen(&gives), ["20", "0", "8"]);
+    }
+
+    #[test]
+    fn a_resource_that_is_offered_no_more_leaves_the_status_and_no_other_does() {
+        let small = |profile: &str| resources::devices::MigSlice {
+            profile: profile.into(),
+            ..resources::devices::MigSlice::default()
+        };
+        let mut before = inventory();
+        before.gpus[0].slices = Some(vec![small("1g.10gb"), small("3g.40gb")]);
+        before.shared = [("rdma/a".to_owned(), resources::devices::Shares::default())].into();
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
+            "annotations": {INVENTORY: inventory_json(&before)}}}))
+        .unwrap();
+        let mut now = before.clone();
+        assert_eq!(withdrawn(Some(&node), &now), None);
+        assert_eq!(withdrawn(None, &now), None);
+        now.gpus[0].slices = Some(vec![small("3g.40gb")]);
+        now.shared.clear();
+        let gone = json!({"rdma/a": null, "nvidia.com/mig-1g.10gb": null});
+        let patch = json!({"status": {"capacity": gone, "allocatable": gone}});
+        assert_eq!(withdrawn(Some(&node), &now), Some(patch));
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! network cards from sysfs ([`sysfs`]), GPUs from NVML ([`gpus`]); or all from a description of
 //! a machine in a file ([`description`]), which stands in where there are no GPUs to test or
 //! show things with; whether its RDMA works ([`rdma`]). And the pure knowledge of what was found:
-//! paths and what they carry ([`graph`]), as a table ([`matrix`]).
+//! paths and what they carry ([`graph`]), as a table ([`matrix`]), as NCCL reads it ([`nccl`]).
 //!
 //! Must not: decide what runs where, or what a GPU's state means for a pod.
 
@@ -23,6 +23,7 @@ pub mod kmsg;
 pub mod matrix;
 pub mod meter;
 pub mod mig;
+pub mod nccl;
 pub mod partition;
 pub mod pcie;
 pub mod ports;

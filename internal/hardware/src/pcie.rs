@@ -50,6 +50,16 @@ impl<'a> Tree<'a> {
         (way, at)
     }
 
+    /// The switches above a device, from the host's bridge down; none where they go round in a circle.
+    pub(crate) fn way_down(&self, under: &'a str) -> Vec<&'a PcieSwitch> {
+        let (mut way, root) = self.way_up(under);
+        if self.switches.contains_key(root) {
+            way.clear();
+        }
+        way.reverse();
+        way
+    }
+
     /// The host's bridge above a device, as the kernel names it (`pci0000:15`); `None` if not known.
     pub fn root(&self, under: &'a str) -> Option<&'a str> {
         let (_, root) = self.way_up(under);

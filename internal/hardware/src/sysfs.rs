@@ -6,12 +6,26 @@ use std::ffi::OsStr;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
-use crate::inventory::Inventory;
+use crate::inventory::{Gpu, Inventory};
 use crate::system::{line, numa_of_pci};
 use crate::wiring::{Nic, PcieLink, PcieSwitch, Port};
 
 /// Ports that a card is believed to have.
 const MAX_PORTS: u32 = 16;
+
+/// What the kernel alone shows of a machine's tree: of these GPUs, by their addresses, and its cards.
+pub fn shown(root: &Path, addresses: &[String]) -> Inventory {
+    let gpus = addresses.iter().map(|pci| Gpu {
+        pci: pci.clone(),
+        ..Gpu::default()
+    });
+    let mut inventory = Inventory {
+        gpus: gpus.collect(),
+        ..Inventory::default()
+    };
+    look(root, &mut inventory);
+    inventory
+}
 
 /// Adds network cards, and says of these and of the GPUs where they hang.
 pub fn look(root: &Path, inventory: &mut Inventory) {

@@ -36,6 +36,10 @@ pub struct NodeInventory {
     pub os: String,
     /// Where the GPUs were learned from: `nvml`, `described` or `none`.
     pub source: String,
+    /// Devices that containers share, of which each that asks has all: how many may, by the resource, as
+    /// `rdma/hca_shared_devices_a`. None where somebody else counts them.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub shared: BTreeMap<String, Shares>,
     /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
@@ -103,6 +107,12 @@ impl NodeInventory {
         })
     }
 
+    /// The resources that it offers beside CPUs, memory and GPUs by number.
+    pub fn resources(&self) -> BTreeSet<String> {
+        let shared = self.shared.keys().cloned();
+        shared.chain(self.offered().slices.into_keys()).collect()
+    }
+
     /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
     pub fn offered(&self) -> Offered {
         let single = self.mig_strategy == MIG_SINGLE && self.profiles().len() <= 1;
@@ -143,6 +153,16 @@ impl NodeInventory {
         }
         offered
     }
+}
+
+/// How many containers may share devices at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Shares {
+    /// So many.
+    pub count: u32,
+    /// May they be given out?
+    pub healthy: bool,
 }
 
 /// A slice of a GPU that the driver cut.

@@ -389,13 +389,17 @@ pub struct Limits {
     pub pids_max: Option<u64>,
 }
 
-/// Devices of the node that a container must not open. Everything else stays as the
-/// file permissions have it.
+/// Devices of the node that a container must not open, or has. For a process everything else stays as
+/// the file permissions have it; what is in an image sees those alone that it has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DevicePolicy {
     /// Device files refused to it, for instance `/dev/nvidia3`.
     #[serde(default)]
     pub denied: Vec<PathBuf>,
+    /// Device files that a container of an image is given, where they are on the node; a process has
+    /// them in any case.
+    #[serde(default)]
+    pub given: Vec<PathBuf>,
 }
 
 impl DevicePolicy {
@@ -417,7 +421,10 @@ impl DevicePolicy {
             .map(|entry| entry.path())
             .collect();
         denied.sort();
-        DevicePolicy { denied }
+        DevicePolicy {
+            denied,
+            given: Vec::new(),
+        }
     }
 }
 

@@ -69,7 +69,7 @@ Ascend and Trainium:
     timeoutSeconds: 5                      # the defaults; who takes longer, is not well
     everySeconds: 30
 
-RDMA cards (--rdma-config), with --engine kubernetes, as k8s-rdma-shared-dev-plugin has it:
+RDMA cards (--rdma-config), as k8s-rdma-shared-dev-plugin has it:
   configList:
     - resourceName: hca_shared_devices_a   # after resourcePrefix, rdma where left out
       rdmaHcaMax: 1000                     # how many containers may have the cards at once
@@ -82,4 +82,5 @@ RDMA cards (--rdma-config), with --engine kubernetes, as k8s-rdma-shared-dev-plu
 
   A container with one has the device files of all cards of the resource (uverbs, rdma_cm, and where
   there are umad and issm), and with GPUs is told by NCCL_IB_HCA which of its cards are near these. A
-  pod's network is its own matter. The shares are well while a port of a card is up.";
+  process of the node (--engine embedded, without an image) sees the node's device files in any case.
+  A pod's network is its own matter. The shares are well while a port of a card is up.";

@@ -223,11 +223,6 @@ pub struct Agent {
     /// kubelet as the resource that it names (repeatable); with --engine kubernetes
     #[arg(long = "vendor", value_name = "FILE")]
     pub vendors: Vec<PathBuf>,
-    /// The RDMA cards that containers share, in YAML or JSON, see below, each set of which is offered
-    /// to the kubelet as the resource that it names; or off. With --engine kubernetes and --devices
-    /// plugin [default: all cards as rdma/hca_shared_devices_a, and none with --machine]
-    #[arg(long, value_name = "FILE")]
-    pub rdma_config: Option<PathBuf>,
     /// Where an agent in a container of its own sees the node's root: below it other vendors'
     /// devices and RDMA cards' files are looked for
     #[arg(long, value_name = "DIR", default_value = "/")]
@@ -296,6 +291,17 @@ pub struct MachineOptions {
     /// cards are held against each other and against what they were
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
+    /// The RDMA cards that containers share, in YAML or JSON (`muster agent --help` has the fields), each
+    /// set of which is offered as the resource that it names; or off. Not with --devices dra [default:
+    /// all cards as rdma/hca_shared_devices_a, and none with --machine]
+    #[arg(long, value_name = "FILE")]
+    pub rdma_config: Option<PathBuf>,
+    /// When NCCL is told this machine's PCIe tree (NCCL_TOPO_FILE, unless the pod says one itself), in
+    /// containers with GPUs: where the kernel shows no switches or links of GPUs, as in many virtual
+    /// machines, and --expect or --machine has them, by PCI addresses as they are here; always, as
+    /// described there, else as found; or never. Elsewhere NCCL finds the tree itself [default: hidden]
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub nccl_topology: Option<NcclTopology>,
     /// Let pods that name an image run their command on the host, without the image
     #[arg(long)]
     pub host_images: bool,
@@ -320,6 +326,17 @@ pub struct MachineOptions {
     /// A label for the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,
+}
+
+/// When NCCL is told a machine's PCIe tree.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NcclTopology {
+    /// Where the kernel hides what a description knows
+    Hidden,
+    /// Wherever there are GPUs
+    Always,
+    /// Nowhere
+    Never,
 }
 
 /// Where metrics are served, as given.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use agent::{
     AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
     MigConfigurations, MigSettings, MpsConfig, PluginSettings, RdmaSettings, Replicated, Selection,
-    Sharing, Strategy, Vendor, XidPolicy,
+    Sharing, Strategy, TellTopology, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -18,7 +18,7 @@ use resources::names::NVIDIA_GPU;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain};
+use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain, NcclTopology};
 
 /// How long the token is good with which `muster up`'s agent joins its own server.
 const OWN_TOKEN: Duration = Duration::from_secs(300);
@@ -55,7 +55,6 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
         ),
         (!arguments.vendors.is_empty(), "--vendor"),
         (arguments.gpu_parts, "--gpu-parts"),
-        (arguments.rdma_config.is_some(), "--rdma-config"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
@@ -106,6 +105,12 @@ fn common(
         node_ip: address,
         machine_description: options.machine.clone(),
         expected: options.expect.clone(),
+        rdma: shared_cards(options, GivenBy::Plugin, &[])?,
+        topology: match options.nccl_topology {
+            None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
+            Some(NcclTopology::Always) => TellTopology::Always,
+            Some(NcclTopology::Never) => TellTopology::Never,
+        },
         host_images: options.host_images,
         cri_socket: options.cri.clone(),
         labels: options.labels.iter().cloned().collect(),
@@ -151,6 +156,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         (arguments.token.is_some(), "--token"),
         (arguments.ca.is_some(), "--ca"),
         (machine.node_address.is_some(), "--node-address"),
+        (machine.nccl_topology.is_some(), "--nccl-topology"),
         (machine.host_images, "--host-images"),
         (machine.cri.is_some(), "--cri"),
         (!machine.labels.is_empty(), "--label"),
@@ -198,7 +204,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         dev: "/dev".into(),
         cdi: arguments.cdi_dir.clone(),
         settings,
-        rdma: shared_cards(arguments, given_by, &vendors)?,
+        rdma: shared_cards(machine, given_by, &vendors)?,
         vendors,
         host_root: arguments.host_root.clone(),
         mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
@@ -343,12 +349,12 @@ fn vendors(files: &[PathBuf]) -> Result<Vec<Vendor>> {
 }
 
 /// RDMA cards that containers share: as the file says, or all of this machine's.
-fn shared_cards(arguments: &Agent, by: GivenBy, vendors: &[Vendor]) -> Result<RdmaSettings> {
-    let file = arguments.rdma_config.as_deref();
+fn shared_cards(options: &MachineOptions, by: GivenBy, vendors: &[Vendor]) -> Result<RdmaSettings> {
+    let file = options.rdma_config.as_deref();
     let off = file.is_some_and(|file| file.as_os_str() == "off");
     let Some(file) = file.filter(|_| !off) else {
         // By claims cards are one container's, and a described machine's are not this one's.
-        let usual = !off && by == GivenBy::Plugin && arguments.machine.machine.is_none();
+        let usual = !off && by == GivenBy::Plugin && options.machine.is_none();
         return Ok(match usual {
             true => RdmaSettings::usual(),
             false => RdmaSettings::default(),
@@ -492,6 +498,20 @@ mod tests {
         assert_eq!(resources(&["--rdma-config", example]).unwrap(), wanted);
         let dra = resources(&["--devices", "dra", "--rdma-config", example]).unwrap_err();
         assert!(dra.to_string().contains("--rdma-config"), "{dra}");
+        // The same on the embedded engine.
+        let embedded = |more: &[&str]| {
+            let words = ["muster", "up", "--node-name", "n"];
+            let parsed = Arguments::try_parse_from(words.iter().chain(more)).unwrap();
+            let Command::Up(up) = parsed.command else {
+                panic!("up")
+            };
+            let settings = shared_cards(&up.machine, GivenBy::Plugin, &[]).unwrap();
+            let all = settings.resources.into_iter();
+            all.map(|shared| shared.resource).collect::<Vec<_>>()
+        };
+        assert_eq!(embedded(&[]), ["rdma/hca_shared_devices_a"]);
+        assert_eq!(embedded(&["--machine", "/nowhere/m"]), none);
+        assert_eq!(embedded(&["--rdma-config", example]), wanted);
         let missing = resources(&["--rdma-config", "/nowhere/x"]).unwrap_err();
         let missing = format!("{missing:#}");
         assert!(

@@ -136,6 +136,11 @@ impl Fabric {
         files.map_or_else(Proposal::default, |files| Proposal::of(found, files))
     }
 
+    /// What the machine is described to have, where somebody says so.
+    pub fn expected(&self) -> Option<&Inventory> {
+        self.expected.as_ref()
+    }
+
     /// What it is as one end of a pair: nothing of a described machine.
     pub fn end(&self) -> End {
         let (found, reading) = (self.told.lock(), self.shared.reading.lock());

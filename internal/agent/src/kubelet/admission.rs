@@ -18,6 +18,7 @@ use resources::devices::chosen;
 use resources::parts::Share;
 
 use super::offer;
+use crate::devices;
 use crate::shares::share_of;
 
 /// A pod as the kubelet lists it.
@@ -185,19 +186,8 @@ fn next_of(resource: &str, pod: &Pod, listed: &Listed, answered: &Answered) -> O
             .map(|variable| variable.name.clone())
             .collect(),
         in_nodes_network: spec.host_network == Some(true),
-        asks: limits_of(container),
+        asks: devices::limits(container),
     })
-}
-
-/// The resources that a container's limits name: what a device plugin offers is asked for by those.
-fn limits_of(container: &Container) -> BTreeSet<String> {
-    let amounts = container.resources.as_ref();
-    let limits = amounts.and_then(|amounts| amounts.limits.as_ref());
-    let named = limits.into_iter().flatten().map(|(name, _)| name);
-    named
-        .filter(|name| asked(name, container) > 0)
-        .cloned()
-        .collect()
 }
 
 /// How many of the resource a container asks for.

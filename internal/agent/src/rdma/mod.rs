@@ -5,13 +5,19 @@
 mod look;
 mod settings;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use hardware::rdma::{Device, Devices};
+use resources::devices::Shares;
 use tokio::sync::watch as channel;
 
 pub use look::watch;
 pub use settings::RdmaSettings;
+
+/// How long the first look at the cards is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Cards that are offered as one resource, and shared by those who ask for it: each has all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,6 +99,36 @@ impl SharedCards {
     }
 }
 
+/// What a container has that asks for these resources, of a node's pools by their resource; nothing
+/// where it asks for none of them.
+///
+/// # Errors
+///
+/// A sentence, where a resource has no card any more.
+pub fn equipment(
+    pools: &BTreeMap<String, Pool>,
+    asked: &BTreeSet<String>,
+) -> Result<Option<Pool>, String> {
+    let mut all: Option<Pool> = None;
+    for (resource, pool) in pools.iter().filter(|(name, _)| asked.contains(*name)) {
+        if pool.cards.is_empty() {
+            return Err(format!(
+                "this node has no RDMA card of {resource} any more that programs can open; muster doctor \
+                 there says what its cards lack"
+            ));
+        }
+        let all = all.get_or_insert_default();
+        all.cards.extend(pool.cards.iter().cloned());
+        let files = pool.files.iter();
+        let new: Vec<String> = files
+            .filter(|file| !all.files.contains(file))
+            .cloned()
+            .collect();
+        all.files.extend(new);
+    }
+    Ok(all)
+}
+
 /// The node's shared cards, to be asked for what a container has of them.
 #[derive(Clone, Debug)]
 pub struct Cards {
@@ -103,6 +139,42 @@ pub struct Cards {
 }
 
 impl Cards {
+    /// The cards of the machine whose root is seen here, looked at once, if the machine answers. None
+    /// are looked for where there are no resources.
+    pub async fn watch(settings: RdmaSettings, root: PathBuf) -> Cards {
+        if settings.resources.is_empty() {
+            let (_, seen) = channel::channel(Devices::default());
+            return Cards { settings, seen };
+        }
+        let mut seen = watch(root);
+        let first = tokio::time::timeout(PATIENCE, seen.changed()).await;
+        if first.is_err() {
+            tracing::warn!("which RDMA cards there are can't be read yet");
+        }
+        Cards { settings, seen }
+    }
+
+    /// Waits until the machine's cards are others than when this was last told.
+    pub async fn news(&mut self) {
+        if self.seen.changed().await.is_err() {
+            std::future::pending::<()>().await;
+        }
+    }
+
+    /// Each resource's cards as they are now, and how many containers may share them.
+    pub fn now(&self) -> BTreeMap<String, (Pool, Shares)> {
+        let machine = self.seen.borrow();
+        let all = self.settings.resources.iter().map(|shared| {
+            let pool = shared.pool(&machine);
+            let shares = Shares {
+                count: u32::try_from(shared.containers).unwrap_or(u32::MAX),
+                healthy: pool.healthy,
+            };
+            (shared.resource.clone(), (pool, shares))
+        });
+        all.collect()
+    }
+
     /// The cards of a container that asks for these resources; none where it asks for no card.
     pub fn of(&self, asked: &BTreeSet<String>) -> Option<BTreeSet<String>> {
         let machine = self.seen.borrow();

@@ -196,3 +196,48 @@ fn a_container_has_the_cards_of_the_resources_that_it_asks_for() {
     assert_eq!(has(&["rdma/b", "cpu"]), Some(vec!["mlx5_2".to_owned()]));
     assert_eq!(has(&["rdma/a", "rdma/b"]).map(|cards| cards.len()), Some(2));
 }
+
+#[test]
+fn a_container_has_the_files_of_its_resources_each_once_and_none_of_a_resource_without_cards() {
+    let (seen, devices) = channel::channel(machine());
+    let of = |name: &str, interfaces: &[&str]| json!({"resourceName": name, "rdmaHcaMax": 7, "selectors": {"ifNames": interfaces}});
+    let document =
+        json!({"configList": [of("a", &["ib0", "ib1"]), of("b", &["ib1"]), of("c", &["ens9"])]});
+    let cards = Cards {
+        settings: RdmaSettings::read(&document).expect("a configuration"),
+        seen: devices,
+    };
+    let equipped = |asked: &[&str]| {
+        let pools = cards
+            .now()
+            .into_iter()
+            .map(|(name, (pool, _))| (name, pool));
+        let asked = asked.iter().map(ToString::to_string).collect();
+        equipment(&pools.collect(), &asked)
+    };
+    assert_eq!(equipped(&["cpu", "rdma/other"]), Ok(None));
+    let both = equipped(&["rdma/a", "rdma/b"])
+        .expect("cards")
+        .expect("some");
+    assert_eq!(both.files, ["uverbs0", "uverbs1", "rdma_cm"]);
+    assert_eq!(both.cards.len(), 2);
+    let one = equipped(&["rdma/b"]).expect("cards").expect("some");
+    assert_eq!(one.files, ["uverbs1", "rdma_cm"]);
+    let why = equipped(&["rdma/a", "rdma/c"]).expect_err("it has no card");
+    assert!(
+        why.contains("rdma/c") && why.contains("muster doctor"),
+        "{why}"
+    );
+
+    let shares = |name: &str| cards.now()[name].1;
+    let shared = |healthy| Shares { count: 7, healthy };
+    assert_eq!(
+        [shares("rdma/b"), shares("rdma/c")],
+        [shared(true), shared(false)]
+    );
+    seen.send_modify(|machine| machine.cards[1].ports[0].state = "DOWN".into());
+    assert_eq!(
+        [shares("rdma/a"), shares("rdma/b")],
+        [shared(true), shared(false)]
+    );
+}

@@ -112,6 +112,8 @@ impl Server {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            rdma: agent::RdmaSettings::default(),
+            topology: agent::TellTopology::default(),
             host_images: false,
             cri_socket: None,
             labels: [("zone".to_owned(), "test".to_owned())].into(),

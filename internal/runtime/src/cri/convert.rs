@@ -152,7 +152,7 @@ pub fn container(
             })
             .collect(),
         mounts,
-        devices: Vec::new(),
+        devices: spec.devices.given.iter().map(|path| device(path)).collect(),
         labels,
         annotations: HashMap::from([(LOG_PATH.into(), log.clone())]),
         log_path: log.trim_start_matches('/').into(),
@@ -193,6 +193,16 @@ fn linux(spec: &ContainerSpec) -> api::LinuxContainerConfig {
             readonly_paths: READ_ONLY.map(String::from).to_vec(),
             seccomp: Some(seccomp()),
         }),
+    }
+}
+
+/// A device file of the node, at the same place.
+fn device(path: &Path) -> api::Device {
+    let path = path.display().to_string();
+    api::Device {
+        container_path: path.clone(),
+        host_path: path,
+        permissions: "rw".into(),
     }
 }
 
@@ -366,6 +376,7 @@ mod tests {
             memory_limit_bytes: Some(1 << 30),
             pids_max: None,
         };
+        spec.devices.given = vec!["/dev/infiniband/rdma_cm".into()];
         spec.user.uid = Some(1000);
         spec.user.groups = vec![7];
         let config = container(&spec, "node-1", "sha256:abc").unwrap();
@@ -380,6 +391,18 @@ mod tests {
         assert_eq!(
             paths,
             [("/data", "/src", true), ("/etc/hosts", "/hosts", false)]
+        );
+        let [device] = &config.devices[..] else {
+            panic!("{:?}", config.devices)
+        };
+        let file = "/dev/infiniband/rdma_cm";
+        assert_eq!(
+            [
+                &*device.host_path,
+                &*device.container_path,
+                &*device.permissions
+            ],
+            [file, file, "rw"]
         );
         let linux = config.linux.unwrap();
         let resources = linux.resources.unwrap();

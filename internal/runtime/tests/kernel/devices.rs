@@ -15,6 +15,7 @@ async fn a_denied_device_cannot_be_opened_and_the_others_can() {
     );
     spec.devices = DevicePolicy {
         denied: vec!["/dev/full".into(), "/dev/no-such-gpu".into()],
+        ..DevicePolicy::default()
     };
     let (exit, output) = house.run(spec).await;
     assert_eq!(exit.code, 0);
@@ -41,6 +42,7 @@ async fn not_even_root_opens_a_denied_device_by_another_name() {
     let mut spec = house.shell("a", &script);
     spec.devices = DevicePolicy {
         denied: vec!["/dev/full".into()],
+        ..DevicePolicy::default()
     };
     let (_, output) = house.run(spec).await;
     assert!(

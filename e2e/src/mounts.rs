@@ -1,0 +1,56 @@
+//! A mount namespace of a test's own, in which machines' files are others'.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::run;
+
+/// A mount namespace that is kept by a file, until it is dropped.
+pub struct Mounts {
+    directory: PathBuf,
+}
+
+impl Mounts {
+    /// One, kept in `directory`/namespace, in which a shell has run this script, with `directory` as
+    /// `$DIR`.
+    #[track_caller]
+    pub fn new(directory: &Path, script: &str) -> Mounts {
+        crate::require_root();
+        let own = r#"
+            set -e
+            mkdir -p "$DIR/namespace"
+            mount --bind "$DIR/namespace" "$DIR/namespace"
+            mount --make-private "$DIR/namespace"
+            touch "$DIR/namespace/mount"
+            unshare --mount="$DIR/namespace/mount" --propagation private sh -e -c "$SCRIPT"
+        "#;
+        let mut shell = Command::new("sh");
+        shell.args(["-c", own]).env("DIR", directory);
+        run(shell.env("SCRIPT", script)).ok();
+        Mounts {
+            directory: directory.to_path_buf(),
+        }
+    }
+
+    /// The file of the namespace.
+    pub fn file(&self) -> PathBuf {
+        self.directory.join("namespace/mount")
+    }
+
+    /// A command that runs in a namespace of this file.
+    pub fn command_in(file: &Path, program: &str) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--mount={}", file.display()))
+            .arg(program);
+        command
+    }
+}
+
+impl Drop for Mounts {
+    fn drop(&mut self) {
+        for mounted in [self.file(), self.directory.join("namespace")] {
+            run(Command::new("umount").args(["--lazy"]).arg(mounted));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! What work on the embedded engine is given of its node's devices. Machines are described in files, for
+//! the driver's library's stand-in too; one with RDMA cards has a tree of files for its sysfs, and device
+//! files that are those of /dev/null and its like under other names.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+use std::path::Path;
+use std::time::Duration;
+
+use e2e::{Agent, Containerd, IMAGE, Mounts, Platform, eventually, make_device, repository};
+use serde_json::{Value, json};
+
+#[path = "../../internal/hardware/testing/unpack.rs"]
+mod unpack;
+
+const SOON: Duration = Duration::from_secs(120);
+
+/// What a pod prints, whose one container runs this script with these fields beside it.
+fn said(platform: &Platform, name: &str, script: &str, container: &Value, spec: &Value) -> String {
+    let script = format!("{script}; echo end; exec sleep 600");
+    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1,
+            "containers": [{"name": "main", "command": ["sh", "-c", script]}]}});
+    let fields = |value: &Value| value.as_object().unwrap().clone();
+    let of_pod = pod["spec"].as_object_mut().unwrap();
+    of_pod.extend(fields(spec));
+    let of_container = pod["spec"]["containers"][0].as_object_mut().unwrap();
+    of_container.extend(fields(container));
+    platform.apply(&pod.to_string());
+    eventually(&format!("{name} says what it has"), SOON, || {
+        let found = platform.get("pod", name);
+        assert_ne!(found["status"]["phase"], "Failed", "{}", found["status"]);
+        let log = platform.cli(&["logs", name]).out;
+        log.strip_suffix("end\n").map(str::to_owned)
+    })
+}
+
+#[test]
+fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one() {
+    let machine = repository().join("packaging/examples/machines/hgx-h100.toml");
+    let machine = machine.display().to_string();
+    let platform = Platform::server(&[]);
+    let _told = platform.agent("told", None, &["--machine", &machine, "--metrics", "off"]);
+    platform.await_nodes(1);
+    // As another user than the agent's, whose directories nobody else may look into.
+    let gpu = json!({"resources": {"limits": {"nvidia.com/gpu": "2"}}});
+    let nobody = json!({"securityContext": {"runAsUser": 65534}});
+    let script = "echo $NCCL_TOPO_FILE; cat $NCCL_TOPO_FILE";
+    let log = said(&platform, "told", script, &gpu, &nobody);
+    let kept = include_str!("../../internal/hardware/tests/nccl/hgx-h100.xml");
+    assert_eq!(log, format!("/dev/nccl-topology.xml\n{kept}"));
+
+    let mut own = gpu.clone();
+    own["env"] = json!([{"name": "NCCL_TOPO_FILE", "value": "/mine.xml"}]);
+    let script = "echo $NCCL_TOPO_FILE; test -e /dev/nccl-topology.xml || echo and no other";
+    let log = said(&platform, "own", script, &own, &json!({}));
+    assert_eq!(log, "/mine.xml\nand no other\n");
+    let script = "echo \"told ${NCCL_TOPO_FILE-nothing}\"";
+    let plain = json!({"resources": {"requests": {"cpu": "10m"}}});
+    let log = said(&platform, "plain", script, &plain, &json!({}));
+    assert_eq!(log, "told nothing\n");
+
+    // Where the administrator wants none, a GPU changes nothing.
+    let more = [
+        "--machine",
+        &machine,
+        "--metrics",
+        "off",
+        "--nccl-topology",
+        "never",
+        "--label",
+        "quiet=yes",
+    ];
+    let _quiet = platform.agent("quiet", None, &more);
+    platform.await_nodes(2);
+    let there = json!({"nodeSelector": {"quiet": "yes"}});
+    assert_eq!(
+        said(&platform, "quiet", script, &gpu, &there),
+        "told nothing\n"
+    );
+}
+
+/// A node with a GPU and an InfiniBand card under each of two switches, and a container runtime.
+struct Rdma {
+    agent: Option<Agent>,
+    containerd: Containerd,
+    mounts: Mounts,
+    directory: tempfile::TempDir,
+}
+
+impl Rdma {
+    fn new() -> Rdma {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = directory.path().join("rdma");
+        let tree = repository().join("internal/hardware/testing/trees/infiniband.txt");
+        unpack::unpack(&std::fs::read_to_string(tree).unwrap(), &machine);
+        let files = [
+            "uverbs0", "uverbs1", "umad0", "umad1", "issm0", "issm1", "rdma_cm",
+        ];
+        for (name, minor) in files.into_iter().zip(1..) {
+            let file = machine.join("dev/infiniband").join(name);
+            std::fs::remove_file(&file).unwrap();
+            make_device(&file, minor);
+        }
+        let library = directory.path().join("library");
+        std::fs::create_dir(&library).unwrap();
+        let built = std::env::current_exe().unwrap();
+        let built = built.with_file_name("libnvml_standin.so");
+        std::fs::copy(built, library.join("libnvidia-ml.so.1")).unwrap();
+        let gpus = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 2\n\
+                    pci = [\"0000:18:00.0\", \"0000:3a:00.0\"]\n";
+        std::fs::write(directory.path().join("machine.toml"), gpus).unwrap();
+        // The cards' files in a /dev that is otherwise this machine's, and its sysfs but for what
+        // the kernel keeps of control groups.
+        let script = r#"
+            mkdir "$DIR/dev" "$DIR/rdma/sys/fs"
+            mount --rbind /sys/fs "$DIR/rdma/sys/fs"
+            mount -t tmpfs none "$DIR/dev"
+            for entry in /dev/*; do
+                at="$DIR/dev/${entry#/dev/}"
+                if [ -L "$entry" ]; then cp -P "$entry" "$at"
+                elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
+                else touch "$at"; mount --bind "$entry" "$at"; fi
+            done
+            mkdir "$DIR/dev/infiniband"
+            mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
+            mount --rbind "$DIR/dev" /dev
+        "#;
+        let mounts = Mounts::new(directory.path(), script);
+        Rdma {
+            agent: None,
+            containerd: Containerd::start_inside(&mounts.file()),
+            mounts,
+            directory,
+        }
+    }
+
+    fn at(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Starts the node's agent, in place of the one before.
+    fn agent(&mut self, platform: &Platform, more: &[&str]) {
+        if let Some(mut before) = self.agent.take() {
+            before.kill();
+        }
+        let namespace = format!("--mount={}", self.mounts.file().display());
+        let script = "mount --rbind \"$0\" /sys && exec \"$@\"";
+        let sys = self.at("rdma/sys").display().to_string();
+        let inside = [
+            "nsenter", &namespace, "unshare", "--mount", "sh", "-c", script, &sys,
+        ];
+        let socket = self.containerd.socket().display().to_string();
+        let common = ["--cri", &socket, "--metrics", "off", "--kmsg", "off"];
+        let (library, machine) = (self.at("library"), self.at("machine.toml"));
+        let environment: [(&str, &Path); 2] = [
+            ("LD_LIBRARY_PATH", &library),
+            ("MUSTER_NVML_MACHINE", &machine),
+        ];
+        let inside = inside.map(str::to_owned).to_vec();
+        let arguments = [&common[..], more].concat();
+        self.agent = Some(platform.agent_by("box", inside, &environment, &arguments));
+    }
+}
+
+/// Until the node has these of a resource and gives those out; `null` where it has no such resource.
+fn until_offered(platform: &Platform, resource: &str, capacity: &Value, allocatable: &Value) {
+    let what = format!("{resource} is {capacity}, of which {allocatable} are given out");
+    eventually(&what, SOON, || {
+        let status = &platform.get("node", "box")["status"];
+        let seen = [
+            &status["capacity"][resource],
+            &status["allocatable"][resource],
+        ];
+        (seen == [capacity, allocatable]).then_some(())
+    });
+}
+
+#[test]
+fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files() {
+    let platform = Platform::server(&[]);
+    let mut node = Rdma::new();
+    let (all, second) = ("rdma/hca_all", "rdma/hca_b");
+    let configure = |resources: Value| {
+        let file = node.at("rdma.json");
+        std::fs::write(&file, json!({"configList": resources}).to_string()).unwrap();
+        file.display().to_string()
+    };
+    let of_all = json!({"resourceName": "hca_all", "rdmaHcaMax": 20});
+    let of_second = json!({"resourceName": "hca_b", "rdmaHcaMax": 2,
+        "selectors": {"ifNames": ["ib1"]}});
+    let file = configure(json!([of_all, of_second]));
+    node.agent(&platform, &["--rdma-config", &file]);
+    platform.await_nodes(1);
+    let count = |count: &str| json!(count);
+    until_offered(&platform, all, &count("20"), &count("20"));
+    until_offered(&platform, second, &count("2"), &count("2"));
+
+    // In an image: the files of its cards, with their numbers, and NCCL told of none but these.
+    let script = "for file in $(busybox find /dev/infiniband -type c | busybox sort); do \
+        busybox stat -c '%n %t:%T' $file; done; echo told $NCCL_IB_HCA";
+    let limits = |resource: &str, gpus: &str| json!({"resources": {"limits": {resource: "1", "nvidia.com/gpu": gpus}}, "image": IMAGE});
+    let log = said(&platform, "both", script, &limits(second, "2"), &json!({}));
+    let own = "/dev/infiniband/issm1 1:6\n/dev/infiniband/rdma_cm 1:7\n\
+               /dev/infiniband/umad1 1:4\n/dev/infiniband/uverbs1 1:2\n";
+    assert_eq!(log, format!("{own}told =mlx5_1:1\n"));
+    // A process sees what the node has, and is told the same.
+    let process = json!({"resources": {"limits": {second: "1"}}});
+    let script = "ls /dev/infiniband | tr '\\n' ' '; echo told $NCCL_IB_HCA";
+    let log = said(&platform, "process", script, &process, &json!({}));
+    assert_eq!(
+        log,
+        "issm0 issm1 rdma_cm umad0 umad1 uverbs0 uverbs1 told\n"
+    );
+
+    // Both shares are had: a third pod waits, and says for what.
+    let mut third = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "third"},
+        "spec": {"containers": [{"name": "main", "command": ["true"]}]}});
+    third["spec"]["containers"][0]["resources"] = process["resources"].clone();
+    platform.apply(&third.to_string());
+    eventually("the third waits for a share", SOON, || {
+        let pod = platform.get("pod", "third");
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let mut waits = conditions.iter().filter(|it| it["type"] == "PodScheduled");
+        let why = waits.next()?["message"].as_str()?;
+        why.contains(second).then_some(())
+    });
+
+    // A resource all of whose ports are down is given to nobody until one is up.
+    let state = node.at("rdma/sys/class/infiniband/mlx5_1/ports/1/state");
+    std::fs::write(&state, "1: DOWN\n").unwrap();
+    until_offered(&platform, second, &count("2"), &count("0"));
+    until_offered(&platform, all, &count("20"), &count("20"));
+    std::fs::write(&state, "4: ACTIVE\n").unwrap();
+    until_offered(&platform, second, &count("2"), &count("2"));
+
+    // What is offered no more goes.
+    node.agent(&platform, &["--rdma-config", "off"]);
+    until_offered(&platform, second, &Value::Null, &Value::Null);
+    until_offered(&platform, all, &Value::Null, &Value::Null);
+}

@@ -1,0 +1,151 @@
+//! The file with the machine's PCIe tree that work is shown, for NCCL to read (`NCCL_TOPO_FILE`): kept as
+//! the machine is. What is in it, and when there is one, `hardware::nccl` says.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+
+use hardware::nccl::{self, Tell};
+use hardware::{Inventory, sysfs};
+use parking_lot::Mutex;
+
+/// The variable by which NCCL is told of it.
+pub const VARIABLE: &str = "NCCL_TOPO_FILE";
+/// Where containers see it: beside their last words, where processes of the node have a view of their
+/// own already, and users other than the agent's may read.
+pub const SEEN_AT: &str = "/dev/nccl-topology.xml";
+
+/// The file, and when it is there.
+pub struct TopologyFile {
+    path: PathBuf,
+    tell: Tell,
+    described: Option<Inventory>,
+    root: PathBuf,
+    /// The tree that was found last, and the file that was made of it.
+    last: Mutex<Option<(String, Option<PathBuf>)>>,
+}
+
+impl TopologyFile {
+    /// At `path`, of a machine whose sysfs is below `root`, and of which somebody may have `described`
+    /// what it has.
+    pub fn new(
+        path: PathBuf,
+        tell: Tell,
+        described: Option<Inventory>,
+        root: PathBuf,
+    ) -> TopologyFile {
+        TopologyFile {
+            path,
+            tell,
+            described,
+            root,
+            last: Mutex::default(),
+        }
+    }
+
+    /// The file of a machine that has this, where NCCL is to be told its tree. What the kernel shows is
+    /// read only when something changed.
+    pub async fn renew(&self, found: &Inventory) -> Option<PathBuf> {
+        let now = nccl::xml(found);
+        if let Some((before, file)) = &*self.last.lock()
+            && *before == now
+        {
+            return file.clone();
+        }
+        let addresses: Vec<String> = found.gpus.iter().map(|gpu| gpu.pci.clone()).collect();
+        let root = self.root.clone();
+        let shown = tokio::task::spawn_blocking(move || sysfs::shown(&root, &addresses)).await;
+        let tree = match shown {
+            Ok(shown) => nccl::tree(self.tell, found, &shown, self.described.as_ref()),
+            Err(error) => Err(error.to_string()),
+        };
+        let tree = tree.unwrap_or_else(|why| {
+            tracing::warn!("{why}");
+            None
+        });
+        let file = match self.put(tree.as_ref()) {
+            Ok(file) => file,
+            Err(error) => {
+                let path = self.path.display();
+                tracing::warn!("NCCL is told no PCIe tree: {path} can't be written: {error}");
+                return None;
+            }
+        };
+        if file.is_some() {
+            tracing::info!(file = %self.path.display(), "NCCL is told the PCIe tree");
+        }
+        *self.last.lock() = Some((now, file.clone()));
+        file
+    }
+
+    /// Writes the file, or removes it where there is nothing to tell.
+    fn put(&self, tree: Option<&Inventory>) -> io::Result<Option<PathBuf>> {
+        let Some(tree) = tree else {
+            return match fs::remove_file(&self.path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(None),
+            };
+        };
+        // In place of the one before, which who runs already goes on seeing.
+        let partial = self.path.with_extension("xml.new");
+        fs::write(&partial, nccl::xml(tree))?;
+        // It is for whoever containers run as.
+        fs::set_permissions(&partial, fs::Permissions::from_mode(0o644))?;
+        fs::rename(&partial, &self.path)?;
+        Ok(Some(self.path.clone()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::{Gpu, Origin};
+
+    use super::*;
+
+    fn machine(address: &str) -> Inventory {
+        Inventory {
+            gpus: vec![Gpu {
+                pci: address.to_owned(),
+                under: "pci0000:00".to_owned(),
+                ..Gpu::default()
+            }],
+            origin: Origin::Nvml,
+            ..Inventory::default()
+        }
+    }
+
+    #[tokio::test]
+    async fn the_file_is_as_the_machine_is_and_gone_where_there_is_nothing_to_tell() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("tree.xml");
+        let root = dir.path().join("root");
+        let file = |tell| TopologyFile::new(path.clone(), tell, None, root.clone());
+        let text = || fs::read_to_string(&path).ok();
+
+        let always = file(Tell::Always);
+        for address in ["0000:01:00.0", "0000:02:00.0"] {
+            let machine = machine(address);
+            assert_eq!(always.renew(&machine).await.as_ref(), Some(&path));
+            assert_eq!(text(), Some(nccl::xml(&machine)));
+        }
+        let mode = fs::metadata(&path).expect("the file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        // Without GPUs, and by another agent that isn't asked for it.
+        assert_eq!(always.renew(&Inventory::default()).await, None);
+        assert_eq!(text(), None);
+        assert_eq!(
+            always.renew(&machine("0000:01:00.0")).await,
+            Some(path.clone())
+        );
+        let hidden = file(Tell::Hidden);
+        assert_eq!(hidden.renew(&machine("0000:01:00.0")).await, None);
+        assert_eq!(text(), None);
+        // Where it can't be written nothing is told, and it is tried again.
+        let nowhere = dir.path().join("nowhere");
+        let lost = TopologyFile::new(nowhere.join("tree.xml"), Tell::Always, None, root.clone());
+        assert_eq!(lost.renew(&machine("0000:01:00.0")).await, None);
+        fs::create_dir(&nowhere).expect("a directory");
+        assert!(lost.renew(&machine("0000:01:00.0")).await.is_some());
+    }
+}
