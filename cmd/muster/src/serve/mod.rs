@@ -5,6 +5,7 @@ mod admin;
 mod decisions;
 mod doctor;
 mod extender;
+mod footprint;
 mod health;
 mod hooks;
 pub mod host;
@@ -72,6 +73,7 @@ pub async fn up(global: Global, arguments: Up) -> Result<Answer> {
 pub async fn agent(global: Global, arguments: Agent) -> Result<Answer> {
     logging();
     let stop = signals::stop()?;
+    footprint::shrink_once_started();
     if arguments.engine == PodsOf::Kubernetes {
         let config = machine::beside_kubelet(&data(&global), &arguments)?;
         let (client, address) = kubernetes::client(&global).await?;
