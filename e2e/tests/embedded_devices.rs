@@ -3,7 +3,7 @@
 //! files that are those of /dev/null and its like under other names.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::{Agent, Containerd, IMAGE, Mounts, Platform, eventually, make_device, repository};
@@ -79,6 +79,16 @@ fn nccl_is_told_the_tree_of_a_machine_that_hides_it_unless_the_author_says_one()
     );
 }
 
+/// The stand-in under the driver's library's name, in a directory of its own in this one.
+fn library(directory: &Path) -> PathBuf {
+    let library = directory.join("library");
+    std::fs::create_dir(&library).unwrap();
+    let built = std::env::current_exe().unwrap();
+    let built = built.with_file_name("libnvml_standin.so");
+    std::fs::copy(built, library.join("libnvidia-ml.so.1")).unwrap();
+    library
+}
+
 /// A node with a GPU and an InfiniBand card under each of two switches, and a container runtime.
 struct Rdma {
     agent: Option<Agent>,
@@ -101,11 +111,7 @@ impl Rdma {
             std::fs::remove_file(&file).unwrap();
             make_device(&file, minor);
         }
-        let library = directory.path().join("library");
-        std::fs::create_dir(&library).unwrap();
-        let built = std::env::current_exe().unwrap();
-        let built = built.with_file_name("libnvml_standin.so");
-        std::fs::copy(built, library.join("libnvidia-ml.so.1")).unwrap();
+        library(directory.path());
         let gpus = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 2\n\
                     pci = [\"0000:18:00.0\", \"0000:3a:00.0\"]\n";
         std::fs::write(directory.path().join("machine.toml"), gpus).unwrap();
@@ -134,7 +140,7 @@ impl Rdma {
         }
     }
 
-    fn at(&self, name: &str) -> std::path::PathBuf {
+    fn at(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
     }
 
@@ -237,4 +243,96 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
     node.agent(&platform, &["--rdma-config", "off"]);
     until_offered(&platform, second, &Value::Null, &Value::Null);
     until_offered(&platform, all, &Value::Null, &Value::Null);
+}
+
+#[test]
+fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_them_alone() {
+    let platform = Platform::server(&[]);
+    let directory = tempfile::tempdir().unwrap();
+    let library = library(directory.path());
+    let machine = directory.path().join("machine.toml");
+    // One GPU that is whole, and one that is cut as its state says.
+    let describe = |slices: &str| {
+        let h100 = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\n";
+        let whole = format!("{h100}id = [\"GPU-00000000-0000-4000-8000-000000000001\"]\n");
+        let cut = format!("{h100}id = [\"GPU-00000000-0000-4000-8000-000000000002\"]\nmig = []\n");
+        let state = format!("[[state]]\ngpu = 1\nmig = {slices}\n");
+        let partial = directory.path().join("machine.partial");
+        std::fs::write(&partial, whole + &cut + &state).unwrap();
+        std::fs::rename(&partial, &machine).unwrap();
+    };
+    describe("[\"1g.10gb\", \"1g.10gb\"]");
+    let environment: [(&str, &Path); 2] = [
+        ("LD_LIBRARY_PATH", &library),
+        ("MUSTER_NVML_MACHINE", &machine),
+    ];
+    let agent = |strategy: &str| {
+        let arguments = [
+            "--metrics",
+            "off",
+            "--kmsg",
+            "off",
+            "--mig-strategy",
+            strategy,
+        ];
+        platform.agent_with("box", None, &environment, &arguments)
+    };
+    let mut mixed = agent("mixed");
+    platform.await_nodes(1);
+    let (gpu, small) = ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb");
+    let count = |count: &str| json!(count);
+    until_offered(&platform, small, &count("2"), &count("2"));
+    until_offered(&platform, gpu, &count("1"), &count("1"));
+    let script = "echo $NVIDIA_VISIBLE_DEVICES $CUDA_VISIBLE_DEVICES";
+    let sees = |name: &str, resource: &str| -> String {
+        let one = json!({"resources": {"limits": {resource: "1"}}});
+        let log = said(&platform, name, script, &one, &json!({}));
+        let words: Vec<&str> = log.split_whitespace().collect();
+        // CUDA is told a whole GPU by its place, and a slice by its id.
+        let [id, cuda] = words[..] else {
+            panic!("{log}")
+        };
+        assert!(
+            cuda == id || (id.starts_with("GPU-") && cuda == "0"),
+            "{log}"
+        );
+        id.to_owned()
+    };
+    let (first, second) = (sees("first", small), sees("second", small));
+    assert!(first.starts_with("MIG-") && second.starts_with("MIG-"));
+    assert_ne!(first, second);
+    assert!(sees("whole", gpu).starts_with("GPU-"));
+
+    // As GPUs: the slices are numbered among them, and a pod gets one of those that nobody has.
+    for pod in ["second", "whole"] {
+        platform.cli(&["delete", "pod", pod]).ok();
+    }
+    mixed.kill();
+    let _single = agent("single");
+    // What a pod has by another name is not given out again.
+    until_offered(&platform, gpu, &count("3"), &count("2"));
+    until_offered(&platform, small, &Value::Null, &Value::Null);
+    let mut given = ["third", "fourth"].map(|name| sees(name, gpu));
+    given.sort();
+    let whole = "GPU-00000000-0000-4000-8000-000000000001".to_owned();
+    assert_eq!(given, [whole, second]);
+
+    // Slices of several profiles are not GPUs: they are offered by profile, and the node says why.
+    describe("[\"1g.10gb\", \"1g.10gb\", \"3g.40gb\"]");
+    until_offered(
+        &platform,
+        "nvidia.com/mig-3g.40gb",
+        &count("1"),
+        &count("1"),
+    );
+    until_offered(&platform, gpu, &count("1"), &count("1"));
+    eventually("the node says why", SOON, || {
+        let node = platform.get("node", "box");
+        let mut all = node["status"]["conditions"].as_array()?.iter();
+        let said = all.find(|it| it["type"] == "muster.io/mig-not-uniform")?;
+        let why = said["message"]
+            .as_str()
+            .filter(|_| said["status"] == "True")?;
+        why.contains("1g.10gb, 3g.40gb").then_some(())
+    });
 }

@@ -6,6 +6,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use hardware::Inventory;
 use hardware::nccl::Tell;
 
 use crate::error::AgentError;
@@ -53,6 +54,9 @@ pub struct AgentConfig {
     pub labels: BTreeMap<String, String>,
     /// A file that describes which network cards there are to be, in place of what most of a kind have.
     pub expected: Option<PathBuf>,
+    /// How slices of GPUs are given out: `none`, `single` or `mixed`; where absent as the machine's
+    /// description says, else `mixed`.
+    pub mig_strategy: Option<String>,
     /// Which RDMA cards containers share, as which resources.
     pub rdma: RdmaSettings,
     /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
@@ -99,6 +103,14 @@ impl AgentConfig {
         })
     }
 
+    /// What was found, with what the administrator says of it.
+    pub(crate) fn take_in(&self, mut found: Inventory) -> Inventory {
+        if let Some(strategy) = &self.mig_strategy {
+            found.mig_strategy.clone_from(strategy);
+        }
+        found
+    }
+
     pub(crate) fn hardware(&self) -> hardware::Source {
         hardware::Source {
             description: self.machine_description.clone(),
@@ -122,6 +134,7 @@ mod tests {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            mig_strategy: None,
             rdma: RdmaSettings::default(),
             topology: Tell::default(),
             host_images: false,

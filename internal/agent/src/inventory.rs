@@ -11,6 +11,7 @@ use crate::rdma::{Cards, Pool};
 use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
+use resources::names::NVIDIA_GPU;
 
 /// What the node has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,6 +121,23 @@ impl Machine {
         }
     }
 
+    /// Has no slice given out that somebody has by another resource than it is offered as now: what is
+    /// had is counted by the resource, and a strategy or cut that changed would offer it again.
+    pub fn withhold(&mut self, held: &BTreeMap<String, String>) {
+        let offered = self.inventory.offered();
+        let by_profile = offered.slices.iter().flat_map(|(resource, slices)| {
+            let ids = slices.iter().map(|(_, slice)| slice.id.as_str());
+            ids.map(move |id| (id, resource.as_str()))
+        });
+        let as_gpus = offered.gpus.iter().map(|gpu| (gpu.id.as_str(), NVIDIA_GPU));
+        let now: BTreeMap<&str, &str> = by_profile.chain(as_gpus).collect();
+        let gpus = self.inventory.gpus.iter_mut();
+        for slice in gpus.flat_map(|gpu| gpu.slices.iter_mut().flatten()) {
+            let had = held.get(&slice.id).map(String::as_str);
+            slice.healthy &= had.is_none_or(|had| now.get(&*slice.id) == Some(&had));
+        }
+    }
+
     /// As JSON, for the wire.
     pub fn json(&self) -> String {
         serde_json::to_string(&self.inventory).expect("an inventory is plain data and always JSON")
@@ -162,5 +180,48 @@ fn link(link: &hardware::Link) -> GpuLink {
         to: link.to.clone(),
         kind: link.kind.as_str().to_owned(),
         count: link.count,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slice_that_is_had_by_another_resource_than_it_is_offered_as_is_not_given_out() {
+        let held = |name: &str| [("MIG-a".to_owned(), name.to_owned())].into();
+        let small = "nvidia.com/mig-1g.10gb";
+        let given = |strategy: &str, profiles: [&str; 2], held: &BTreeMap<String, String>| {
+            let slices = ["MIG-a", "MIG-b"].into_iter().zip(profiles);
+            let slices = slices.map(|(id, profile)| hardware::Slice {
+                id: id.to_owned(),
+                profile: profile.to_owned(),
+                ..hardware::Slice::default()
+            });
+            let gpu = hardware::Gpu {
+                slices: Some(slices.collect()),
+                ..hardware::Gpu::default()
+            };
+            let mut machine = Machine::of(&hardware::Inventory {
+                gpus: vec![gpu],
+                mig_strategy: strategy.to_owned(),
+                ..hardware::Inventory::default()
+            });
+            machine.withhold(held);
+            let slices = machine.inventory.gpus[0].slices.iter().flatten();
+            slices.map(|slice| slice.healthy).collect::<Vec<_>>()
+        };
+        let (alike, unlike) = (["1g.10gb"; 2], ["1g.10gb", "3g.40gb"]);
+        for (strategy, profiles, held, first) in [
+            ("mixed", alike, held(small), true),
+            ("single", alike, held(small), false),
+            ("single", alike, held(NVIDIA_GPU), true),
+            ("single", unlike, held(NVIDIA_GPU), false),
+            ("mixed", alike, held(NVIDIA_GPU), false),
+            ("mixed", alike, BTreeMap::new(), true),
+        ] {
+            let given = given(strategy, profiles, &held);
+            assert_eq!(given, [first, true], "{strategy} {profiles:?} {held:?}");
+        }
     }
 }

@@ -128,7 +128,7 @@ pub async fn run_with(
     hearing.state.get_or_insert_with(kept);
     let xids = xids::Xids::listen(hearing, source.clone());
     let mut eyes = eyes::Eyes::new(source.clone());
-    let mut found = eyes.look().await?;
+    let mut found = config.take_in(eyes.look().await?);
     xids.lock().judge(&mut found, tokio::time::Instant::now());
     let expected = config.expected.as_deref();
     let fabric = fabric::Fabric::watch(&source, expected, &found).await?;
@@ -190,6 +190,7 @@ pub async fn run_with(
     let pods = Pods::new(node.clone());
     // Before the server is asked: what ran before is taken care of in any case.
     pods.recover().await?;
+    node.machine.lock().withhold(&pods.held_as());
     let sweeper = tokio::spawn(sweep(node.clone(), pods.clone()));
     let whose = metrics::Whose::Own(node.clone(), pods.clone());
     let board = shares::Board::default();

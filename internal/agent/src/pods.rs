@@ -179,6 +179,17 @@ impl Pods {
         .collect()
     }
 
+    /// The devices that pods which still run have, each with the resource by which it has it.
+    pub fn held_as(&self) -> BTreeMap<String, String> {
+        let running = self.node.running.lock();
+        let workers = self.workers.lock();
+        let live = (workers.iter()).filter(|(uid, _)| running.get(*uid).copied().unwrap_or(true));
+        let given = live.flat_map(|(_, handle)| handle.devices.values().flatten());
+        given
+            .flat_map(|(resource, ids)| ids.iter().map(|id| (id.clone(), resource.clone())))
+            .collect()
+    }
+
     /// The containers of pods that still run and ask for parts of GPUs: the pod's uid, who it is, how
     /// much of each, and of which.
     pub fn shares(&self) -> Vec<(String, Holder, Share, Vec<String>)> {

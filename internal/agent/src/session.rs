@@ -244,13 +244,15 @@ async fn look(
             () = cards.news() => {}
         }
         match eyes.look().await {
-            Ok(mut found) => {
+            Ok(found) => {
+                let mut found = config.take_in(found);
                 (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
                 (node.fabric).judge(&mut found, tokio::time::Instant::now());
                 let sharing = &node.shared.sharing;
                 let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
                 now.share(&cards);
+                now.withhold(&pods.held_as());
                 now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);
                 let json = now.json();

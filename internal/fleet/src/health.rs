@@ -108,15 +108,27 @@ impl Nodes {
             .await
             .map_err(api(format!("updating node {name:?}")))?;
         for (subject, said) in [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)] {
-            let conditions = |node: &Node| condition(node, subject, said, health.at);
-            if (self.write_conditions(name, json!({}), conditions)).await? {
-                let (_, reason, message) = subject.says(said);
-                self.write_event(name, !said.is_empty(), reason, message)
-                    .await;
-            }
+            self.write_trouble(name, subject, said, health.at).await?;
         }
         for news in alerts::news(&before, &health.alerts) {
             self.write_event(name, news.warns, &news.reason, &news.message)
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Writes what is said of a node's trouble, which is nothing where it is empty, where that is news.
+    pub(crate) async fn write_trouble(
+        &self,
+        name: &str,
+        subject: &Trouble,
+        said: &str,
+        at: Timestamp,
+    ) -> Result<(), FleetError> {
+        let conditions = |node: &Node| condition(node, subject, said, at);
+        if (self.write_conditions(name, json!({}), conditions)).await? {
+            let (_, reason, message) = subject.says(said);
+            self.write_event(name, !said.is_empty(), reason, message)
                 .await;
         }
         Ok(())

@@ -11,6 +11,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::times::seconds;
+use resources::trouble::STRATEGY;
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
@@ -284,7 +285,10 @@ impl Nodes {
             "nodeInfo": description.info,
         });
         let ready = |node: &Node| Some(conditions(node, Timestamp::now()));
-        self.write_conditions(name, status, ready).await.map(|_| ())
+        self.write_conditions(name, status, ready).await?;
+        let trouble = inventory.not_uniform().unwrap_or_default();
+        self.write_trouble(name, &STRATEGY, &trouble, Timestamp::now())
+            .await
     }
 
     /// Writes a node's status with conditions made of those it has; others write some too, so

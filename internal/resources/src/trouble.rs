@@ -1,7 +1,7 @@
 //! The conditions of nodes that are true where there is trouble, in the words in which the agent beside a
 //! kubelet and the embedded engine's server write them. Pure.
 
-use crate::names::{FABRIC_FAILED, MIG_FAILED, SUSPECT};
+use crate::names::{FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT};
 
 /// A condition, with its reason where there is trouble, and its reason and words where there is none.
 #[derive(Debug)]
@@ -30,6 +30,14 @@ pub static FABRIC: Trouble = Trouble {
     reason: "RdmaFails",
     well: "RdmaWorks",
     words: "nothing is known against its RDMA any more",
+};
+
+/// Slices are of several profiles where the strategy wants one.
+pub static STRATEGY: Trouble = Trouble {
+    condition: MIG_NOT_UNIFORM,
+    reason: "SeveralProfiles",
+    well: "Kept",
+    words: "slices are given out as the strategy says",
 };
 
 /// The GPUs are not cut as the node's label says.

@@ -196,11 +196,6 @@ pub struct Agent {
     /// kube-scheduler of Kubernetes 1.34 or later allocates). Never both on one node
     #[arg(long, value_enum, value_name = "WAY")]
     pub devices: Option<DevicesBy>,
-    /// How slices of GPUs (MIG) are offered to the kubelet, with --engine kubernetes: not at all,
-    /// as nvidia.com/gpu where all are of one profile, or as nvidia.com/mig-PROFILE
-    /// [default: what --device-plugin-config or --machine says, else mixed]
-    #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
-    pub mig_strategy: Option<String>,
     /// Cut this node's GPUs (MIG) as its label nvidia.com/mig.config says, see below, and wait for pods
     /// that have them, or evict them by the Eviction API, with their grace and as their disruption
     /// budgets allow; with --engine kubernetes. Beside no other MIG manager [default: GPUs are not cut]
@@ -291,6 +286,11 @@ pub struct MachineOptions {
     /// cards are held against each other and against what they were
     #[arg(long, value_name = "FILE")]
     pub expect: Option<PathBuf>,
+    /// How slices of GPUs (MIG) are offered: not at all, as nvidia.com/gpu where all are of one profile,
+    /// or as nvidia.com/mig-PROFILE [default: what --machine says or, of `muster agent`,
+    /// --device-plugin-config, else mixed]
+    #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
+    pub mig_strategy: Option<String>,
     /// The RDMA cards that containers share, in YAML or JSON (`muster agent --help` has the fields), each
     /// set of which is offered as the resource that it names; or off. Not with --devices dra [default:
     /// all cards as rdma/hca_shared_devices_a, and none with --machine]

@@ -46,7 +46,6 @@ pub async fn beside(
 /// An agent of its own.
 pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
     let unused = [
-        (arguments.mig_strategy.is_some(), "--mig-strategy"),
         (arguments.mig_manager.is_some(), "--mig-manager"),
         (arguments.mig_config.is_some(), "--mig-config"),
         (
@@ -105,6 +104,7 @@ fn common(
         node_ip: address,
         machine_description: options.machine.clone(),
         expected: options.expect.clone(),
+        mig_strategy: options.mig_strategy.clone(),
         rdma: shared_cards(options, GivenBy::Plugin, &[])?,
         topology: match options.nccl_topology {
             None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
@@ -287,7 +287,7 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
             tracing::warn!("{}: {field} has no counterpart here", named());
         }
     }
-    if let Some(strategy) = &arguments.mig_strategy {
+    if let Some(strategy) = &arguments.machine.mig_strategy {
         settings.mig_strategy = Some(strategy.clone());
     }
     settings.parts = arguments.gpu_parts;

@@ -9,10 +9,10 @@ use kube::runtime::watcher;
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
-use resources::names::{ALERTS, LOAD, MIG_NOT_UNIFORM};
+use resources::names::{ALERTS, LOAD};
 use resources::node_event;
 use resources::times::seconds;
-use resources::trouble::{FABRIC, SUSPICION, Trouble};
+use resources::trouble::{FABRIC, STRATEGY, SUSPICION, Trouble};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -251,14 +251,6 @@ impl Cluster {
             .map(|_| ())
     }
 }
-
-/// Slices are of several profiles where the strategy wants one.
-static STRATEGY: Trouble = Trouble {
-    condition: MIG_NOT_UNIFORM,
-    reason: "SeveralProfiles",
-    well: "Kept",
-    words: "slices are given out as the strategy says",
-};
 
 /// What a node does that never had such trouble.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -112,6 +112,7 @@ impl Server {
             node_ip: IpAddr::from([127, 0, 0, 1]),
             machine_description: None,
             expected: None,
+            mig_strategy: None,
             rdma: agent::RdmaSettings::default(),
             topology: agent::TellTopology::default(),
             host_images: false,
