@@ -130,6 +130,16 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        property: "promises: the head starts by the time it was promised, whatever was learnt",
+        file: "src/timeline/shadow.rs",
+        find: "Ends::Latest => &self.latest_ends,",
+        replace: "Ends::Latest => &self.ends,",
+        test: (
+            "timeline_properties",
+            "the_head_starts_when_promised_where_nobody_outlives_what_it_said_whatever_was_learnt",
+        ),
+    },
+    Mutant {
         property: "estimates: nobody is told of a start before the truth allows it",
         file: "src/timeline/shadow.rs",
         find: "                        at = end;",

@@ -259,7 +259,7 @@ pub struct Reservation {
 pub enum ReservationKind {
     /// Others are leaving it.
     Nominated,
-    /// It will be free at that time, as far as can be told.
+    /// It will be free by that time, if nobody outlives what it said or nine of ten like it took.
     Planned {
         /// When.
         at: Timestamp,

@@ -212,6 +212,35 @@ fn what_ended_teaches_how_long_others_run() {
 }
 
 #[test]
+fn room_is_reserved_from_when_it_must_be_there_and_told_of_from_when_it_likely_is() {
+    let mut s = scheduler();
+    s.apply(node("n0", 8));
+    // People say twice as long as their work takes.
+    for i in 0..8 {
+        let name = format!("past{i}");
+        timed(&mut s, &name, 1, 2, Some(200), 300);
+        let plan = s.plan(at(100 * i));
+        run(&mut s, &plan, 2, at(100 * i));
+        s.plan(at(100 * i + 1));
+        end(&mut s, &name, 1);
+        s.plan(at(100 * i + 100));
+    }
+    timed(&mut s, "running", 1, 4, Some(1000), 300);
+    let plan = s.plan(at(1000));
+    run(&mut s, &plan, 4, at(1000));
+    timed(&mut s, "head", 1, 8, Some(500), 200);
+    s.plan(at(1000));
+    timed(&mut s, "beyond", 1, 2, Some(1001), 100);
+    timed(&mut s, "between", 1, 2, Some(900), 99);
+    let plan = s.plan(at(1000));
+    assert_eq!(planned(&plan), Some(("head".into(), at(2000))));
+    let names: Vec<String> = bound(&plan).into_keys().collect();
+    assert_eq!(names, ["between-0"]);
+    let likely = report(&plan, "head").estimate.unwrap().likely;
+    assert!((at(1500)..=at(1520)).contains(&likely), "{likely}");
+}
+
+#[test]
 fn a_pods_deadline_is_its_walltime_unless_it_says_one() {
     let mut s = scheduler();
     s.apply(node("n0", 8));

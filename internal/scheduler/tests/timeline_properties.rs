@@ -22,6 +22,8 @@ struct Job {
     seconds: i64,
     /// Does it say how long it runs?
     says: bool,
+    /// So many times as long as it takes is what it says.
+    times: i64,
     rack: bool,
 }
 
@@ -40,6 +42,7 @@ fn job() -> impl Strategy<Value = Job> {
             gpus,
             seconds,
             says,
+            times: 1,
             rack,
         })
 }
@@ -129,7 +132,7 @@ fn arrive_with(s: &mut Scheduler, at_job: usize, job: &Job, status: &Value) {
         object["metadata"]["creationTimestamp"] = json!(at(job.arrival).to_string());
         let mut notes = json!({});
         if job.says {
-            notes["muster.io/walltime"] = json!(job.seconds.to_string());
+            notes["muster.io/walltime"] = json!((job.seconds * job.times).to_string());
         }
         if job.rack {
             notes["muster.io/topology"] = json!("{\"required\": \"muster.io/rack\"}");
@@ -260,6 +263,22 @@ proptest! {
             prop_assert!(
                 alone.is_none_or(|alone| !truthful || started <= alone),
                 "head {} starts at {} and without {:?} at {:?}", head, started, ahead, alone
+            );
+        }
+    }
+
+    #[test]
+    fn the_head_starts_when_promised_where_nobody_outlives_what_it_said_whatever_was_learnt(
+        jobs in proptest::collection::vec((job(), 1..5i64), 16..32),
+    ) {
+        let says = |(job, times)| Job { says: true, times, ..job };
+        let jobs: Vec<Job> = jobs.into_iter().map(says).collect();
+        let story = play(&jobs, &BTreeSet::new());
+        for (head, since, promised) in &story.promised {
+            let started = story.started.get(head);
+            prop_assert!(
+                started.is_some_and(|started| started <= promised),
+                "head {} was promised {} at {} and started at {:?}", head, promised, since, started
             );
         }
     }

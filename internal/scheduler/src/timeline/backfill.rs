@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use jiff::Timestamp;
 
 use super::head::Head;
-use super::shadow::Shadow;
+use super::shadow::{Ends, Shadow};
 use crate::class::ClassIx;
 use crate::evict::txn::Standing;
 use crate::gang::{Gang, GangKey};
@@ -41,7 +41,7 @@ impl Scheduler {
         let Some(ask) = self.timeline.head.as_ref().map(|head| head.ask.clone()) else {
             return;
         };
-        self.timeline.shadow = self.cast(&ask, now, false);
+        self.timeline.shadow = self.cast(&ask, now, Ends::Latest);
     }
 
     /// Before a gang is tried: why it is held back for the head, if its like was.

@@ -1,10 +1,11 @@
 //! The first in line where a queue's limit, and not room, is what is lacking: from when on the ends
-//! of those whom the limit counts leave it enough, and who of them may start meanwhile. As for the
+//! of those whom the limit counts will have left it enough, and who of them may start meanwhile. As for the
 //! head, who ends before then may, and who takes what is left beside it.
 
 use jiff::Timestamp;
 
 use super::limits::{Scope, first_with};
+use super::shadow::Ends;
 use crate::gang::GangKey;
 use crate::place::{Attempt, Placement};
 use crate::report::Obstacle;
@@ -99,7 +100,8 @@ impl Scheduler {
         let (at, spare) = if lacks <= 0 {
             (now.as_second(), -lacks)
         } else {
-            let Some((at, given)) = first_with(&self.giving_back(scope), lacks) else {
+            let Some((at, given)) = first_with(&self.giving_back(scope, Ends::Latest), lacks)
+            else {
                 return;
             };
             (at, given - lacks)

@@ -1,8 +1,8 @@
-//! When whoever waits may start. The head by its shadow; those behind it, and the first of each
-//! queue whose limits are in the way, by playing the expected ends through, one after the other in
-//! the order of their turns, in GPUs (or cores) of the whole cluster; whoever stands further behind
-//! by what a gang of its size would get then. `calibration` says how wide the range is that is
-//! given with an answer.
+//! When whoever waits may start. The head by a shadow of the ends that are expected; those behind it,
+//! and the first of each queue whose limits are in the way, by playing these ends through, one after
+//! the other in the order of their turns, in GPUs (or cores) of the whole cluster; whoever stands
+//! further behind by what a gang of its size would get then. `calibration` says how wide the range is
+//! that is given with an answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,6 +12,7 @@ use resources::report::Estimate;
 use super::calibration::{Calibration, Chance, digits};
 use super::limits::{Scope, first_with};
 use super::profile::Profile;
+use super::shadow::Ends;
 use crate::gang::{Gang, GangKey};
 use crate::resource::{CPU, GPU, GPU_UNIT, Ix};
 use crate::state::Scheduler;
@@ -74,9 +75,9 @@ impl Estimates {
 impl Scheduler {
     /// Finds out when those may start that wait, given in the order of their turns, unless what
     /// was found last is good enough still.
-    pub(crate) fn foretell(&mut self, waiting: &[GangKey], now: Timestamp) {
+    pub(crate) fn foretell(&mut self, waiting: &[GangKey], time: Timestamp) {
         let head = self.timeline.head.as_ref().map(|head| head.key.clone());
-        let now = now.as_second();
+        let now = time.as_second();
         self.timeline.estimates.now = now;
         let known = &self.timeline.estimates;
         if waiting.is_empty() || (now < known.fresh_until && head == known.head) {
@@ -87,7 +88,8 @@ impl Scheduler {
         let mut limited: BTreeMap<Scope, i64> = BTreeMap::new();
         // What limits give back when, and what those played through take of that.
         let mut limits: BTreeMap<Scope, (Vec<(i64, i64)>, i64)> = BTreeMap::new();
-        let shadow = self.timeline.shadow.as_ref().map(|shadow| shadow.at);
+        let ask = self.timeline.head.as_ref().map(|head| head.ask.clone());
+        let expected = ask.and_then(|ask| Some(self.cast(&ask, time, Ends::Likely)?.at));
         let others = waiting.iter().filter(|key| Some(*key) != head.as_ref());
         let foremost = head.iter().chain(others).take(PLAYED_MAX).cloned();
         let mut order: Vec<GangKey> = foremost.collect();
@@ -100,12 +102,12 @@ impl Scheduler {
                 continue;
             };
             let seconds = self.timeline.likely(&self.facts_of(gang));
-            let reserved = shadow.filter(|_| head.as_ref() == Some(key));
+            let reserved = expected.filter(|_| head.as_ref() == Some(key));
             let (from, scope) = match (reserved, self.limit_of(key, gang)) {
                 (Some(at), _) => (at, None),
                 (None, None) => (now, None),
                 (None, Some((scope, lacks))) => {
-                    let new = || (self.giving_back(scope), 0);
+                    let new = || (self.giving_back(scope, Ends::Likely), 0);
                     let (given, drawn) = limits.entry(scope).or_insert_with(new);
                     // None where no end of others gives it what it needs.
                     let Some((from, _)) = first_with(given, lacks + *drawn) else {
@@ -165,7 +167,7 @@ impl Scheduler {
     fn profiles(&self, now: i64) -> (Profile, Profile) {
         let mut gpus = Profile::new(now, self.idle(GPU).max(0));
         let mut cpus = Profile::new(now, self.idle(CPU).max(0));
-        for (end, _, run) in self.timeline.by_end() {
+        for (end, run) in self.timeline.in_order(Ends::Likely) {
             gpus.give_back(end, run.gpus);
             cpus.give_back(end, run.cpus);
         }

@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use jiff::Timestamp;
 
-use super::shadow::Ask;
+use super::shadow::{Ask, Ends};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::resource::Room;
@@ -44,7 +44,7 @@ impl Scheduler {
         growth: &mut Growth,
     ) -> Option<i64> {
         if ask.level.is_some() {
-            return Some(self.cast(ask, now, true)?.at);
+            return Some(self.cast(ask, now, Ends::Known)?.at);
         }
         self.tend_timeline(now);
         if self.timeline.known == 0 {
@@ -158,7 +158,7 @@ mod tests {
             for (nth, (_, need)) in asked.iter().enumerate() {
                 let key = crate::pod::PodKey::new("ns", &format!("new{nth}"));
                 let ask = Ask { class: s.pods[&key].class, need: *need, level: None };
-                let cast = s.cast(&ask, now, true).map(|shadow| shadow.at);
+                let cast = s.cast(&ask, now, Ends::Known).map(|shadow| shadow.at);
                 prop_assert_eq!(s.first_room(&ask, now, &mut growth), cast);
             }
         }

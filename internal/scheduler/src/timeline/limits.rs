@@ -1,6 +1,7 @@
 //! What queues' limits have to do with time: which limit is in a gang's way, and when the ends of
 //! those on the same account give back what it lacks.
 
+use super::shadow::Ends;
 use crate::gang::{Gang, GangKey};
 use crate::queue::{Bound, Payer, QueueIx, TeamIx, UserIx};
 use crate::resource::{Demand, Ix};
@@ -52,9 +53,9 @@ impl Scheduler {
             && self.queues.holds(scope.queue, payer.queue)
     }
 
-    /// What those that a limit counts give back as they are expected to end, in that order.
-    pub(super) fn giving_back(&self, scope: Scope) -> Vec<(i64, i64)> {
-        let ends = self.timeline.by_end().filter_map(|(end, _, run)| {
+    /// What those that a limit counts give back as they end, in that order.
+    pub(super) fn giving_back(&self, scope: Scope, ends: Ends) -> Vec<(i64, i64)> {
+        let ends = self.timeline.in_order(ends).filter_map(|(end, run)| {
             let counted = run.payer.is_some_and(|payer| self.counts_in(scope, payer));
             let amount = run.holds.get(scope.ix);
             (counted && amount > 0).then_some((end, amount))

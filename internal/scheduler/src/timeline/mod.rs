@@ -10,13 +10,18 @@
 //! run, and ten minutes at least. Only those count that ran as long as it has by now: so an end moves
 //! on when it passes. Who outlives what it said is expected to end at the next quarter of it.
 //!
-//! **Shadow** (`shadow`). The ends in order give back the room that running gangs hold, until the
-//! first in line fits: that is when it is expected to start, and its room there is reserved.
+//! **Shadow** (`shadow`). The room that running gangs hold is given back in the order in which they
+//! will have ended, as far as one can know (at the end of what they said, or after as long as nine of
+//! ten like them took), until the first in line fits: by then it starts, and its room there is
+//! reserved. By the ends that are merely expected it would be promised room too early: whoever then
+//! took what it does not need at that time would be in its way as soon as one of those ends is late
+//! (`make bench-frontier`).
 //!
 //! **Backfill** (`backfill`). Whoever is not before the head and would start now must leave it what
-//! it needs at that time: by ending before, for sure as far as one can know (what it says, or what
-//! nine of ten like it took), or by taking room that the head does not need then. Which nodes the
-//! head will have is open until it starts; only that there are enough of them must stay true.
+//! it needs at that time: by ending before, for sure as far as one can know, or by taking room that
+//! the head does not need then. Which nodes the head will have is open until it starts; only that
+//! there are enough of them must stay true. So it starts by the time it was promised, or sooner,
+//! where nobody outlives what it said.
 //!
 //! **Who is the head** (`head`). A gang that room is lacking for may become it after `reserve_after`
 //! (later where ends are mostly guesses), so that a moment's queue costs nobody anything. It is the
@@ -28,8 +33,8 @@
 //! it counts give it back, and the first in line that has waited as long has a claim on it: it is
 //! its head, as it were.
 //!
-//! **Estimates** (`estimate`, `profile`, `calibration`). Never before the expected ends allow; how
-//! far off they were says how wide their range is.
+//! **Estimates** (`estimate`, `profile`, `calibration`). By the ends that are expected, the head's
+//! too, and never before these allow; how far off they were says how wide their range is.
 //!
 //! **Evictions** (`worth`, `growth`). Where it is known when there will be room anyway, nobody is evicted
 //! whose lost work and own waiting would be more than the waiting that it saves; what a queue deserves
@@ -87,6 +92,8 @@ struct Run {
     start: i64,
     /// When it is expected to end.
     end: i64,
+    /// By when it will have ended, as far as one can know; not before `end`.
+    latest: i64,
     /// That is more than a guess.
     known: bool,
     facts: Facts,
@@ -104,6 +111,8 @@ pub(crate) struct Timeline {
     runs: Table<GangKey, Arc<Run>>,
     /// The same by when they are expected to end.
     ends: BTreeMap<(i64, GangKey), Arc<Run>>,
+    /// The same by when they will have ended, as far as one can know.
+    latest_ends: BTreeMap<(i64, GangKey), Arc<Run>>,
     /// How many of the ends are more than a guess.
     known: usize,
     /// Gangs that something happened to since the ends were looked at.
@@ -167,6 +176,18 @@ impl Timeline {
         start.saturating_add(seconds.max(ran + 1))
     }
 
+    /// By when a gang that began then will have ended, as far as one can know. Not before it is
+    /// expected to.
+    fn latest_of(&self, facts: &Facts, start: i64, now: i64) -> i64 {
+        let ran = now.saturating_sub(start).max(0);
+        let most = match facts.declared {
+            Some(said) => said,
+            None => self.history.length(facts, ran, SURE).unwrap_or(0),
+        };
+        let end = self.end_of(facts, start, now);
+        end.max(start.saturating_add(most))
+    }
+
     /// How long a gang that starts now runs at most, as far as one can know.
     fn at_most(&self, facts: &Facts) -> Option<i64> {
         facts
@@ -188,21 +209,17 @@ impl Timeline {
         let run = Arc::new(run);
         self.known += usize::from(run.known);
         self.ends.insert((run.end, key.clone()), run.clone());
+        self.latest_ends
+            .insert((run.latest, key.clone()), run.clone());
         self.runs.insert(key, run);
     }
 
     fn take(&mut self, key: &GangKey) -> Option<Run> {
         let run = self.runs.remove(key)?;
         self.ends.remove(&(run.end, key.clone()));
+        self.latest_ends.remove(&(run.latest, key.clone()));
         self.known -= usize::from(run.known);
         Some(Arc::unwrap_or_clone(run))
-    }
-
-    /// Those that run, in the order of their expected ends.
-    fn by_end(&self) -> impl Iterator<Item = (i64, &GangKey, &Run)> {
-        self.ends
-            .iter()
-            .map(|((end, key), run)| (*end, key, &**run))
     }
 }
 
@@ -222,10 +239,14 @@ impl Scheduler {
                 break;
             };
             run.end = self.timeline.end_of(&run.facts, run.start, now);
+            let latest = self.timeline.latest_of(&run.facts, run.start, now);
+            let moved = std::mem::replace(&mut run.latest, latest) != latest;
             let payer = run.payer;
             self.timeline.put(key, run);
-            self.stir_claims(payer);
-            self.drop_shadow();
+            if moved {
+                self.stir_claims(payer);
+                self.drop_shadow();
+            }
         }
     }
 
@@ -256,10 +277,12 @@ impl Scheduler {
         let seen = gang.starts.keys().next().map(|start| start.as_second());
         let start = seen.or(old.map(|old| old.start)).unwrap_or(now).min(now);
         let end = self.timeline.end_of(&facts, start, now);
+        let latest = self.timeline.latest_of(&facts, start, now);
         let known = self.timeline.at_most(&facts).is_some();
         let run = Run {
             start,
             end,
+            latest,
             known,
             facts,
             held: held.into(),

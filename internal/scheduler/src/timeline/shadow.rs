@@ -1,5 +1,5 @@
-//! The shadow of the first in line: from when on there is room for it, as the expected ends give
-//! room back, and how much more than it needs there is then. Counted in members of its own class:
+//! The shadow of the first in line: from when on there is room for it, as the ends of those that run
+//! give room back, and how much more than it needs there is then. Counted in members of its own class:
 //! so many each node holds at that time.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,6 +15,8 @@ use crate::resource::{GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
 
+use super::{Run, Timeline};
+
 /// What the first in line needs, as far as its shadow is concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Ask {
@@ -24,6 +26,17 @@ pub(super) struct Ask {
     pub(super) need: u64,
     /// The level of which one domain must hold them.
     pub(super) level: Option<Level>,
+}
+
+/// Which ends of those that run count, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ends {
+    /// When they are expected.
+    Likely,
+    /// The same, of those of whom that is more than a guess.
+    Known,
+    /// By when they will be over, as far as one can know.
+    Latest,
 }
 
 /// Where the head will be.
@@ -64,6 +77,18 @@ struct Sums {
     host: Level,
     all: u64,
     domains: Vec<u64>,
+}
+
+impl Timeline {
+    /// Those that run, by their ends.
+    pub(super) fn in_order(&self, ends: Ends) -> impl Iterator<Item = (i64, &Run)> {
+        let all = match ends {
+            Ends::Likely | Ends::Known => &self.ends,
+            Ends::Latest => &self.latest_ends,
+        };
+        let all = all.iter().map(|((end, _), run)| (*end, &**run));
+        all.filter(move |(_, run)| ends != Ends::Known || run.known)
+    }
 }
 
 impl Scheduler {
@@ -108,11 +133,10 @@ impl Scheduler {
             .is_some_and(|view| view.empty >= ask.need)
     }
 
-    /// Finds the earliest time at which an ask fits. None if the expected ends never give it room.
-    /// `surely`: only ends count that were said or learnt.
-    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, surely: bool) -> Option<Shadow> {
+    /// Finds the earliest time at which an ask fits. None if no ends give it room.
+    pub(super) fn cast(&mut self, ask: &Ask, now: Timestamp, ends: Ends) -> Option<Shadow> {
         self.tend_timeline(now);
-        if surely && self.timeline.known == 0 {
+        if ends == Ends::Known && self.timeline.known == 0 {
             return None;
         }
         self.refresh(ask.class);
@@ -136,12 +160,9 @@ impl Scheduler {
         let mut scope = self.scope_now(ask, &sums, &holds);
         let mut at = now;
         if scope.is_none() {
-            for (end, _, run) in self.timeline.by_end() {
+            for (end, run) in self.timeline.in_order(ends) {
                 if scope.is_some() && end > at {
                     break;
-                }
-                if surely && !run.known {
-                    continue;
                 }
                 for (node, held, count) in run.held.iter() {
                     let room = given.entry(*node).or_default();
