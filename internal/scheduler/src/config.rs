@@ -107,9 +107,10 @@ pub enum Lead {
     Age,
     /// The one that has waited longest for most: small gangs find room by themselves.
     Size,
-    /// The one that has waited longest in relation to the square of how long it is expected to run:
-    /// of those that came together the shortest, and the longest once it has waited for longer than
-    /// all that are shorter. Frees most waiting soonest (`make bench-frontier`).
+    /// The one that has waited longest in relation to how long it is expected to run (the highest
+    /// response ratio): of those that came together the shortest, and the longest once it has waited
+    /// for longer than all that are shorter. Frees much waiting soon, and keeps the longest from
+    /// being what is left at the end (`make bench-frontier`).
     #[default]
     Response,
 }

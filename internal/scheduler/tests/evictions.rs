@@ -50,10 +50,10 @@ fn a_gang_evicts_juniors_of_its_queue_and_is_bound_when_they_have_left() {
 
 #[test]
 fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_gpus() {
-    // A senior counts four times, and whoever goes waits too: with 10 hours of walltime, work is
-    // worth evicting for less than 8 of them.
+    // A senior counts four times, what is lost twice, and whoever goes waits too: with 10 hours of
+    // walltime, work is worth evicting for 6 of them.
     for cpus in [0, 4] {
-        for (ran, goes) in [(1, true), (7, true), (9, false)] {
+        for (ran, goes) in [(1, true), (6, true), (7, false)] {
             let mut c = Cluster::new();
             c.nodes(&[("n1", 4)]);
             c.gang_with("old", "default", "low", 2, 2, 2, |g| {
@@ -76,8 +76,9 @@ fn work_is_lost_only_where_that_saves_more_waiting_whatever_it_asks_for_beside_g
 
 #[test]
 fn a_queue_takes_its_share_back_from_who_did_little_yet_for_whoever_goes_waits_instead() {
-    // Ten hours of walltime: after three, seven are saved for three lost and half of seven waited.
-    for (ran, gone) in [(1, 2), (3, 2), (4, 0)] {
+    // Ten hours of walltime: after two, eight are saved for two lost, which count twice, and half of
+    // eight waited.
+    for (ran, gone) in [(1, 2), (2, 2), (3, 0)] {
         let mut c = Cluster::new();
         for queue in ["a", "b"] {
             c.tell(queue_with(queue, |_| {}));
@@ -98,7 +99,7 @@ fn a_queue_takes_its_share_back_from_who_did_little_yet_for_whoever_goes_waits_i
 #[test]
 fn work_that_is_done_twice_counts_for_all_who_wait_for_longer_then() {
     // Three times as much as there is waits beside the senior: what is lost weighs four times.
-    for (others, ran, goes) in [(0, 7, true), (3, 3, true), (3, 4, false), (3, 7, false)] {
+    for (others, ran, goes) in [(0, 6, true), (3, 2, true), (3, 3, false), (3, 6, false)] {
         let mut c = Cluster::new();
         c.nodes(&[("n1", 4)]);
         c.gang_with("old", "default", "low", 2, 2, 2, |g| {

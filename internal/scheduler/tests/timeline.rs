@@ -139,6 +139,28 @@ fn the_head_starts_as_soon_as_it_can_before_anybody_else() {
 }
 
 #[test]
+fn the_next_head_is_who_waited_longest_for_how_long_it_runs() {
+    let mut s = scheduler();
+    s.apply(node("n0", 8));
+    timed(&mut s, "running", 1, 6, Some(1000), 300);
+    let plan = s.plan(now());
+    run(&mut s, &plan, 6, now());
+    timed(&mut s, "head", 1, 8, Some(500), 5000);
+    timed(&mut s, "long", 1, 8, Some(1200), 2400);
+    timed(&mut s, "short", 1, 8, Some(600), 600);
+    assert_eq!(
+        planned(&s.plan(at(1))),
+        Some(("head".into(), at(1000))),
+        "the oldest leads where nobody did"
+    );
+    end(&mut s, "running", 1);
+    // By then the long one has waited for 3000 s of 1200, the short one for 1200 s of 600.
+    let plan = s.plan(at(600));
+    assert_eq!(bound(&plan).len(), 1);
+    assert_eq!(planned(&plan), Some(("long".into(), at(1100))));
+}
+
+#[test]
 fn a_higher_priority_is_not_held_back_by_the_head() {
     let mut s = scheduler();
     s.apply(priority_class("urgent", 100));

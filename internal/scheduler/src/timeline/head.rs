@@ -17,7 +17,7 @@ use crate::state::Scheduler;
 /// How many gangs of one line are looked at for one that room is lacking for.
 const LOOKED_AT_MAX: usize = 16;
 /// How finely waits are compared with runs.
-const RUN_PARTS: i128 = 1 << 60;
+const RUN_PARTS: i128 = 1 << 32;
 /// Runs shorter than this are not told apart.
 const SHORT_SECONDS: i64 = 60;
 /// Where the ends of those that run are mostly guesses, a gang waits so many times as long before
@@ -266,7 +266,7 @@ impl Scheduler {
             Lead::Response => {
                 let seconds = self.timeline.likely(&self.facts_of(gang));
                 let runs = i128::from(seconds.max(SHORT_SECONDS));
-                waited * RUN_PARTS / (runs * runs)
+                waited * RUN_PARTS / runs
             }
         }
     }

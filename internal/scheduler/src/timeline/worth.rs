@@ -1,6 +1,6 @@
 //! Is it worth evicting others, where it is known when there will be room anyway? What is saved is
 //! the wait, for as much as the gang asks for. Whoever is evicted waits instead; what it worked is
-//! lost, and all others wait for longer because that is done twice. Whoever takes no more than its
+//! lost, which counts twice, and all others wait for longer because it is done again. Whoever takes no more than its
 //! queue was said to deserve need not ask, and where nobody said how long work takes and nothing was
 //! learnt, there is no opinion.
 
@@ -18,6 +18,9 @@ use super::{Growth, Held};
 const SOON: i64 = 300;
 /// A second's wait of a gang of higher priority counts as so many of work that is lost.
 const URGENT: i128 = 4;
+/// A second of work that is lost counts as so many of waiting: who waits loses time, who is evicted
+/// loses time and what he had.
+const LOST: i64 = 2;
 /// Whoever is evicted is taken to wait for this part of the wait that is saved.
 const WAITS_AGAIN: i64 = 2;
 /// After evictions were found not to be worth it, they are sought again after this part of the
@@ -52,14 +55,14 @@ impl Weight {
     /// What it weighs that somebody who has run for so long must go, for each unit of what it holds,
     /// where that saves so long a wait.
     ///
-    /// It is in line again, and waits instead of the one that it makes room for, half as long at the
-    /// guess: most that wait came after it. And work that is done twice takes the whole cluster a
-    /// while, in which all others that wait do so for longer, it among them: a second counts as
-    /// `1 + others / total` of them. Without either, a cluster that hardly keeps up loses to evictions
-    /// what it needs to catch up (`make bench-frontier`).
+    /// What it worked counts twice. It is in line again, and waits instead of the one that it makes
+    /// room for, half as long at the guess: most that wait came after it. And work that is done twice
+    /// takes the whole cluster a while, in which all others that wait do so for longer, it among them:
+    /// a second counts as `1 + others / total` of them. Without any of these, a cluster that hardly
+    /// keeps up loses to evictions what it needs to catch up (`make bench-frontier`).
     pub(crate) fn price(self, ran: i64, wait: i64) -> i128 {
         let all = i128::from(self.total.max(1)) + i128::from(self.others);
-        (i128::from(ran) + i128::from(wait / WAITS_AGAIN)) * all
+        (i128::from(ran) * i128::from(LOST) + i128::from(wait / WAITS_AGAIN)) * all
     }
 }
 
