@@ -208,7 +208,8 @@ impl Scheduler {
         }
     }
 
-    /// The limits with claims that count the gang and that it will not have given back by then.
+    /// The limits with claims that count the gang and that it will not have given back by then. Whoever
+    /// has started in this plan claims nothing any more: what it took is on the limit's account.
     fn claims_on(&self, key: &GangKey, now: Timestamp) -> Vec<Scope> {
         let Some(gang) = self.gangs.get(key) else {
             return Vec::new();
@@ -216,7 +217,9 @@ impl Scheduler {
         let runs = self.timeline.at_most(&self.facts_of(gang));
         let ends = runs.map(|runs| now.as_second().saturating_add(runs));
         let claims = self.timeline.claims.iter().filter(|(scope, claim)| {
+            let whole = |holder: &crate::gang::Gang| holder.whole(&claim.key);
             claim.key != *key
+                && !self.gangs.get(&claim.key).is_some_and(whole)
                 && ends.is_none_or(|ends| ends > claim.at)
                 && gang
                     .payer
