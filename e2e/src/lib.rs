@@ -14,6 +14,7 @@ mod plain;
 mod platform;
 mod ports;
 mod prometheus;
+mod rdma;
 pub mod rush;
 mod waiting;
 
@@ -28,4 +29,5 @@ pub use plain::{Target, Write};
 pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
 pub use ports::free_address;
 pub use prometheus::{Prometheus, get};
+pub use rdma::{RDMA_DEV, make_rdma};
 pub use waiting::{eventually, eventually_async, eventually_ok};

@@ -11,12 +11,10 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use e2e::{
-    Cluster, IMAGE, Kubelet, Network, Setup, eventually, make_device, muster, repository, run,
+    Cluster, IMAGE, Kubelet, Network, RDMA_DEV, Setup, eventually, make_device, make_rdma, muster,
+    repository, run,
 };
 use serde_json::{Value, json};
-
-#[path = "../../internal/hardware/testing/unpack.rs"]
-mod unpack;
 
 const SOON: Duration = Duration::from_secs(120);
 const GPU: &str = "nvidia.com/gpu";
@@ -367,36 +365,10 @@ impl Ground {
     /// A machine of two GPUs, each with an InfiniBand card under its switch; the node's `/dev` has the
     /// cards' files.
     fn make_rdma(&self) -> PathBuf {
-        let machine = self.at("rdma");
-        let tree = repository().join("internal/hardware/testing/trees/infiniband.txt");
-        let tree = std::fs::read_to_string(tree).expect("the tree");
-        unpack::unpack(&tree, &machine);
-        let files = [
-            "uverbs0", "uverbs1", "umad0", "umad1", "issm0", "issm1", "rdma_cm",
-        ];
-        for (name, minor) in files.into_iter().zip(1..) {
-            let file = machine.join("dev/infiniband").join(name);
-            std::fs::remove_file(&file).expect("the tree's");
-            make_device(&file, minor);
-        }
-        // A /dev of the node's own: what is in this machine's, and the cards'.
-        let script = r#"
-            set -e
-            mkdir "$DIR/dev"
-            mount -t tmpfs none "$DIR/dev"
-            for entry in /dev/*; do
-                at="$DIR/dev/${entry#/dev/}"
-                if [ -L "$entry" ]; then cp -P "$entry" "$at"
-                elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
-                else touch "$at"; mount --bind "$entry" "$at"; fi
-            done
-            mkdir "$DIR/dev/infiniband"
-            mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
-            mount --rbind "$DIR/dev" /dev
-        "#;
-        let mut shell = self.kubelet.inside(Path::new("sh"));
         let dir = self.cluster.directory();
-        run(shell.args(["-c", script]).env("DIR", dir)).ok();
+        let machine = make_rdma(dir);
+        let mut shell = self.kubelet.inside(Path::new("sh"));
+        run(shell.args(["-ec", RDMA_DEV]).env("DIR", dir)).ok();
 
         std::fs::create_dir_all(self.at("library")).expect("a directory");
         let beside = std::env::current_exe().expect("this test");

@@ -6,11 +6,10 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use e2e::{Agent, Containerd, IMAGE, Mounts, Platform, eventually, make_device, repository};
+use e2e::{
+    Agent, Containerd, IMAGE, Mounts, Platform, RDMA_DEV, eventually, make_rdma, repository,
+};
 use serde_json::{Value, json};
-
-#[path = "../../internal/hardware/testing/unpack.rs"]
-mod unpack;
 
 const SOON: Duration = Duration::from_secs(120);
 
@@ -100,38 +99,16 @@ struct Rdma {
 impl Rdma {
     fn new() -> Rdma {
         let directory = tempfile::tempdir().unwrap();
-        let machine = directory.path().join("rdma");
-        let tree = repository().join("internal/hardware/testing/trees/infiniband.txt");
-        unpack::unpack(&std::fs::read_to_string(tree).unwrap(), &machine);
-        let files = [
-            "uverbs0", "uverbs1", "umad0", "umad1", "issm0", "issm1", "rdma_cm",
-        ];
-        for (name, minor) in files.into_iter().zip(1..) {
-            let file = machine.join("dev/infiniband").join(name);
-            std::fs::remove_file(&file).unwrap();
-            make_device(&file, minor);
-        }
+        make_rdma(directory.path());
         library(directory.path());
         let gpus = "[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 81559\ncount = 2\n\
                     pci = [\"0000:18:00.0\", \"0000:3a:00.0\"]\n";
         std::fs::write(directory.path().join("machine.toml"), gpus).unwrap();
-        // The cards' files in a /dev that is otherwise this machine's, and its sysfs but for what
-        // the kernel keeps of control groups.
-        let script = r#"
-            mkdir "$DIR/dev" "$DIR/rdma/sys/fs"
-            mount --rbind /sys/fs "$DIR/rdma/sys/fs"
-            mount -t tmpfs none "$DIR/dev"
-            for entry in /dev/*; do
-                at="$DIR/dev/${entry#/dev/}"
-                if [ -L "$entry" ]; then cp -P "$entry" "$at"
-                elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
-                else touch "$at"; mount --bind "$entry" "$at"; fi
-            done
-            mkdir "$DIR/dev/infiniband"
-            mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
-            mount --rbind "$DIR/dev" /dev
-        "#;
-        let mounts = Mounts::new(directory.path(), script);
+        // The tree's sysfs has nothing of control groups.
+        let script = format!(
+            "mkdir \"$DIR/rdma/sys/fs\"; mount --rbind /sys/fs \"$DIR/rdma/sys/fs\"; {RDMA_DEV}"
+        );
+        let mounts = Mounts::new(directory.path(), &script);
         Rdma {
             agent: None,
             containerd: Containerd::start_inside(&mounts.file()),

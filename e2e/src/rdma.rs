@@ -1,0 +1,42 @@
+//! A machine of two GPUs, each with an InfiniBand card under its switch, made of a fixture tree.
+
+use std::path::{Path, PathBuf};
+
+use crate::{make_device, repository};
+
+#[path = "../../internal/hardware/testing/unpack.rs"]
+mod unpack;
+
+/// Shell commands that give a mount namespace a `/dev` with what is in this machine's and the files of
+/// the cards that [`make_rdma`] made in `$DIR`.
+pub const RDMA_DEV: &str = r#"
+    mkdir "$DIR/dev"
+    mount -t tmpfs none "$DIR/dev"
+    for entry in /dev/*; do
+        at="$DIR/dev/${entry#/dev/}"
+        if [ -L "$entry" ]; then cp -P "$entry" "$at"
+        elif [ -d "$entry" ]; then mkdir "$at"; mount --rbind "$entry" "$at"
+        else touch "$at"; mount --bind "$entry" "$at"; fi
+    done
+    mkdir "$DIR/dev/infiniband"
+    mount --bind "$DIR/rdma/dev/infiniband" "$DIR/dev/infiniband"
+    mount --rbind "$DIR/dev" /dev
+"#;
+
+/// Makes the machine's root, `directory`/rdma, whose device files are those of others by number.
+#[track_caller]
+pub fn make_rdma(directory: &Path) -> PathBuf {
+    let machine = directory.join("rdma");
+    let tree = repository().join("internal/hardware/testing/trees/infiniband.txt");
+    let tree = std::fs::read_to_string(tree).expect("the tree");
+    unpack::unpack(&tree, &machine);
+    let files = [
+        "uverbs0", "uverbs1", "umad0", "umad1", "issm0", "issm1", "rdma_cm",
+    ];
+    for (name, minor) in files.into_iter().zip(1..) {
+        let file = machine.join("dev/infiniband").join(name);
+        std::fs::remove_file(&file).expect("the tree's");
+        make_device(&file, minor);
+    }
+    machine
+}
