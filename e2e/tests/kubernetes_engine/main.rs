@@ -73,9 +73,13 @@ fn a_gang_is_bound_whole_beside_what_others_placed_and_one_too_large_waits_and_s
     let server = ground.server("server", &[]);
     server.until_leading();
     assert!(server.ask("/healthz").unwrap().contains(" 200 "));
-    let queue = ground
-        .cluster
-        .get(&["queues.scheduling.volcano.sh", "default"]);
+    let default_queue = || {
+        let queue = ground
+            .cluster
+            .get(&["queues.scheduling.volcano.sh", "default"]);
+        (!queue.is_null()).then_some(queue)
+    };
+    let queue = eventually("the default queue is made", SOON, default_queue);
     assert_eq!(queue["spec"]["weight"], 1);
 
     ground.cluster.apply(&job("fits", 5));
