@@ -242,6 +242,12 @@ impl Gang {
             .max(parts.sum())
     }
 
+    /// Does it wait for somebody to change something, so that no end of others lets it start?
+    pub(crate) fn waits_for_a_change(&self) -> bool {
+        let parked = self.parked.as_ref();
+        parked.is_some_and(|parked| parked.is_lasting())
+    }
+
     pub(crate) fn part(&self, part: &str) -> Counts {
         self.parts.get(part).copied().unwrap_or_default()
     }

@@ -53,6 +53,8 @@ pub(crate) struct Obstacle {
     evictions: String,
     /// Only more room could help.
     room: bool,
+    /// It stays however much of what runs ends: somebody has to change something.
+    lasting: bool,
     /// The resource of which its words say how much is free.
     counts_free: Option<Ix>,
 }
@@ -72,6 +74,11 @@ impl Obstacle {
         self.room
     }
 
+    /// Does it stay whatever ends, so that nobody can say when the gang may start?
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.lasting
+    }
+
     /// Of which resource its words say how much is free, where they do.
     pub(crate) fn counts_free(&self) -> Option<Ix> {
         self.counts_free
@@ -84,7 +91,12 @@ impl Obstacle {
             "correct what the gang or its pods say".into(),
         );
         obstacle.possible = have;
-        obstacle
+        obstacle.lasting()
+    }
+
+    fn lasting(mut self) -> Obstacle {
+        self.lasting = true;
+        self
     }
 
     fn new(verdict: Verdict, binding: String, would_fit: String) -> Obstacle {
@@ -135,6 +147,7 @@ impl Obstacle {
             format!("PodGroup {namespace}/{name}, which the pods name, does not exist"),
             format!("create PodGroup {name} in namespace {namespace}"),
         )
+        .lasting()
     }
 
     pub(crate) fn no_queue(queue: &str) -> Obstacle {
@@ -143,6 +156,7 @@ impl Obstacle {
             format!("queue {queue} does not exist"),
             format!("create queue {queue}, or name another"),
         )
+        .lasting()
     }
 
     pub(crate) fn closed(queue: &str) -> Obstacle {
@@ -151,6 +165,7 @@ impl Obstacle {
             format!("queue {queue} is closed"),
             format!("open queue {queue}, or name another"),
         )
+        .lasting()
     }
 
     pub(crate) fn missing_members(missing: &str, have: usize) -> Obstacle {
@@ -160,7 +175,7 @@ impl Obstacle {
             "create the members that are missing".into(),
         );
         obstacle.possible = have;
-        obstacle
+        obstacle.lasting()
     }
 
     /// Could room, anywhere or in one domain, or a queue's bounds, be what it lacks? Only then may
@@ -190,6 +205,7 @@ impl Scheduler {
             format!("minResources asks for {name}: {asked}, and all nodes together have {has}"),
             format!("nodes with more {name}, or a smaller minResources"),
         )
+        .lasting()
     }
 
     pub(crate) fn over_quota(
@@ -202,6 +218,7 @@ impl Scheduler {
         let name = self.names.name(bound.resource());
         let say = |amount: i64| self.names.quantity(bound.resource(), amount);
         let short = say(asked.saturating_sub(bound.leaves()));
+        let lasting = bound.never_allows(asked);
         let asked = say(asked);
         // The queue that binds may be one above the gang's own.
         let who = |at: QueueIx| match self.queues.name(at) {
@@ -314,6 +331,7 @@ impl Scheduler {
             ),
         };
         let mut obstacle = Obstacle::new(Verdict::QuotaExceeded, binding, would_fit);
+        obstacle.lasting = lasting;
         obstacle.possible = possible;
         obstacle
     }
@@ -348,7 +366,7 @@ impl Scheduler {
             obstacle.verdict = Verdict::NoNodes;
             obstacle.binding = "there are no nodes".into();
             obstacle.would_fit = "join a node".into();
-            return obstacle;
+            return obstacle.lasting();
         }
         let demand = self.classes.get(class).demand();
         let scarce = self.scarce(class);
@@ -366,7 +384,7 @@ impl Scheduler {
             obstacle.binding = "no node could hold one member, even when empty".into();
             obstacle.binding.push_str(&self.image_nodes(class));
             obstacle.would_fit = remedies.join("; or ");
-            return obstacle;
+            return obstacle.lasting();
         }
         obstacle.verdict = Verdict::InsufficientResources;
         let Some(ix) = scarce.first().copied() else {
@@ -402,6 +420,7 @@ impl Scheduler {
                 " (matching nodes hold {} such members when empty: add nodes)",
                 view.empty
             ));
+            obstacle.lasting = true;
         }
         obstacle
     }
@@ -621,7 +640,10 @@ impl Scheduler {
     }
 
     fn new_report(&mut self, key: &GangKey, obstacle: &Obstacle, ahead: usize) -> PlacementReport {
-        let estimate = self.estimate_of(key, ahead);
+        let estimate = match obstacle.is_lasting() {
+            true => None,
+            false => self.estimate_of(key, ahead),
+        };
         let Some(gang) = self.gangs.get(key) else {
             return PlacementReport::default();
         };

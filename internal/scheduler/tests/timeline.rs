@@ -22,6 +22,13 @@ fn at(seconds: i64) -> Timestamp {
     now() + SignedDuration::from_secs(seconds)
 }
 
+/// Plans anew: a change that matters to nobody.
+fn look(s: &mut Scheduler, second: i64) -> Plan {
+    s.apply(queue_with("nudge", |_| {}));
+    s.apply(Event::QueueGone("nudge".into()));
+    s.plan(at(second))
+}
+
 /// A gang with a walltime, of so many members of so many GPUs each, older by `age`.
 fn timed(
     s: &mut Scheduler,
@@ -88,6 +95,57 @@ fn room_is_reserved_for_the_head_when_those_that_run_are_expected_to_end() {
     let told = report(&plan, "head").estimate.unwrap();
     assert_eq!(told.likely, at(1000));
     assert!(told.earliest <= told.likely && told.likely <= told.latest);
+}
+
+#[test]
+fn nobody_is_told_a_time_whom_no_end_of_others_lets_start_and_those_behind_are() {
+    let mut s = scheduler();
+    s.apply(queue_with("small", |queue| {
+        queue["spec"]["capability"] = json!({"nvidia.com/gpu": "4"});
+    }));
+    s.apply(node("n0", 8));
+    s.apply(node("n1", 8));
+    timed(&mut s, "running", 1, 6, Some(1000), 900);
+    let plan = s.plan(now());
+    run(&mut s, &plan, 6, now());
+    // Each is older than the one that others' ends let start.
+    timed(&mut s, "too-large", 1, 12, Some(500), 800);
+    timed(&mut s, "too-many", 3, 8, Some(500), 700);
+    timed(&mut s, "not-all-there", 2, 8, Some(500), 600);
+    s.apply(pod_gone("not-all-there-1"));
+    for (name, queue) in [("nowhere", "none"), ("over-limit", "small")] {
+        s.apply(group_with(name, 1, |group| {
+            group["spec"]["queue"] = json!(queue);
+            group["metadata"]["creationTimestamp"] =
+                json!((now() - SignedDuration::from_secs(500)).to_string());
+        }));
+        s.apply(pod(&format!("{name}-0"), name, 8));
+    }
+    timed(&mut s, "head", 2, 8, Some(500), 200);
+    timed(&mut s, "behind", 1, 6, Some(5000), 100);
+    s.plan(now());
+    // What is told of the time to come is made anew once it is known who can't start.
+    let plan = look(&mut s, 61);
+    for name in [
+        "too-large",
+        "too-many",
+        "not-all-there",
+        "nowhere",
+        "over-limit",
+    ] {
+        let told = report(&plan, name);
+        assert_eq!(told.estimate, None, "{name}: {}", told.binding);
+    }
+    assert_eq!(report(&plan, "head").estimate.unwrap().likely, at(1000));
+    assert_eq!(report(&plan, "behind").estimate.unwrap().likely, at(1500));
+    // A node that is large enough: now it is a matter of time, or of none.
+    timed(&mut s, "first", 1, 16, Some(300), 950);
+    s.apply(node("n2", 16));
+    let plan = s.plan(at(62));
+    run(&mut s, &plan, 16, at(62));
+    let plan = look(&mut s, 123);
+    let told = report(&plan, "too-large").estimate.unwrap();
+    assert!(told.likely >= at(362), "{told:?}");
 }
 
 #[test]

@@ -40,6 +40,11 @@ impl Parked {
         self.obstacle.is_room()
     }
 
+    /// Was it what no end of others changes?
+    pub(crate) fn is_lasting(&self) -> bool {
+        self.obstacle.is_lasting()
+    }
+
     /// Notes that the last report is made of this answer.
     pub(crate) fn report_stands(&mut self, overtaken: usize) {
         self.reported = Some(overtaken);

@@ -85,6 +85,18 @@ impl Bound {
             Bound::Guarantees { idle, kept, .. } => idle - kept,
         }
     }
+
+    /// Is it less than that altogether, so that nothing given back is enough?
+    pub(crate) fn never_allows(&self, asked: i64) -> bool {
+        match self {
+            Bound::Capability { allowed, .. }
+            | Bound::Borrowing { allowed, .. }
+            | Bound::Deserved { allowed, .. }
+            | Bound::User { allowed, .. }
+            | Bound::Team { allowed, .. } => asked > *allowed,
+            Bound::Guarantees { .. } => false,
+        }
+    }
 }
 
 impl Queues {

@@ -101,6 +101,9 @@ impl Scheduler {
             let Some((ix, need)) = self.main_need(key, gang) else {
                 continue;
             };
+            if gang.waits_for_a_change() {
+                continue;
+            }
             let seconds = self.timeline.likely(&self.facts_of(gang));
             let reserved = expected.filter(|_| head.as_ref() == Some(key));
             let (from, scope) = match (reserved, self.limit_of(key, gang)) {
@@ -183,9 +186,13 @@ impl Scheduler {
             .find(|(_, amount)| *amount > 0)
     }
 
-    /// When a gang that waits may start, for its report. So many are before it in its queue.
+    /// When a gang that waits may start, for its report: unknown where no end of others lets it. So
+    /// many are before it in its queue.
     pub(crate) fn estimate_of(&mut self, key: &GangKey, ahead: usize) -> Option<Estimate> {
         let gang = self.gangs.get(key)?;
+        if gang.waits_for_a_change() {
+            return None;
+        }
         let need = self.main_need(key, gang)?;
         let estimates = &self.timeline.estimates;
         let (mut likely, way) = estimates.of(key, need)?;
