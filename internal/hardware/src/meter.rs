@@ -3,6 +3,7 @@
 //! performance counters, and until when processes were looked at.
 
 use std::collections::BTreeMap;
+use std::mem::MaybeUninit;
 
 use nvml_wrapper::Nvml;
 use nvml_wrapper::device::Device;
@@ -13,7 +14,9 @@ use nvml_wrapper::error::NvmlError;
 use nvml_wrapper::gpm::{GpmSample, gpm_metrics_get};
 use nvml_wrapper::struct_wrappers::device::ProcessInfo;
 use nvml_wrapper::structs::device::FieldId;
-use nvml_wrapper_sys::bindings::{nvmlFieldValue_t, nvmlGpmSample_t, nvmlValue_t};
+use nvml_wrapper_sys::bindings::{
+    nvmlFieldValue_t, nvmlGpmSample_t, nvmlGridLicensableFeatures_t, nvmlValue_t,
+};
 
 use crate::Source;
 use crate::description::Description;
@@ -178,6 +181,7 @@ fn whole(device: &Device<'_>, index: u32, driver: &str) -> Result<Reading, NvmlE
         throttle: (device.current_throttle_reasons().ok()).map(|reasons| reasons.bits()),
         ecc: ecc(device).filter(|ecc| ecc.enabled),
         rows,
+        licensed: licensed(device),
         counters: Counters::default(),
         slices: slices(device),
         processes: Vec::new(),
@@ -233,6 +237,28 @@ fn nvlink(device: &Device<'_>) -> Option<u64> {
     // SAFETY: the driver says that each is a 64-bit number.
     let each = values.map(|value| unsafe { value.value.ullVal });
     Some(each[0].saturating_add(each[1]))
+}
+
+/// Whether a virtual GPU has got its licence. The wrapper has no call for it, and has no version of
+/// the list that the driver fills in.
+fn licensed(device: &Device<'_>) -> Option<bool> {
+    let call = (device
+        .nvml()
+        .lib()
+        .nvmlDeviceGetGridLicensableFeatures_v4
+        .as_ref())
+    .ok()?;
+    let mut features = MaybeUninit::<nvmlGridLicensableFeatures_t>::zeroed();
+    // SAFETY: the handle is the driver's own, and the list may be written.
+    let answer = unsafe { call(device.handle(), features.as_mut_ptr()) };
+    if answer != 0 {
+        return None;
+    }
+    // SAFETY: all of it are numbers and texts, for which zeros will do where the driver wrote none.
+    let features = unsafe { features.assume_init() };
+    let count = usize::try_from(features.licensableFeaturesCount).unwrap_or(0);
+    let mut all = features.gridLicensableFeatures.iter().take(count);
+    Some(features.isGridLicenseSupported != 0 && all.any(|feature| feature.featureState != 0))
 }
 
 fn slices(device: &Device<'_>) -> Vec<SliceReading> {

@@ -56,6 +56,8 @@ pub struct Reading {
     pub ecc: Option<Ecc>,
     /// Rows of memory that were replaced, where it can do that.
     pub rows: Option<Rows>,
+    /// Whether it is a virtual GPU that has got its licence; a GPU of the machine itself needs none.
+    pub licensed: Option<bool>,
     /// What its performance counters show since the reading before; GPUs from Hopper on have some.
     pub counters: Counters,
     /// Its slices, where it is in MIG mode.
@@ -187,6 +189,7 @@ impl Reading {
                 pending: state.remap_pending,
                 failed: state.remap_failed,
             }),
+            licensed: Some(state.licensed),
             counters: shown(gpu, state),
             slices: slices(gpu),
             processes: processes(state),

@@ -49,7 +49,7 @@ const fn counter(
 const POWER_LIMIT: &str = "DCGM_FI_DEV_ENFORCED_POWER_LIMIT";
 
 /// All but those of the memory, which slices have too.
-static FIELDS: [Field; 30] = [
+static FIELDS: [Field; 31] = [
     gauge(
         "DCGM_FI_DEV_SM_CLOCK",
         "SM clock frequency (in MHz).",
@@ -161,6 +161,11 @@ static FIELDS: [Field; 30] = [
         "DCGM_FI_DEV_ROW_REMAP_PENDING",
         "Whether remapping of rows is pending",
         |gpu| gpu.rows.map(|rows| f64::from(u8::from(rows.pending))),
+    ),
+    gauge(
+        "DCGM_FI_DEV_VGPU_LICENSE_STATUS",
+        "vGPU License status",
+        |gpu| gpu.licensed.map(|licensed| f64::from(u8::from(licensed))),
     ),
     gauge(
         "DCGM_FI_PROF_GR_ENGINE_ACTIVE",

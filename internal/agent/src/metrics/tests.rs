@@ -8,9 +8,8 @@ use super::gpus;
 use super::holders::{Holder, Holders};
 use super::page::Page;
 
-/// What dcgm-exporter exports unless configured otherwise, less what is of virtual GPUs, with its
-/// two counters of memory errors.
-const DCGM: [(&str, &str); 26] = [
+/// What dcgm-exporter exports unless configured otherwise, with its two counters of memory errors.
+const DCGM: [(&str, &str); 27] = [
     ("DCGM_FI_DEV_SM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEM_CLOCK", "gauge"),
     ("DCGM_FI_DEV_MEMORY_TEMP", "gauge"),
@@ -31,6 +30,7 @@ const DCGM: [(&str, &str); 26] = [
     ("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS", "counter"),
     ("DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS", "counter"),
     ("DCGM_FI_DEV_ROW_REMAP_FAILURE", "gauge"),
+    ("DCGM_FI_DEV_VGPU_LICENSE_STATUS", "gauge"),
     ("DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gauge"),
     ("DCGM_FI_PROF_PIPE_TENSOR_ACTIVE", "gauge"),
     ("DCGM_FI_PROF_DRAM_ACTIVE", "gauge"),

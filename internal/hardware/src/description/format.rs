@@ -219,6 +219,9 @@ pub struct State {
     /// Whether a remap has failed.
     #[serde(default)]
     pub remap_failed: bool,
+    /// Whether it is a virtual GPU that has got its licence.
+    #[serde(default)]
+    pub licensed: bool,
     /// What went over its NVLinks both ways since the driver was loaded, KiB.
     pub nvlink_kib: Option<u64>,
     /// PCIe packets sent again.

@@ -10,6 +10,7 @@ const STATES: &str = "[[state]]\ngpu = 1\nutilisation = 93\nmemory_utilisation =
     decoder = 4\nwatts = 640\ncelsius = 78\nmemory_celsius = 91\nenergy_mj = 123456789\n\
     sm_mhz = 1980\nmemory_mhz = 2619\ncorrected = 12\nuncorrected = 1\nremapped = [2, 1]\n\
     remap_failed = true\npcie_replays = 7\nnvlink_kib = 1001\nmemory_used_mib = 70000\n\
+    licensed = true\n\
     gpm = [{ metric = 1, value = 92.5 }, { metric = 5, value = 61.0 }, { metric = 20, value = 3.5 }]\n\
     [[state]]\ngpu = 2\nprocesses = [\n\
     { pid = 4712, memory_mib = 500, utilisation = 13, mps = true },\n\
@@ -87,6 +88,7 @@ fn values_are_in_the_drivers_units_and_what_is_not_measured_is_not_there() {
         failed: true,
     };
     assert_eq!(busy.rows, Some(rows));
+    assert_eq!((busy.licensed, idle.licensed), (Some(true), Some(false)));
     assert_eq!(
         (busy.counters.graphics, busy.counters.dram),
         (Some(92.5), None)

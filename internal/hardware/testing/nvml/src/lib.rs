@@ -29,4 +29,5 @@ mod memory;
 mod mig;
 mod processes;
 mod system;
+mod vgpu;
 mod world;
