@@ -368,6 +368,17 @@ fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_
     let log = said(&platform, "second", &opens, &one, &json!({}));
     assert_eq!(log, format!("{}{second}\n{second}\n", at("dev/card")));
     waits(&platform, "third", resource);
+    eventually("the pages say who has which", SOON, || {
+        let said = platform.kubectl(&["get", "--raw", "/api/v1/overview"]).out;
+        let said: Value = serde_json::from_str(&said).ok()?;
+        let devices = said["nodes"][0]["others"].as_array()?.iter();
+        let held: Vec<_> = devices.map(|it| (&it["id"], &it["holder"])).collect();
+        let has = |number: &str, pod: &str| {
+            let id = at(&format!("dev/card{number}"));
+            held.contains(&(&json!(id), &json!(format!("default/{pod}"))))
+        };
+        (held.len() == 2 && has(&first, "first") && has(second, "second")).then_some(())
+    });
 
     // A device that goes bad is offered no more until it is well, and the node says why.
     let condition = |status: &str| {
