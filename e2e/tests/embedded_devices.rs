@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use e2e::{
-    Agent, Containerd, IMAGE, Mounts, Platform, RDMA_DEV, eventually, make_rdma, repository,
+    Agent, Containerd, IMAGE, Mounts, Platform, RDMA_DEV, eventually, make_device, make_rdma,
+    repository,
 };
 use serde_json::{Value, json};
 
@@ -158,6 +159,23 @@ fn until_offered(platform: &Platform, resource: &str, capacity: &Value, allocata
     });
 }
 
+/// Makes a pod that asks for one of a resource and writes its devices' variable, and waits until it waits
+/// for the resource.
+fn waits(platform: &Platform, name: &str, resource: &str) {
+    let script = "echo has $CARDS; exec sleep 600";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"terminationGracePeriodSeconds": 1, "containers": [{"name": "main",
+            "command": ["sh", "-c", script], "resources": {"limits": {resource: "1"}}}]}});
+    platform.apply(&pod.to_string());
+    eventually(&format!("{name} waits for {resource}"), SOON, || {
+        let pod = platform.get("pod", name);
+        let conditions = pod["status"]["conditions"].as_array()?;
+        let mut waits = conditions.iter().filter(|it| it["type"] == "PodScheduled");
+        let why = waits.next()?["message"].as_str()?;
+        why.contains(resource).then_some(())
+    });
+}
+
 #[test]
 fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files() {
     let platform = Platform::server(&[]);
@@ -196,17 +214,7 @@ fn rdma_cards_are_shared_by_those_who_ask_and_reach_containers_with_their_files(
     );
 
     // Both shares are had: a third pod waits, and says for what.
-    let mut third = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "third"},
-        "spec": {"containers": [{"name": "main", "command": ["true"]}]}});
-    third["spec"]["containers"][0]["resources"] = process["resources"].clone();
-    platform.apply(&third.to_string());
-    eventually("the third waits for a share", SOON, || {
-        let pod = platform.get("pod", "third");
-        let conditions = pod["status"]["conditions"].as_array()?;
-        let mut waits = conditions.iter().filter(|it| it["type"] == "PodScheduled");
-        let why = waits.next()?["message"].as_str()?;
-        why.contains(second).then_some(())
-    });
+    waits(&platform, "third", second);
 
     // A resource all of whose ports are down is given to nobody until one is up.
     let state = node.at("rdma/sys/class/infiniband/mlx5_1/ports/1/state");
@@ -312,4 +320,114 @@ fn slices_of_gpus_are_offered_by_profile_or_as_gpus_and_their_containers_see_the
             .filter(|_| said["status"] == "True")?;
         why.contains("1g.10gb, 3g.40gb").then_some(())
     });
+}
+
+#[test]
+fn another_vendors_devices_are_had_by_one_pod_each_while_they_are_well_and_over_the_agents_restart()
+{
+    let platform = Platform::server(&[]);
+    let containerd = Containerd::start();
+    let directory = tempfile::tempdir().unwrap();
+    let at = |name: &str| directory.path().join(name).display().to_string();
+    let resource = "example.com/card";
+    // They are /dev/full and /dev/random, each with a file that says how it is.
+    make_device(Path::new(&at("dev/card0")), 7);
+    make_device(Path::new(&at("dev/card1")), 8);
+    let says =
+        |number: &str, state: &str| std::fs::write(at(&format!("state{number}")), state).unwrap();
+    says("0", "well");
+    says("1", "well");
+    let vendor = json!({"resource": resource, "device": at("dev/card{number}"),
+        "environment": {"CARDS": "{numbers}"},
+        "health": {"command": ["grep", "-qx", "well", at("state{number}")], "everySeconds": 5}});
+    std::fs::write(at("vendor.json"), vendor.to_string()).unwrap();
+    let (socket, file) = (containerd.socket().display().to_string(), at("vendor.json"));
+    let common = ["--cri", &socket, "--metrics", "off", "--kmsg", "off"];
+    let with = [&common[..], &["--vendor", &file]].concat();
+    let mut agent = platform.agent("box", None, &with);
+    platform.await_nodes(1);
+    let count = |count: &str| json!(count);
+    until_offered(&platform, resource, &count("2"), &count("2"));
+
+    // In an image: its own device's file and number. A process has these too, and can open no other.
+    let files = format!(
+        "for file in $(busybox find {0} -type c); do busybox stat -c '%n' $file; done; echo $CARDS",
+        at("dev")
+    );
+    let one = json!({"resources": {"limits": {resource: "1"}}});
+    let mut in_image = one.clone();
+    in_image["image"] = json!(IMAGE);
+    let log = said(&platform, "first", &files, &in_image, &json!({}));
+    let first = log.trim_end().rsplit('\n').next().unwrap().to_owned();
+    assert_eq!(log, format!("{}{first}\n{first}\n", at("dev/card")));
+    let second = if first == "0" { "1" } else { "0" };
+    let opens = format!(
+        "for file in {0}*; do (: < $file) 2> /dev/null && echo $file; done; echo $CARDS",
+        at("dev/card")
+    );
+    let log = said(&platform, "second", &opens, &one, &json!({}));
+    assert_eq!(log, format!("{}{second}\n{second}\n", at("dev/card")));
+    waits(&platform, "third", resource);
+    eventually("the pages say who has which", SOON, || {
+        let said = platform.kubectl(&["get", "--raw", "/api/v1/overview"]).out;
+        let said: Value = serde_json::from_str(&said).ok()?;
+        let devices = said["nodes"][0]["others"].as_array()?.iter();
+        let held: Vec<_> = devices.map(|it| (&it["id"], &it["holder"])).collect();
+        let has = |number: &str, pod: &str| {
+            let id = at(&format!("dev/card{number}"));
+            held.contains(&(&json!(id), &json!(format!("default/{pod}"))))
+        };
+        (held.len() == 2 && has(&first, "first") && has(second, "second")).then_some(())
+    });
+
+    // A device that goes bad is offered no more until it is well, and the node says why.
+    let condition = |status: &str| {
+        let what = format!("that devices are unhealthy is {status}");
+        eventually(&what, SOON, || {
+            let node = platform.get("node", "box");
+            let mut all = node["status"]["conditions"].as_array()?.iter();
+            let said = all.find(|it| it["type"] == "muster.io/devices-unhealthy")?;
+            let why = said["message"].as_str()?.to_owned();
+            (said["status"] == status).then_some(why)
+        })
+    };
+    says(second, "broken");
+    until_offered(&platform, resource, &count("2"), &count("1"));
+    let why = condition("True");
+    assert!(why.contains(&at(&format!("dev/card{second}"))), "{why}");
+    assert_eq!(platform.get("pod", "second")["status"]["phase"], "Running");
+    says(second, "well");
+    until_offered(&platform, resource, &count("2"), &count("2"));
+    condition("False");
+
+    // An agent that starts anew gives nobody's device to another: the third gets the first's, once that
+    // has gone.
+    agent.kill();
+    agent.restart();
+    eventually("the agent has found its pods again", SOON, || {
+        let log = agent.logged();
+        (log.matches("found again").count() == 2).then_some(())
+    });
+    platform.cli(&["delete", "pod", "first"]).ok();
+    let has = eventually("the third has a device", SOON, || {
+        let log = platform.cli(&["logs", "third"]).out;
+        log.strip_prefix("has ")?
+            .strip_suffix('\n')
+            .map(str::to_owned)
+    });
+    assert_eq!(has, first);
+    let kept = platform.get("pod", "second");
+    let status = &kept["status"];
+    assert_eq!(
+        [
+            &status["phase"],
+            &status["containerStatuses"][0]["restartCount"]
+        ],
+        [&json!("Running"), &json!(0)]
+    );
+
+    // A description that is taken away leaves the node.
+    agent.kill();
+    let _without = platform.agent("box", None, &common);
+    until_offered(&platform, resource, &Value::Null, &Value::Null);
 }

@@ -16,6 +16,7 @@ use crate::metrics::Listen;
 use crate::mps::MpsConfig;
 use crate::rdma::RdmaSettings;
 use crate::shares::OverShare;
+use crate::vendors::Vendor;
 use crate::xids::Hearing;
 
 /// Pods that a node takes.
@@ -57,6 +58,8 @@ pub struct AgentConfig {
     /// How slices of GPUs are given out: `none`, `single` or `mixed`; where absent as the machine's
     /// description says, else `mixed`.
     pub mig_strategy: Option<String>,
+    /// Other vendors' devices.
+    pub vendors: Vec<Vendor>,
     /// Which RDMA cards containers share, as which resources.
     pub rdma: RdmaSettings,
     /// When NCCL is told the PCIe tree, of the machine or as `expected` has it.
@@ -135,6 +138,7 @@ mod tests {
             machine_description: None,
             expected: None,
             mig_strategy: None,
+            vendors: Vec::new(),
             rdma: RdmaSettings::default(),
             topology: Tell::default(),
             host_images: false,

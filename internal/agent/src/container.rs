@@ -1,5 +1,5 @@
-//! One container's description for the runtime, from the pod's. Pure but for the list of GPU
-//! device files, which is read from /dev.
+//! One container's description for the runtime, from the pod's. Pure but for which device files and
+//! mounts of other vendors there are, and the list of GPU device files, which is read from /dev.
 
 use std::path::{Path, PathBuf};
 
@@ -132,6 +132,9 @@ fn variables(parts: &Parts) -> Result<Variables, String> {
     for (name, value) in gpus.variables(parts.in_image) {
         variables.set(name, value);
     }
+    for (name, value) in devices::others(parts.pod, parts.container, parts.machine)?.variables {
+        variables.set(&name, value);
+    }
     if let Some(by_mps) = by_mps(parts, &gpus.ids)? {
         for (name, value) in by_mps.variables {
             variables.set(name, value);
@@ -175,6 +178,13 @@ fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
     let files = files.iter().filter(|_| parts.in_image);
     let place = parts.dev.join("infiniband");
     policy.given = files.map(|file| place.join(file)).collect();
+    let others = devices::others(parts.pod, parts.container, parts.machine)?;
+    let there = |file: &PathBuf| file.exists();
+    policy
+        .denied
+        .extend(others.denied.into_iter().filter(there));
+    let own = others.files.into_iter().filter(there);
+    policy.given.extend(own.filter(|_| parts.in_image));
     Ok(policy)
 }
 
@@ -197,6 +207,14 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
         let bound = by_mps.mounts.iter().map(|path| Mount::bind(path, path));
         mounts.extend(bound);
     }
+    let others = devices::others(parts.pod, parts.container, parts.machine)?;
+    let shown = (others.mounts.into_iter())
+        .filter(|shown| (parts.in_image || shown.to != shown.from) && shown.from.exists());
+    mounts.extend(shown.map(|shown| {
+        let mut bound = Mount::bind(shown.from, shown.to);
+        bound.read_only = shown.read_only;
+        bound
+    }));
     for mount in parts.container.volume_mounts.iter().flatten() {
         let place = parts.places.get(&mount.name).ok_or_else(|| {
             format!(
@@ -300,7 +318,10 @@ fn user(pod: &Pod, container: &Container) -> Result<User, String> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::vendors::{Device, State, Stock, Vendor};
     use crate::volumes::Place;
     use runtime::MountSource;
     use serde_json::{Value, json};
@@ -457,6 +478,66 @@ mod tests {
         let own = json!([{"name": "NCCL_IB_HCA", "value": "^mlx5_9"}]);
         assert_eq!(told(one, "1", own).as_deref(), Some("^mlx5_9"));
         assert_eq!(told("{}", "0", json!([])), None, "it has no GPU");
+    }
+
+    #[test]
+    fn who_asks_for_another_vendors_devices_has_their_variables_and_in_an_image_their_files() {
+        let there = tempfile::tempdir().unwrap();
+        let at = |name: &str| there.path().join(name).display().to_string();
+        for name in ["card0", "card1", "ctl0", "driver"] {
+            std::fs::write(there.path().join(name), "").unwrap();
+        }
+        let vendor = json!({"resource": "example.com/card", "device": at("card{number}"),
+            "with": [at("ctl{number}")], "always": [at("all")],
+            "environment": {"CARDS": "{numbers}"},
+            "mounts": [{"from": at("driver"), "to": "/opt/driver"}, {"from": at("driver")},
+                {"from": at("gone")}]});
+        let device = |number| Device {
+            number,
+            id: String::new(),
+            numa: None,
+            state: State::Well,
+        };
+        let stock = Stock {
+            vendor: Arc::new(Vendor::read(&vendor).unwrap()),
+            devices: [0, 1].map(device).to_vec(),
+        };
+        let machine = Machine {
+            described: [("example.com/card".to_owned(), stock)].into(),
+            ..Machine::default()
+        };
+        let chosen = json!({"main": {"example.com/card": [at("card0")]}}).to_string();
+        let has = |in_image: bool, chosen: &str, count: &str| {
+            let container = json!({"name": "main", "command": ["x"],
+                "env": [{"name": "CARDS", "value": "mine"}],
+                "resources": {"limits": {"example.com/card": count}}});
+            make_in(in_image, &machine, chosen, container, json!({})).unwrap()
+        };
+        let told = |spec: &ContainerSpec| {
+            let mut all = spec.env.iter();
+            let told = all.find(|(name, _)| name == "CARDS");
+            told.map(|(_, value)| value.clone()).unwrap()
+        };
+        let mounted = |spec: &ContainerSpec| -> Vec<String> {
+            let targets = (spec.mounts.iter()).map(|mount| mount.target.display().to_string());
+            targets.filter(|target| target.contains("driver")).collect()
+        };
+        let paths =
+            |names: &[&str]| -> Vec<PathBuf> { names.iter().map(|it| at(it).into()).collect() };
+        let image = has(true, &chosen, "1");
+        assert_eq!(told(&image), "0");
+        assert_eq!(image.devices.given, paths(&["card0", "ctl0"]));
+        assert_eq!(mounted(&image), ["/opt/driver".to_owned(), at("driver")]);
+        // A process sees the node's files where they are, but for others' devices.
+        let process = has(false, &chosen, "1");
+        assert_eq!(told(&process), "0");
+        assert_eq!(process.devices.given, paths(&[]));
+        assert_eq!(process.devices.denied, paths(&["card1"]));
+        assert_eq!(mounted(&process), ["/opt/driver"]);
+        let none = has(false, "{}", "0");
+        assert_eq!(told(&none), "mine");
+        assert_eq!(none.devices.denied, paths(&["card0", "card1", "ctl0"]));
+        assert_eq!(mounted(&none), [""; 0]);
     }
 
     #[test]

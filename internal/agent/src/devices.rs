@@ -1,5 +1,5 @@
-//! Which GPUs a container sees, from the devices that the scheduler chose and the node's
-//! inventory. Pure.
+//! Which GPUs and devices of other vendors a container has, from those that the scheduler chose and the
+//! node's inventory. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,6 +8,7 @@ use resources::devices::chosen;
 use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::inventory::Machine;
+use crate::vendors::{self, Equipment};
 
 /// The GPUs of one container.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -24,12 +25,8 @@ pub struct Gpus {
 /// The container's GPUs; an error when it was given one that the node doesn't have, or asks for
 /// more than it was given.
 pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, String> {
-    let given: BTreeMap<String, Vec<String>> = chosen(pod.metadata.annotations.as_ref())
-        .remove(&container.name)
-        .unwrap_or_default()
-        .into_iter()
-        .filter(|(resource, _)| resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG))
-        .collect();
+    let mut given = given(pod, container);
+    given.retain(|resource, _| is_nvidias(resource));
     let ids: Vec<String> = given.values().flatten().cloned().collect();
     let is_slice = |id: &String| {
         let gpus = machine.inventory.gpus.iter();
@@ -54,7 +51,8 @@ pub fn of(pod: &Pod, container: &Container, machine: &Machine) -> Result<Gpus, S
                 })
         })
         .collect::<Result<Vec<_>, _>>()?;
-    for (resource, asked) in asked(container) {
+    let asked = asked(container).into_iter();
+    for (resource, asked) in asked.filter(|(resource, _)| is_nvidias(resource)) {
         let got = given.get(&resource).map_or(0, Vec::len);
         if asked > got {
             return Err(format!(
@@ -81,14 +79,32 @@ pub fn limits(container: &Container) -> BTreeSet<String> {
         .collect()
 }
 
-/// How many GPUs and slices a container asks for, by resource.
+/// How many of each resource a container asks for, where that is a whole number.
 fn asked(container: &Container) -> BTreeMap<String, usize> {
     let resources = container.resources.as_ref();
     let lists = resources.map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
     let lists = lists.into_iter().flatten().flatten().flatten();
-    let ours = lists.filter(|(name, _)| *name == NVIDIA_GPU || name.starts_with(NVIDIA_MIG));
-    ours.filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse().ok()?)))
+    lists
+        .filter_map(|(name, quantity)| Some((name.clone(), quantity.0.parse().ok()?)))
         .collect()
+}
+
+/// The devices that were chosen for a container, by resource.
+fn given(pod: &Pod, container: &Container) -> BTreeMap<String, Vec<String>> {
+    let mut all = chosen(pod.metadata.annotations.as_ref());
+    all.remove(&container.name).unwrap_or_default()
+}
+
+fn is_nvidias(resource: &str) -> bool {
+    resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG)
+}
+
+/// What the container has of other vendors' devices; an error as of GPUs.
+pub fn others(pod: &Pod, container: &Container, machine: &Machine) -> Result<Equipment, String> {
+    let mut given = given(pod, container);
+    given.retain(|resource, _| !is_nvidias(resource));
+    let asked = asked(container);
+    vendors::equipment(&machine.described, &container.name, &asked, &given)
 }
 
 impl Gpus {

@@ -8,6 +8,7 @@ use crate::kubelet::Sharing;
 use crate::labels;
 use crate::mps::Stands;
 use crate::rdma::{Cards, Pool};
+use crate::vendors::{self, Described, Stock};
 use hardware::rdma::Proposal;
 use hardware::{Chooser, Graph};
 use resources::devices::{GpuDevice, GpuLink, MigSlice, NicDevice, NodeInventory, NumaNode};
@@ -28,6 +29,8 @@ pub struct Machine {
     pub fabric: String,
     /// What work is told of its RDMA.
     pub rdma: Proposal,
+    /// Other vendors' devices, by their resource; none where a kubelet gives them out.
+    pub described: BTreeMap<String, Stock>,
     /// RDMA cards that containers share, by their resource; none where a kubelet counts the shares.
     pub cards: BTreeMap<String, Pool>,
     /// The file with its PCIe tree that NCCL is told of, where it is told one.
@@ -77,6 +80,7 @@ impl Machine {
                 source: found.origin.as_str().to_owned(),
                 mig_strategy: found.mig_strategy.clone(),
                 shared: BTreeMap::new(),
+                described: BTreeMap::new(),
                 labels: BTreeMap::new(),
             },
             minors: found
@@ -97,6 +101,7 @@ impl Machine {
             suspect: crate::health::suspicion(found),
             fabric: found.fabric.clone(),
             rdma: Proposal::default(),
+            described: BTreeMap::new(),
             cards: BTreeMap::new(),
             topology: None,
             mps: Stands::new(),
@@ -121,8 +126,15 @@ impl Machine {
         }
     }
 
-    /// Has no slice given out that somebody has by another resource than it is offered as now: what is
-    /// had is counted by the resource, and a strategy or cut that changed would offer it again.
+    /// Takes in other vendors' devices.
+    pub fn describe(&mut self, described: &Described) {
+        self.described = described.now();
+        self.inventory.described = vendors::offered(&self.described);
+    }
+
+    /// Has no slice or other vendor's device given out that somebody has by another resource than it is
+    /// offered as now: what is had is counted by the resource, and a strategy, cut or description that
+    /// changed would offer it again.
     pub fn withhold(&mut self, held: &BTreeMap<String, String>) {
         let offered = self.inventory.offered();
         let by_profile = offered.slices.iter().flat_map(|(resource, slices)| {
@@ -135,6 +147,15 @@ impl Machine {
         for slice in gpus.flat_map(|gpu| gpu.slices.iter_mut().flatten()) {
             let had = held.get(&slice.id).map(String::as_str);
             slice.healthy &= had.is_none_or(|had| now.get(&*slice.id) == Some(&had));
+        }
+        for (resource, devices) in &mut self.inventory.described {
+            for device in devices {
+                let had = held.get(&device.id).filter(|had| *had != resource);
+                if let Some(had) = had.filter(|_| device.healthy) {
+                    device.healthy = false;
+                    device.why = format!("a pod has it as {had} until it ends");
+                }
+            }
         }
     }
 
@@ -185,7 +206,27 @@ fn link(link: &hardware::Link) -> GpuLink {
 
 #[cfg(test)]
 mod tests {
+    use resources::devices::DescribedDevice;
+
     use super::*;
+
+    #[test]
+    fn another_vendors_device_that_is_had_by_another_resource_is_not_given_out() {
+        let device = |id: &str| DescribedDevice {
+            id: id.to_owned(),
+            healthy: true,
+            ..DescribedDevice::default()
+        };
+        let mut machine = Machine::default();
+        let devices = ["/dev/a", "/dev/b", "/dev/c"].map(device).to_vec();
+        machine.inventory.described = [("new.com/x".to_owned(), devices)].into();
+        let held = [("/dev/a", "old.com/x"), ("/dev/b", "new.com/x")];
+        machine.withhold(&held.map(|(id, by)| (id.to_owned(), by.to_owned())).into());
+        let devices = &machine.inventory.described["new.com/x"];
+        let healthy: Vec<bool> = devices.iter().map(|device| device.healthy).collect();
+        assert_eq!(healthy, [false, true, true]);
+        assert!(devices[0].why.contains("old.com/x"), "{}", devices[0].why);
+    }
 
     #[test]
     fn a_slice_that_is_had_by_another_resource_than_it_is_offered_as_is_not_given_out() {

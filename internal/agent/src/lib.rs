@@ -141,6 +141,8 @@ pub async fn run_with(
     machine.rdma = fabric.proposal(&found);
     let cards = rdma::Cards::watch(config.rdma.clone(), source.sysfs_root.clone()).await;
     machine.share(&cards);
+    let described = vendors::Described::watch(&config.vendors, &source.sysfs_root).await;
+    machine.describe(&described);
     let expected = fabric.expected().cloned();
     let root = source.sysfs_root.clone();
     let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
@@ -177,6 +179,7 @@ pub async fn run_with(
         xids: xids.clone(),
         fabric,
         cards,
+        described,
         topology,
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),

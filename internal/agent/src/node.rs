@@ -22,6 +22,7 @@ use crate::mps::{self, MpsConfig, Stands, Wanted};
 use crate::nccl::TopologyFile;
 use crate::outbox::Outbox;
 use crate::rdma::Cards;
+use crate::vendors::Described;
 use crate::xids::Xids;
 
 /// The node.
@@ -40,6 +41,8 @@ pub struct Node {
     pub fabric: Arc<Fabric>,
     /// Its RDMA cards that containers share.
     pub cards: Cards,
+    /// Its devices of other vendors.
+    pub described: Described,
     /// What NCCL is told of its PCIe tree.
     pub topology: TopologyFile,
     /// Who looks at its hardware; one session at a time.

@@ -230,6 +230,7 @@ async fn look(
     let mut eyes = node.eyes.lock().await;
     let news = node.xids.lock().news();
     let mut cards = node.cards.clone();
+    let mut described = node.described.clone();
     let mut told = Told::default();
     let mut tick = tokio::time::interval(config.look);
     tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -242,6 +243,8 @@ async fn look(
             () = node.fabric.news() => {}
             // And cards that come, go, or get their files.
             () = cards.news() => {}
+            // And what becomes of other vendors' devices.
+            () = described.news() => {}
         }
         match eyes.look().await {
             Ok(found) => {
@@ -252,6 +255,7 @@ async fn look(
                 let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
                 now.share(&cards);
+                now.describe(&described);
                 now.withhold(&pods.held_as());
                 now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);

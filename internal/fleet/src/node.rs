@@ -11,7 +11,7 @@ use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::times::seconds;
-use resources::trouble::STRATEGY;
+use resources::trouble::{DEVICES, STRATEGY};
 use rpc::agent::v1::Hello;
 use serde_json::{Value, json};
 
@@ -119,6 +119,10 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
                 0
             };
             all[resource] = json!(count.to_string());
+        }
+        for (resource, devices) in &inventory.described {
+            let devices = devices.iter().filter(|device| counts(device.healthy));
+            all[resource] = json!(devices.count().to_string());
         }
         all["cpu"] = json!(inventory.cpus.to_string());
         all["memory"] = json!(inventory.memory_bytes.to_string());
@@ -286,9 +290,15 @@ impl Nodes {
         });
         let ready = |node: &Node| Some(conditions(node, Timestamp::now()));
         self.write_conditions(name, status, ready).await?;
-        let trouble = inventory.not_uniform().unwrap_or_default();
-        self.write_trouble(name, &STRATEGY, &trouble, Timestamp::now())
-            .await
+        for (subject, trouble) in [
+            (&STRATEGY, inventory.not_uniform()),
+            (&DEVICES, inventory.unwell()),
+        ] {
+            let trouble = trouble.unwrap_or_default();
+            self.write_trouble(name, subject, &trouble, Timestamp::now())
+                .await?;
+        }
+        Ok(())
     }
 
     /// Writes a node's status with conditions made of those it has; others write some too, so
@@ -497,10 +507,17 @@ mod tests {
             named("cpu", shares(1000, true)),
         ]
         .into();
+        let described = |healthy| resources::devices::DescribedDevice {
+            healthy,
+            ..Default::default()
+        };
+        let three = [false, true, true].map(described).to_vec();
+        node.described = [("a.com/x".to_owned(), three)].into();
         let (has, gives) = capacity(&node, 100);
-        let seen = |all: &Value| ["rdma/a", "rdma/b", "cpu"].map(|name| all[name].clone());
-        assert_eq!(seen(&has), ["20", "10", "8"]);
-        assert_eq!(seen(&gives), ["20", "0", "8"]);
+        let seen =
+            |all: &Value| ["rdma/a", "rdma/b", "a.com/x", "cpu"].map(|name| all[name].clone());
+        assert_eq!(seen(&has), ["20", "10", "3", "8"]);
+        assert_eq!(seen(&gives), ["20", "0", "2", "8"]);
     }
 
     #[test]
@@ -512,6 +529,7 @@ mod tests {
         let mut before = inventory();
         before.gpus[0].slices = Some(vec![small("1g.10gb"), small("3g.40gb")]);
         before.shared = [("rdma/a".to_owned(), resources::devices::Shares::default())].into();
+        before.described = [("a.com/x".to_owned(), Vec::new())].into();
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
             "annotations": {INVENTORY: inventory_json(&before)}}}))
         .unwrap();
@@ -520,7 +538,8 @@ mod tests {
         assert_eq!(withdrawn(None, &now), None);
         now.gpus[0].slices = Some(vec![small("3g.40gb")]);
         now.shared.clear();
-        let gone = json!({"rdma/a": null, "nvidia.com/mig-1g.10gb": null});
+        now.described.clear();
+        let gone = json!({"rdma/a": null, "a.com/x": null, "nvidia.com/mig-1g.10gb": null});
         let patch = json!({"status": {"capacity": gone, "allocatable": gone}});
         assert_eq!(withdrawn(Some(&node), &now), Some(patch));
     }

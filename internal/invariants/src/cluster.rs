@@ -44,8 +44,8 @@ pub(crate) struct NodeFacts {
     pub(crate) devices: Option<BTreeMap<String, bool>>,
     /// MiB of each GPU, where known.
     pub(crate) gpu_memory: Option<i64>,
-    /// Slices of its GPUs by id: their resource, and whether they may be given out.
-    pub(crate) slices: BTreeMap<String, (String, bool)>,
+    /// Slices of its GPUs and other vendors' devices by id: their resource, and whether they may be given out.
+    pub(crate) listed: BTreeMap<String, (String, bool)>,
     /// The words of each product among its GPUs.
     pub(crate) products: BTreeSet<Vec<String>>,
     /// The least compute capability and the oldest driver among them.
@@ -120,6 +120,12 @@ impl Cluster {
             .and_then(|s| s.conditions.as_deref())
             .unwrap_or_default();
         let inventory = devices::inventory(node.metadata.annotations.as_ref());
+        let described = inventory.iter().flat_map(|inventory| &inventory.described);
+        let described = described.flat_map(|(resource, list)| {
+            list.iter()
+                .map(|device| (device.id.clone(), (resource.clone(), device.healthy)))
+        });
+        let mut each: BTreeMap<_, _> = described.collect();
         let offered = inventory
             .filter(|inventory| !inventory.gpus.is_empty())
             .map(|inventory| inventory.offered());
@@ -128,7 +134,7 @@ impl Cluster {
             list.iter()
                 .map(|(_, slice)| (slice.id.clone(), (resource.clone(), slice.healthy)))
         });
-        let slices = slices.collect();
+        each.extend(slices);
         let known = offered.map(|offered| offered.gpus);
         let spec = node.spec.clone().unwrap_or_default();
         let (labels, listed) = (
@@ -148,7 +154,7 @@ impl Cluster {
             not_ready: conditions
                 .iter()
                 .any(|c| c.type_ == "Ready" && c.status != "True"),
-            slices,
+            listed: each,
             devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
         };
         self.change_node(name, Some(facts));

@@ -201,38 +201,44 @@ fn ids(chosen: &ChosenDevices) -> BTreeSet<&String> {
     lists.flatten().collect()
 }
 
-/// The slices that a pod has or gets, with their resource.
-fn slices(chosen: &ChosenDevices) -> impl Iterator<Item = (&String, &String)> {
+/// The slices and other vendors' devices that a pod has or gets, with their resource.
+fn listed(chosen: &ChosenDevices) -> impl Iterator<Item = (&String, &String)> {
     let lists = chosen.values().flatten();
-    let lists = lists.filter(|(resource, _)| resource.starts_with(names::NVIDIA_MIG));
+    let lists = lists.filter(|(resource, _)| *resource != names::NVIDIA_GPU);
     lists.flat_map(|(resource, ids)| ids.iter().map(move |id| (resource, id)))
 }
 
-/// No slice is given to two pods, unknown, unhealthy, or of another profile than asked for.
-pub(crate) fn cut(before: &Cluster, name: &str, new: &[&Placement], out: &mut Vec<Violation>) {
+/// No slice or other vendor's device is given to two pods, unknown, unhealthy, or of another resource
+/// than asked for.
+pub(crate) fn one_by_one(
+    before: &Cluster,
+    name: &str,
+    new: &[&Placement],
+    out: &mut Vec<Violation>,
+) {
     let Some(node) = before.nodes.get(name) else {
         return;
     };
     let mut held: BTreeMap<&String, &PodId> = BTreeMap::new();
     for id in before.on_node.get(name).into_iter().flatten() {
         if let Some((_, chosen)) = before.pods.get(id).and_then(|pod| pod.at.as_ref()) {
-            held.extend(slices(chosen).map(|(_, slice)| (slice, id)));
+            held.extend(listed(chosen).map(|(_, device)| (device, id)));
         }
     }
     for bind in new {
         let mut mine = BTreeMap::new();
-        for (resource, slice) in slices(&bind.devices) {
-            let wrong = match (node.slices.get(slice), held.get(slice)) {
+        for (resource, device) in listed(&bind.devices) {
+            let wrong = match (node.listed.get(device), held.get(device)) {
                 (None, _) => Some("which the node does not have".to_owned()),
                 (Some((of, _)), _) if of != resource => Some(format!("which is one of {of}")),
                 (Some((_, false)), _) => Some("which is unhealthy".to_owned()),
                 (_, Some(holder)) => Some(format!("which {holder} holds")),
                 _ => None,
             };
-            mine.insert(slice, &bind.pod);
+            mine.insert(device, &bind.pod);
             out.extend(wrong.map(|wrong| Violation {
                 invariant: Invariant::Devices,
-                what: format!("pod {} gets {slice} on node {name}, {wrong}", bind.pod),
+                what: format!("pod {} gets {device} on node {name}, {wrong}", bind.pod),
                 pods: vec![bind.pod.clone()],
             }));
         }

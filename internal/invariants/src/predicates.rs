@@ -129,7 +129,7 @@ fn asking(before: &Cluster, binds: &[&Placement], resource: &str) -> Vec<PodId> 
 fn devices(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
     for (name, new) in by_node(binds) {
         gpus::given(before, name, &new, out);
-        gpus::cut(before, name, &new, out);
+        gpus::one_by_one(before, name, &new, out);
     }
 }
 

@@ -197,6 +197,46 @@ fn i2_fires_on_a_slice_given_twice_unknown_unhealthy_or_of_another_profile() {
     }
 }
 
+#[test]
+fn i2_fires_on_another_vendors_device_given_twice_unknown_unhealthy_or_of_another_resource() {
+    const CARD: &str = "example.com/card";
+    let mut cluster = cluster();
+    let device = |id: &str, healthy: bool| json!({"id": id, "healthy": healthy});
+    let cards = [
+        device("/dev/a", true),
+        device("/dev/b", true),
+        device("/dev/c", false),
+    ];
+    let described = json!({CARD: cards, "example.com/other": [device("/dev/d", true)]});
+    let mut has = node("n1", 0);
+    let notes = has.metadata.annotations.get_or_insert_default();
+    notes.insert(
+        "muster.io/inventory".into(),
+        json!({"described": described}).to_string(),
+    );
+    let mut status = serde_json::to_value(&has.status).unwrap();
+    status["allocatable"][CARD] = json!("3");
+    has.status = serde_json::from_value(status).unwrap();
+    cluster.put_node(&has);
+    for name in ["a", "b"] {
+        cluster.put_pod(&pod(name, |pod| {
+            pod["spec"]["containers"][0]["resources"]["requests"] = json!({CARD: "1"});
+        }));
+    }
+    let with = |name: &str, id: &str| {
+        let one = BTreeMap::from([(CARD.to_owned(), vec![id.to_owned()])]);
+        let mut bind = bind(name, "n1", "");
+        bind.devices = BTreeMap::from([("main".to_owned(), one)]);
+        bind
+    };
+    let good = [with("a", "/dev/a"), with("b", "/dev/b")];
+    assert_eq!(broken(&cluster, &good), []);
+    for other in ["/dev/a", "/dev/c", "/dev/d", "/dev/x"] {
+        let binds = [with("a", "/dev/a"), with("b", other)];
+        assert_eq!(broken(&cluster, &binds), [Invariant::Devices], "{other}");
+    }
+}
+
 fn sharer(name: &str, note: &str, value: &str) -> Pod {
     pod(name, |pod| {
         pod["metadata"]["annotations"] = json!({ note: value });

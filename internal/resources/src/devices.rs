@@ -40,6 +40,10 @@ pub struct NodeInventory {
     /// `rdma/hca_shared_devices_a`. None where somebody else counts them.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub shared: BTreeMap<String, Shares>,
+    /// Other vendors' devices, each of which one container has, by their resource, as `amd.com/gpu`. None where somebody
+    /// else gives them out.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub described: BTreeMap<String, Vec<DescribedDevice>>,
     /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
@@ -109,8 +113,26 @@ impl NodeInventory {
 
     /// The resources that it offers beside CPUs, memory and GPUs by number.
     pub fn resources(&self) -> BTreeSet<String> {
-        let shared = self.shared.keys().cloned();
-        shared.chain(self.offered().slices.into_keys()).collect()
+        let shared = self.shared.keys().chain(self.described.keys());
+        let slices = self.offered().slices.into_keys();
+        shared.cloned().chain(slices).collect()
+    }
+
+    /// Why some of the described devices are given to nobody, in a sentence; none where all may be.
+    pub fn unwell(&self) -> Option<String> {
+        let all = self.described.iter();
+        let devices = all
+            .flat_map(|(resource, devices)| devices.iter().map(move |device| (resource, device)));
+        let said: Vec<String> = devices
+            .filter(|(_, device)| !device.healthy)
+            .map(|(resource, device)| {
+                format!(
+                    "{} ({resource}) is given to nobody: {}",
+                    device.id, device.why
+                )
+            })
+            .collect();
+        (!said.is_empty()).then(|| said.join("; "))
     }
 
     /// What is given out of its GPUs. A GPU that can be cut is given out whole under [`MIG_NONE`] only.
@@ -163,6 +185,21 @@ pub struct Shares {
     pub count: u32,
     /// May they be given out?
     pub healthy: bool,
+}
+
+/// A device of which an administrator's description says what it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DescribedDevice {
+    /// What it is known by: its file on the node, as `/dev/dri/renderD128`.
+    pub id: String,
+    /// The NUMA node it hangs on, where known.
+    pub numa: Option<u32>,
+    /// May it be given out?
+    pub healthy: bool,
+    /// Why it may not; empty where it may.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub why: String,
 }
 
 /// A slice of a GPU that the driver cut.
@@ -391,6 +428,30 @@ mod tests {
         assert_eq!(names(&inventory), Vec::<String>::new());
         assert_eq!(inventory.offered().gpus, inventory.gpus);
         assert_eq!(inventory.not_uniform(), None);
+    }
+
+    #[test]
+    fn devices_that_are_given_to_nobody_are_named_with_why() {
+        let device = |id: &str, why: &str| DescribedDevice {
+            id: id.into(),
+            healthy: why.is_empty(),
+            why: why.into(),
+            ..DescribedDevice::default()
+        };
+        let mut inventory = NodeInventory::default();
+        assert_eq!(inventory.unwell(), None);
+        let two = vec![device("/dev/a0", ""), device("/dev/a1", "it is hot")];
+        inventory.described = [
+            ("a.com/x".into(), two),
+            ("b.com/y".into(), vec![device("/dev/b", "")]),
+        ]
+        .into();
+        let why = "/dev/a1 (a.com/x) is given to nobody: it is hot";
+        assert_eq!(inventory.unwell().as_deref(), Some(why));
+        assert_eq!(
+            Vec::from_iter(inventory.resources()),
+            ["a.com/x", "b.com/y"]
+        );
     }
 
     #[test]

@@ -223,6 +223,9 @@ pub const SUSPECT: &str = "muster.io/suspect";
 pub const FABRIC_FAILED: &str = "muster.io/fabric-failed";
 /// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
 pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
+/// A node condition: `True` says that some of the devices that the node's agent was given descriptions of are not well,
+/// or not known to be. Nobody is given them.
+pub const DEVICES_UNHEALTHY: &str = "muster.io/devices-unhealthy";
 /// A node label: the configuration by which the node's GPUs are to be cut (NVIDIA's MIG manager's).
 pub const MIG_CONFIG: &str = "nvidia.com/mig.config";
 /// A node label: how far they are: `pending`, `rebooting`, `success` or `failed`.

@@ -1,7 +1,7 @@
 //! The conditions of nodes that are true where there is trouble, in the words in which the agent beside a
 //! kubelet and the embedded engine's server write them. Pure.
 
-use crate::names::{FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT};
+use crate::names::{DEVICES_UNHEALTHY, FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT};
 
 /// A condition, with its reason where there is trouble, and its reason and words where there is none.
 #[derive(Debug)]
@@ -38,6 +38,14 @@ pub static STRATEGY: Trouble = Trouble {
     reason: "SeveralProfiles",
     well: "Kept",
     words: "slices are given out as the strategy says",
+};
+
+/// Described devices are not well.
+pub static DEVICES: Trouble = Trouble {
+    condition: DEVICES_UNHEALTHY,
+    reason: "DevicesUnhealthy",
+    well: "DevicesHealthy",
+    words: "all devices of which it has descriptions are given out",
 };
 
 /// The GPUs are not cut as the node's label says.

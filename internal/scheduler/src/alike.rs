@@ -29,7 +29,7 @@ struct Kind {
     gist: k8s::PodSpec,
     requests: Amounts,
     asks: Vec<Ask>,
-    slices: Vec<Ask>,
+    listed: Vec<Ask>,
     last: Option<Last>,
 }
 
@@ -111,7 +111,7 @@ impl Alike {
             self.kinds.push(Kind {
                 requests: pod_requests(&gist),
                 asks: devices::asks(&gist),
-                slices: devices::slice_asks(&gist),
+                listed: devices::listed_asks(&gist),
                 gist,
                 last: None,
             });
@@ -156,7 +156,7 @@ impl Scheduler {
             }
             _ => kind.asks.clone(),
         };
-        asks.extend_from_slice(&kind.slices);
+        asks.extend_from_slice(&kind.listed);
         // The same asks as another kind's are kept once.
         if *self.last_asks != asks[..] {
             self.last_asks = Arc::from(asks);

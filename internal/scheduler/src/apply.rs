@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::kinds::PodGroup;
-use resources::names::DEVICES;
 
 use crate::event::Event;
 use crate::gang::{GangKey, Spec};
@@ -17,7 +16,7 @@ use crate::queue::Rules;
 use crate::share::Share;
 use crate::state::{Priority, Scheduler};
 use crate::topology::Hints;
-use crate::{GroupRef, PodRef, slices};
+use crate::{GroupRef, PodRef};
 
 impl Scheduler {
     /// Takes in a pod that appeared or changed: the event `PodChanged`, for those who keep the pod.
@@ -75,7 +74,7 @@ impl Scheduler {
         waiting.node = None;
         waiting.devices.clear();
         waiting.stage = Stage::Pending;
-        self.slices.release(&key);
+        self.listed.release(&key);
         self.replace_pod(&key, waiting);
     }
 
@@ -236,11 +235,9 @@ impl Scheduler {
         match new.node.filter(|_| new.stage.on_node()) {
             Some(_) if new.assumed => {}
             Some(at) => {
-                let notes = pod.metadata.annotations.as_ref();
-                let said = slices::said(notes.and_then(|notes| notes.get(DEVICES)));
-                self.slices.hold(&key, at, said);
+                self.listed.hold(&key, at, told.listed);
             }
-            None => self.slices.release(&key),
+            None => self.listed.release(&key),
         }
         self.replace_pod_joined(&key, new);
     }
@@ -304,7 +301,7 @@ impl Scheduler {
 
     fn pod_gone(&mut self, key: &PodKey) {
         self.volumes.gone(key);
-        self.slices.release(key);
+        self.listed.release(key);
         if self.pods.get(key).is_some_and(|pod| pod.stage.occupies()) {
             self.world_changed();
         }

@@ -109,9 +109,9 @@ impl Scheduler {
         let mut dealt = devices::deal(&asks, &picked);
         let name = pod.metadata.name.as_deref().unwrap_or_default();
         let key = PodKey::new(pod.metadata.namespace.as_deref().unwrap_or("default"), name);
-        self.add_slices(&key, at, &asks, &mut dealt);
+        self.add_listed(&key, at, &asks, &mut dealt);
         // They are held from when an event says so.
-        self.slices.release(&key);
+        self.listed.release(&key);
         Ok(dealt)
     }
 

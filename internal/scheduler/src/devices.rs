@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
-use resources::devices::{ChosenDevices, GpuDevice};
-use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
+use resources::devices::{ChosenDevices, DescribedDevice, GpuDevice};
+use resources::names::NVIDIA_GPU;
 
 use crate::links::Links;
 
@@ -38,6 +38,19 @@ impl Devices {
         Devices {
             list: sorted.iter().copied().map(device).collect(),
             links: Links::read(&sorted),
+        }
+    }
+
+    /// Another vendor's, in their order.
+    pub(crate) fn described(devices: &[DescribedDevice]) -> Devices {
+        let device = |device: &DescribedDevice| Device {
+            id: Arc::from(device.id.as_str()),
+            numa: device.numa,
+            healthy: device.healthy,
+        };
+        Devices {
+            list: devices.iter().map(device).collect(),
+            links: Links::read(&[]),
         }
     }
 
@@ -95,21 +108,21 @@ impl Devices {
     }
 }
 
-/// How many GPUs one container of a pod asks for.
+/// How many devices of one kind one container of a pod asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Ask {
     container: String,
     count: usize,
     /// An init container that ends before the others start: it borrows theirs.
     borrows: bool,
-    /// The resource whose slices it asks for; none: GPUs.
-    slice: Option<Arc<str>>,
+    /// The resource that it asks for; none: GPUs.
+    resource: Option<Arc<str>>,
 }
 
 impl Ask {
-    /// Is it for slices of this resource?
+    /// Is it for this resource, which isn't whole GPUs?
     pub(crate) fn is_for(&self, resource: &str) -> bool {
-        self.slice.as_deref() == Some(resource)
+        self.resource.as_deref() == Some(resource)
     }
 
     /// How many suffice for all of them.
@@ -128,15 +141,15 @@ pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     all_asks(spec, counted)
 }
 
-/// The same of slices of GPUs.
-pub(crate) fn slice_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
+/// The same of whatever else a node may list device by device: slices of GPUs, other vendors' devices.
+pub(crate) fn listed_asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     all_asks(spec, |container| {
         let resources = container.resources.as_ref();
         let lists = resources.map(|r| [r.requests.as_ref(), r.limits.as_ref()]);
         let lists = lists.into_iter().flatten().flatten();
         let names: BTreeSet<&String> = lists
             .flat_map(|list| list.keys())
-            .filter(|name| name.starts_with(NVIDIA_MIG))
+            .filter(|name| name.contains('/') && *name != NVIDIA_GPU)
             .collect();
         let amount = |name: &String| (Some(Arc::from(name.as_str())), amount_of(container, name));
         names.into_iter().map(amount).collect()
@@ -155,13 +168,13 @@ fn all_asks(
     inits
         .chain(mains)
         .flat_map(|(container, borrows)| {
-            let ask = move |(slice, count)| {
+            let ask = move |(resource, count)| {
                 let count = usize::try_from(count).unwrap_or(0);
                 (count > 0).then(|| Ask {
                     container: container.name.clone(),
                     count,
                     borrows,
-                    slice,
+                    resource,
                 })
             };
             counted(container).into_iter().filter_map(ask)
@@ -181,7 +194,7 @@ pub(crate) fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64
         container: container.name.clone(),
         count: usize::try_from(count).unwrap_or(0),
         borrows: false,
-        slice: None,
+        resource: None,
     });
     ask.into_iter().collect()
 }
@@ -204,7 +217,7 @@ fn amount_of(container: &k8s::Container, resource: &str) -> i64 {
 /// will have.
 pub(crate) fn deal(asks: &[Ask], devices: &[Arc<str>]) -> ChosenDevices {
     let mut dealt = ChosenDevices::new();
-    let asks = asks.iter().filter(|ask| ask.slice.is_none());
+    let asks = asks.iter().filter(|ask| ask.resource.is_none());
     deal_as(asks, devices, NVIDIA_GPU, &mut dealt);
     dealt
 }
@@ -308,7 +321,7 @@ mod tests {
             container: name.into(),
             count,
             borrows,
-            slice: None,
+            resource: None,
         };
         let asks = [
             ask("fetch", 2, true),

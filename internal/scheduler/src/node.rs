@@ -13,9 +13,9 @@ use crate::cutting::{Cuttable, State};
 use crate::devices::Devices;
 use crate::gpu::Kind;
 use crate::health::Health;
+use crate::listed::Listed;
 use crate::resource::{GPU, GPU_UNIT, Names, Room, Set, each};
 use crate::share::{FreeGpus, Ledger, Take, foreign};
-use crate::slices::{self, Cut};
 
 /// A node's place in the state's table.
 pub(crate) type NodeIx = usize;
@@ -39,8 +39,8 @@ pub(crate) struct Offer {
     pub(crate) health: Health,
     /// The devices known one by one; none where only their number is known.
     pub(crate) devices: Option<Devices>,
-    /// Its slices of GPUs, where its inventory names them.
-    pub(crate) cut: Cut,
+    /// Its slices of GPUs and other vendors' devices, where its inventory names them.
+    pub(crate) listed: Listed,
     /// What it says of cutting its GPUs.
     pub(crate) cuttable: Option<Cuttable>,
     /// Its GPUs and slices whose work can't go on.
@@ -63,20 +63,17 @@ impl Offer {
             .map(Amounts::from_k8s)
             .unwrap_or_default();
         let (allocatable, shared) = foreign::offered(allocatable);
-        let known = inventory(node.metadata.annotations.as_ref())
-            .filter(|inventory| !inventory.gpus.is_empty());
-        let failed = known.iter().flat_map(|inventory| inventory.failed());
-        let failed = failed.map(Arc::from).collect();
-        let known = known.map(|inventory| inventory.offered());
-        let cut = known.as_ref().map(slices::cut).unwrap_or_default();
+        let inventory = inventory(node.metadata.annotations.as_ref()).unwrap_or_default();
+        let failed = inventory.failed().map(Arc::from).collect();
+        let offered = inventory.offered();
+        let listed = Listed::read(&offered, &inventory.described);
         let mut allocatable = allocatable;
-        for (resource, healthy) in &cut {
-            let count = i64::try_from(healthy.len()).unwrap_or(i64::MAX);
-            let least = allocatable.get(resource).min(count);
+        for (resource, healthy) in listed.counts() {
+            let least = allocatable.get(resource).min(healthy);
             allocatable.set(resource, least);
         }
         let allocatable = names.room(&allocatable);
-        let gpus = known.map(|offered| offered.gpus);
+        let gpus = (!inventory.gpus.is_empty()).then_some(offered.gpus);
         let least = gpus.iter().flatten().map(|gpu| gpu.memory_mib).min();
         let label = labels.get(NVIDIA_GPU_MEMORY);
         let memory = least
@@ -96,7 +93,7 @@ impl Offer {
             allocatable,
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
-            cut,
+            listed,
             cuttable: Cuttable::read(node, names),
             failed,
         };
@@ -133,7 +130,7 @@ impl Offer {
             allocatable,
             health,
             devices,
-            cut,
+            listed,
             cuttable,
             failed,
             gpu_memory,
@@ -147,7 +144,7 @@ impl Offer {
             && *runtimes == other.runtimes
             && *allocatable == other.allocatable
             && *devices == other.devices
-            && *cut == other.cut
+            && *listed == other.listed
             && *cuttable == other.cuttable
             && *failed == other.failed
             && *gpu_memory == other.gpu_memory

@@ -552,7 +552,7 @@ impl Scheduler {
             let (asks, uid) = (pod.asks.clone(), pod.uid.clone());
             let mut devices = devices::deal(&asks, &placement.devices);
             let volumes = self.volumes.steps(&placement.pod);
-            self.add_slices(&placement.pod, placement.node, &asks, &mut devices);
+            self.add_listed(&placement.pod, placement.node, &asks, &mut devices);
             binds.push(Bind {
                 pod: PodRef {
                     namespace: String::from(&*placement.pod.namespace),

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1 as k8s;
-use resources::devices::chosen;
+use resources::devices::{ChosenDevices, chosen};
 use resources::names::{GROUP_NAME, QUEUE_NAME, TASK_SPEC};
 
 use crate::class::ClassIx;
 use crate::devices::{self, Ask};
 use crate::gang::GangKey;
 use crate::labels::Labels;
+use crate::listed;
 use crate::named::Named;
 use crate::node::NodeIx;
 use crate::terms::Terms;
@@ -125,6 +126,8 @@ pub(crate) struct Told<'a> {
     pub(crate) stage: Stage,
     pub(crate) node: Option<&'a str>,
     pub(crate) devices: Vec<Arc<str>>,
+    /// What it holds of other devices.
+    pub(crate) listed: Vec<Arc<str>>,
     pub(crate) ours: bool,
     pub(crate) created: Option<Timestamp>,
     pub(crate) queue: Option<String>,
@@ -166,6 +169,11 @@ impl<'a> Told<'a> {
             (_, None) if !ours || gated || meta.deletion_timestamp.is_some() => Stage::Apart,
             (_, None) => Stage::Pending,
         };
+        let chosen = if stage.on_node() {
+            chosen(meta.annotations.as_ref())
+        } else {
+            ChosenDevices::new()
+        };
         Some(Told {
             gang: match group {
                 Some(group) => GangKey::group(key.namespace.clone(), group),
@@ -177,11 +185,8 @@ impl<'a> Told<'a> {
             task: Arc::from(annotation(TASK_SPEC).unwrap_or_default()),
             stage,
             node: node.filter(|_| stage.on_node()),
-            devices: if stage.on_node() {
-                devices::ids(&chosen(meta.annotations.as_ref()))
-            } else {
-                Vec::new()
-            },
+            devices: devices::ids(&chosen),
+            listed: listed::said(&chosen),
             ours,
             hints: Hints::read(meta),
             created: meta.creation_timestamp.as_ref().map(|time| time.0),

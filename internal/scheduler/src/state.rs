@@ -19,6 +19,7 @@ use crate::filter::volumes::Volumes;
 use crate::fit::View;
 use crate::gang::{Gang, GangKey};
 use crate::health::Load;
+use crate::listed::Held;
 use crate::newcomers::Rest;
 use crate::node::{Node, NodeIx, Offer};
 use crate::noted::Noted;
@@ -29,7 +30,6 @@ use crate::resource::{GPU, Ix, Names, Room, Set};
 use crate::said::Said;
 use crate::score;
 use crate::share::{GpuOrder, Take};
-use crate::slices::Held;
 use crate::table::Table;
 use crate::timeline::Timeline;
 use crate::topology::Tree;
@@ -136,8 +136,8 @@ pub struct Scheduler {
     /// Expected ends, who is first in line, and from when on it has room.
     pub(crate) timeline: Timeline,
     pub(crate) neighbours: Neighbours,
-    /// Who holds which slices of GPUs.
-    pub(crate) slices: Held,
+    /// Who holds which slices of GPUs, and which devices of other vendors.
+    pub(crate) listed: Held,
     /// Which GPUs can be cut, and what was decided of them.
     pub(crate) cutting: cutting::Memory,
     /// Claims, volumes, and who names them.
@@ -168,7 +168,7 @@ impl Scheduler {
             timeline: Timeline::default(),
             neighbours: Neighbours::default(),
             volumes: Volumes::new(config.volumes_told),
-            slices: Held::default(),
+            listed: Held::default(),
             cutting: cutting::Memory::default(),
             loads: BTreeSet::new(),
             eased: 0,

@@ -52,8 +52,7 @@ so already is not touched. Where a step fails the GPU is put back to what it was
         mig-enabled: true
         mig-devices: {1g.10gb: 4, 3g.40gb: 1}   # left out: MIG mode without instances
 
-Other vendors (--vendor), with --engine kubernetes; packaging/examples/vendors has AMD, Gaudi,
-Ascend and Trainium:
+Other vendors (--vendor); packaging/examples/vendors has AMD, Gaudi, Ascend and Trainium:
   resource: example.com/accelerator
   device: /dev/accel/accel{number}         # each such file is a device; its number is decimal
   only:                                    # left out: all are
@@ -68,6 +67,12 @@ Ascend and Trainium:
     command: [grep, -qx, Operational, \"/sys/class/accel/accel{number}/device/status\"]
     timeoutSeconds: 5                      # the defaults; who takes longer, is not well
     everySeconds: 30
+
+  A device that isn't well is given to nobody until it is; what runs on it goes on. With --engine
+  embedded the scheduler chooses devices by their files (of one NUMA node where they suffice), and the
+  node's condition muster.io/devices-unhealthy says which are not well, and why. A process of the node
+  (without an image) has the variables, and the files of its own devices where the node has them; those
+  of all others are hidden from it.
 
 RDMA cards (--rdma-config), as k8s-rdma-shared-dev-plugin has it:
   configList:

@@ -214,12 +214,8 @@ pub struct Agent {
     /// GPU); with --engine kubernetes
     #[arg(long)]
     pub gpu_parts: bool,
-    /// The description of another vendor's devices, in YAML, see below, which are offered to the
-    /// kubelet as the resource that it names (repeatable); with --engine kubernetes
-    #[arg(long = "vendor", value_name = "FILE")]
-    pub vendors: Vec<PathBuf>,
     /// Where an agent in a container of its own sees the node's root: below it other vendors'
-    /// devices and RDMA cards' files are looked for
+    /// devices and RDMA cards' files are looked for; with --engine kubernetes
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub host_root: PathBuf,
     /// By which ways containers are told their devices, with commas: the variable that NVIDIA's
@@ -291,6 +287,10 @@ pub struct MachineOptions {
     /// --device-plugin-config, else mixed]
     #[arg(long, value_name = "STRATEGY", value_parser = ["none", "single", "mixed"])]
     pub mig_strategy: Option<String>,
+    /// The description of another vendor's devices, in YAML (`muster agent --help` has the fields), which
+    /// are offered as the resource that it names (repeatable)
+    #[arg(long = "vendor", value_name = "FILE")]
+    pub vendors: Vec<PathBuf>,
     /// The RDMA cards that containers share, in YAML or JSON (`muster agent --help` has the fields), each
     /// set of which is offered as the resource that it names; or off. Not with --devices dra [default:
     /// all cards as rdma/hca_shared_devices_a, and none with --machine]

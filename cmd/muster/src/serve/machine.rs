@@ -52,13 +52,13 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
         ),
-        (!arguments.vendors.is_empty(), "--vendor"),
         (arguments.gpu_parts, "--gpu-parts"),
         (
             !arguments.device_list_strategy.is_empty(),
             "--device-list-strategy",
         ),
         (arguments.devices.is_some(), "--devices"),
+        (arguments.host_root != Path::new("/"), "--host-root"),
     ];
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
         bail!("{name}: is for devices beside a kubelet; add --engine kubernetes");
@@ -93,6 +93,7 @@ fn common(
     address: IpAddr,
 ) -> Result<AgentConfig> {
     let name = node_name(options)?;
+    let vendors = vendors(&options.vendors)?;
     let shim = std::env::current_exe().context("this binary's own path can't be found")?;
     Ok(AgentConfig {
         server,
@@ -105,7 +106,8 @@ fn common(
         machine_description: options.machine.clone(),
         expected: options.expect.clone(),
         mig_strategy: options.mig_strategy.clone(),
-        rdma: shared_cards(options, GivenBy::Plugin, &[])?,
+        rdma: shared_cards(options, GivenBy::Plugin, &vendors)?,
+        vendors,
         topology: match options.nccl_topology {
             None | Some(NcclTopology::Hidden) => TellTopology::Hidden,
             Some(NcclTopology::Always) => TellTopology::Always,
@@ -191,7 +193,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
         );
     }
-    let vendors = vendors(&arguments.vendors)?;
+    let vendors = vendors(&machine.vendors)?;
     Ok(KubeletConfig {
         given_by,
         directory: arguments.kubelet_dir.clone(),
@@ -418,6 +420,17 @@ mod tests {
         let resources: Vec<String> = (vendors(&files).unwrap().into_iter())
             .map(|vendor| vendor.resource)
             .collect();
+        // On the embedded engine, too.
+        let mut words = vec!["muster", "up", "--node-name", "n"];
+        let names: Vec<String> = files
+            .iter()
+            .map(|file| file.display().to_string())
+            .collect();
+        words.extend(names.iter().flat_map(|name| ["--vendor", name]));
+        let Command::Up(up) = Arguments::try_parse_from(words).unwrap().command else {
+            panic!("up")
+        };
+        assert_eq!(up.machine.vendors, files);
         let wanted = [
             "amd.com/gpu",
             "huawei.com/Ascend910",

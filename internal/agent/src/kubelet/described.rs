@@ -26,7 +26,7 @@ impl Offer for Described {
     }
 
     fn offered(&self, now: &Vec<Device>) -> Vec<wire::Device> {
-        let device = |one: &Device| plain::device(one.id.clone(), one.healthy, one.numa);
+        let device = |one: &Device| plain::device(one.id.clone(), one.healthy(), one.numa);
         now.iter().map(device).collect()
     }
 

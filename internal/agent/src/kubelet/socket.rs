@@ -33,7 +33,7 @@ use crate::dra::DRIVER;
 use crate::inventory::Machine;
 use crate::metrics::Holder;
 use crate::rdma::{Cards, SharedCards};
-use crate::vendors::{self, Vendor};
+use crate::vendors::{self, Device, State, Vendor};
 
 /// How long the kubelet may take to answer; it gives a plugin 5 s itself.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
@@ -100,7 +100,10 @@ pub async fn serve_described(
 ) -> Result<(), KubeletError> {
     let serve = async |vendor: &Vendor| {
         let mut devices = vendors::watch(vendor.clone(), config.host_root.clone());
-        if devices.wait_for(|now| !now.is_empty()).await.is_err() {
+        let known = |now: &Vec<Device>| {
+            !now.is_empty() && now.iter().all(|it| it.state != State::Unchecked)
+        };
+        if devices.wait_for(known).await.is_err() {
             return Ok(());
         }
         let plugin = || {

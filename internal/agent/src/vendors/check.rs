@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::look::Device;
+use super::look::{Device, State};
 use super::{Health, NUMBER};
 
 /// How often a running command is looked at.
@@ -49,15 +49,12 @@ impl Checks {
             self.known = found;
         }
         for device in devices {
-            device.healthy = matches!(self.known.get(&device.number), Some(Ok(())));
+            device.state = match self.known.get(&device.number) {
+                None => State::Unchecked,
+                Some(Ok(())) => State::Well,
+                Some(Err(why)) => State::Unwell(why.clone()),
+            };
         }
-    }
-
-    /// Why a device is not known to be well.
-    #[cfg(test)]
-    pub(super) fn why(&self, number: u32) -> Option<&str> {
-        let known = self.known.get(&number)?.as_ref();
-        known.err().map(String::as_str)
     }
 
     /// One check of each device, side by side.

@@ -21,8 +21,26 @@ pub struct Device {
     pub id: String,
     /// The NUMA node that it hangs on, where known.
     pub numa: Option<u32>,
+    /// How it is.
+    pub state: State,
+}
+
+/// How a device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Nobody knows yet.
+    Unchecked,
+    /// It may be given out.
+    Well,
+    /// It may not, for this reason.
+    Unwell(String),
+}
+
+impl Device {
     /// Whether it may be given out.
-    pub healthy: bool,
+    pub fn healthy(&self) -> bool {
+        self.state == State::Well
+    }
 }
 
 /// The devices that there are, by number; none is known to be well yet where that is checked.
@@ -40,7 +58,10 @@ pub(super) fn devices(vendor: &Vendor, root: &Path) -> Vec<Device> {
             id: vendor.device.name(number),
             // The kernel says -1 where it doesn't know.
             numa: numa.and_then(|text| text.trim().parse().ok()),
-            healthy: vendor.health.is_none(),
+            state: match vendor.health {
+                None => State::Well,
+                Some(_) => State::Unchecked,
+            },
         }
     };
     let numbers = numbers(&vendor.device, root).into_iter();
@@ -68,24 +89,26 @@ pub fn below(root: &Path, path: &Path) -> PathBuf {
 }
 
 /// Looks at a vendor's devices, of the machine whose root is seen here, for as long as anybody
-/// listens.
+/// listens. Of the first that there are it tells before they are checked, too.
 pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<Device>> {
     let (seen, devices_now) = channel::channel(Vec::new());
     std::thread::spawn(move || {
+        let mut last: Option<Vec<Device>> = None;
+        let mut show = |now: Vec<Device>| {
+            if last.as_ref() != Some(&now) {
+                tell(&vendor.resource, last.as_deref().unwrap_or_default(), &now);
+                seen.send_replace(now.clone());
+                last = Some(now);
+            }
+        };
+        show(devices(&vendor, &root));
         let mut checks = vendor.health.clone().map(Checks::new);
         while !seen.is_closed() {
             let mut now = devices(&vendor, &root);
             if let Some(checks) = &mut checks {
                 checks.judge(&mut now, Instant::now());
             }
-            seen.send_if_modified(|before| {
-                let changed = *before != now;
-                if changed {
-                    tell(&vendor.resource, before, &now);
-                    *before = now;
-                }
-                changed
-            });
+            show(now);
             std::thread::sleep(LOOK_EVERY);
         }
     });
@@ -94,7 +117,10 @@ pub fn watch(vendor: Vendor, root: PathBuf) -> channel::Receiver<Vec<Device>> {
 
 /// Logs what changed.
 fn tell(resource: &str, before: &[Device], now: &[Device]) {
-    let healthy = |devices: &[Device]| devices.iter().filter(|device| device.healthy).count();
+    if before.is_empty() && now.is_empty() {
+        return;
+    }
+    let healthy = |devices: &[Device]| devices.iter().filter(|device| device.healthy()).count();
     tracing::info!(
         resource,
         devices = now.len(),

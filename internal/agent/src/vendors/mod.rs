@@ -1,9 +1,10 @@
 //! Devices of any vendor, by a description: which files are one, what goes with it into a container,
 //! and how it is known to be well. Owns the description and its reading; pure but for [`watch`],
-//! whose thread looks at the machine.
+//! whose thread looks at the machine, and [`Described`], who listens to it.
 
 mod check;
 mod look;
+mod stock;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,8 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-pub use look::{Device, below, watch};
+pub use look::{Device, State, below, watch};
+pub use stock::{Described, Equipment, Stock, equipment, offered};
 
 use crate::reading::{fields, is_resource, join, present, wrong};
 
@@ -191,13 +193,14 @@ impl Vendor {
 
     /// The files that a container with these devices has; some may not be there.
     pub fn files(&self, devices: &[Device]) -> Vec<PathBuf> {
-        let of_one = |device: &Device| {
-            let own = std::iter::once(&self.device).chain(&self.with);
-            own.map(|pattern| pattern.of(device.number))
-                .collect::<Vec<_>>()
-        };
-        let own = devices.iter().flat_map(of_one);
+        let own = devices.iter().flat_map(|device| self.own(device.number));
         own.chain(self.always.iter().cloned()).collect()
+    }
+
+    /// The files of one device alone; some may not be there.
+    fn own(&self, number: u32) -> Vec<PathBuf> {
+        let patterns = std::iter::once(&self.device).chain(&self.with);
+        patterns.map(|pattern| pattern.of(number)).collect()
     }
 }
 

@@ -154,7 +154,7 @@ fn the_devices_are_the_files_with_a_number_that_say_what_they_must() {
     );
     let told: Vec<_> = devices(&vendor)
         .into_iter()
-        .map(|device| (device.id, device.numa, device.healthy))
+        .map(|device| (device.id.clone(), device.numa, device.healthy()))
         .collect();
     let wanted = [("card0", None, true), ("card10", Some(1), true)];
     assert_eq!(
@@ -186,7 +186,7 @@ fn a_container_has_the_files_and_variables_of_all_its_devices() {
         number,
         id: format!("c{number}"),
         numa: None,
-        healthy: true,
+        state: State::Well,
     };
     let both = [device(3), device(0)];
     let files = [
@@ -225,9 +225,9 @@ fn a_device_is_well_only_where_its_check_says_so() {
     let begin = Instant::now();
     let well = |checks: &mut Checks, seconds: u64| -> Vec<bool> {
         let mut now = devices(&vendor);
-        assert!(now.iter().all(|device| !device.healthy), "not known yet");
+        assert!(now.iter().all(|it| it.state == State::Unchecked));
         checks.judge(&mut now, begin + Duration::from_secs(seconds));
-        now.iter().map(|device| device.healthy).collect()
+        now.iter().map(Device::healthy).collect()
     };
     assert_eq!(well(&mut checks, 0), [true, false]);
     // What was found holds until the next check is due.
@@ -253,7 +253,144 @@ fn a_check_that_does_not_end_or_cannot_be_run_leaves_its_device_out() {
         let mut checks = Checks::new(vendor.health.clone().expect("a check"));
         let mut now = devices(&vendor);
         checks.judge(&mut now, Instant::now());
-        assert!(now.iter().all(|device| !device.healthy));
-        assert!(checks.why(0).is_some_and(|said| said.contains(why)));
+        assert!(!now.iter().any(Device::healthy));
+        assert!(matches!(&now[0].state, State::Unwell(said) if said.contains(why)));
     }
+}
+
+/// A resource whose device N is `/dev/NAME`N, with these of them: how each is.
+fn stock(resource: &str, name: &str, devices: &[(u32, State)]) -> (String, Stock) {
+    let vendor = json!({"resource": resource, "device": format!("/dev/{name}{{number}}"),
+        "with": [format!("/dev/{name}ctl{{number}}")], "always": ["/dev/all"],
+        "environment": {format!("{name}_VISIBLE"): "{numbers}"}, "mounts": [{"from": "/opt/a"}]});
+    let device = |(number, state): &(u32, State)| Device {
+        number: *number,
+        id: format!("{name}{number}"),
+        numa: Some(*number),
+        state: state.clone(),
+    };
+    let stock = Stock {
+        vendor: std::sync::Arc::new(Vendor::read(&vendor).expect("a description")),
+        devices: devices.iter().map(device).collect(),
+    };
+    (resource.to_owned(), stock)
+}
+
+#[test]
+fn each_device_is_offered_once_by_its_file_with_why_it_is_not_well() {
+    let well = |number| (number, State::Well);
+    let hot = State::Unwell("it is hot".to_owned());
+    let stocks = BTreeMap::from([
+        stock("a.com/x", "x", &[well(0), (1, hot), (2, State::Unchecked)]),
+        stock("b.com/also-x", "x", &[well(0), well(3)]),
+        stock("c.com/none", "y", &[]),
+        stock("d.com/x-again", "x", &[well(3)]),
+    ]);
+    let told = offered(&stocks);
+    let told: Vec<_> = (told.iter())
+        .flat_map(|(resource, devices)| {
+            devices
+                .iter()
+                .map(move |it| (&**resource, &*it.id, &*it.why))
+        })
+        .collect();
+    let wanted = [
+        ("a.com/x", "/dev/x0", ""),
+        ("a.com/x", "/dev/x1", "it is hot"),
+        ("a.com/x", "/dev/x2", "it has not been checked yet"),
+        ("b.com/also-x", "/dev/x3", ""),
+    ];
+    assert_eq!(told, wanted);
+    let well = offered(&stocks);
+    let well = well.values().flatten().filter(|device| device.healthy);
+    assert!(well.map(|device| &*device.id).eq(["/dev/x0", "/dev/x3"]));
+}
+
+#[test]
+fn a_container_has_what_was_chosen_for_it_and_no_other_device() {
+    let all = [0, 1, 2].map(|number| (number, State::Well));
+    let stocks = BTreeMap::from([
+        stock("a.com/x", "x", &all),
+        stock("b.com/y", "y", &all[..1]),
+    ]);
+    let of = |asked: usize, chosen: &[&str]| {
+        let resource = || "a.com/x".to_owned();
+        let ids = chosen.iter().map(|id| (*id).to_owned()).collect();
+        let chosen = BTreeMap::from([(resource(), ids)]);
+        equipment(
+            &stocks,
+            "main",
+            &BTreeMap::from([(resource(), asked)]),
+            &chosen,
+        )
+    };
+    let paths = |names: &[&str]| -> Vec<PathBuf> {
+        names
+            .iter()
+            .map(|name| format!("/dev/{name}").into())
+            .collect()
+    };
+    let two = of(2, &["/dev/x2", "/dev/x0"]).expect("it has them");
+    assert_eq!(two.files, paths(&["x2", "xctl2", "x0", "xctl0", "all"]));
+    assert_eq!(two.denied, paths(&["x1", "xctl1", "y0", "yctl0"]));
+    assert_eq!(two.mounts.len(), 1);
+    let variables = BTreeMap::from([("x_VISIBLE".to_owned(), "2,0".to_owned())]);
+    assert_eq!(two.variables, variables);
+
+    let none = equipment(&stocks, "main", &BTreeMap::new(), &BTreeMap::new());
+    let none = none.expect("it asks for none");
+    assert_eq!(none.denied.len(), 8);
+    let denied = none.denied.clone();
+    assert_eq!(
+        none,
+        Equipment {
+            denied,
+            ..Equipment::default()
+        }
+    );
+
+    let few = of(2, &["/dev/x2"]).expect_err("too few");
+    assert!(
+        few.contains("asks for 2 of a.com/x, but 1 were chosen"),
+        "{few}"
+    );
+    let gone = of(1, &["/dev/x7"]).expect_err("it is not there");
+    assert!(
+        gone.contains("\"/dev/x7\"") && gone.contains("no such a.com/x"),
+        "{gone}"
+    );
+    let chosen = BTreeMap::from([("z.com/z".to_owned(), vec!["/dev/z0".to_owned()])]);
+    let lost =
+        equipment(&stocks, "main", &BTreeMap::new(), &chosen).expect_err("it is not described");
+    assert!(
+        lost.contains("z.com/z") && lost.contains("--vendor"),
+        "{lost}"
+    );
+}
+
+#[tokio::test]
+async fn what_becomes_of_devices_is_news_and_without_descriptions_there_is_none() {
+    let directory = machine(&[("dev/card0", ""), ("state0", "well")]);
+    let state = directory.path().join("state{number}").display().to_string();
+    let health =
+        json!({"command": ["grep", "-qx", "well", state], "everySeconds": 1, "timeoutSeconds": 1});
+    let vendor = described(directory.path(), json!({"health": health}));
+    let mut seen = Described::watch(&[vendor], Path::new("/")).await;
+    let well = |seen: &Described| -> Vec<bool> {
+        let now = seen.now();
+        now["example.com/card"]
+            .devices
+            .iter()
+            .map(Device::healthy)
+            .collect()
+    };
+    assert_eq!(well(&seen), [true], "its first check is waited for");
+    fs::write(directory.path().join("state0"), "broken").expect("it is written");
+    seen.news().await;
+    assert_eq!(well(&seen), [false]);
+
+    let mut none = Described::watch(&[], Path::new("/")).await;
+    assert!(none.now().is_empty());
+    let news = tokio::time::timeout(Duration::ZERO, none.news()).await;
+    assert!(news.is_err());
 }

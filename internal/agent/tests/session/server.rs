@@ -113,6 +113,7 @@ impl Server {
             machine_description: None,
             expected: None,
             mig_strategy: None,
+            vendors: Vec::new(),
             rdma: agent::RdmaSettings::default(),
             topology: agent::TellTopology::default(),
             host_images: false,

@@ -6,6 +6,7 @@
 mod catching_up;
 mod jobs;
 mod nodes;
+mod others;
 mod picture;
 mod pods;
 mod queues;

@@ -11,10 +11,14 @@ use resources::load::{GpuLoad, NodeLoad};
 use resources::names;
 use serde::Serialize;
 
+use super::others::OtherDevice;
 use super::picture::Picture;
 use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
+
+/// By node, which pod has each device, as namespace/name.
+type Holders = BTreeMap<String, BTreeMap<String, String>>;
 
 /// One GPU of a node.
 #[derive(Clone, Debug, Serialize)]
@@ -86,6 +90,8 @@ pub struct NodeCard {
     pub memory_room: f64,
     /// Its GPUs.
     pub gpus: Vec<GpuSquare>,
+    /// Its devices of other vendors.
+    pub others: Vec<OtherDevice>,
     /// Where the list of GPUs comes from.
     pub source: String,
     /// When what its GPUs do was last seen; empty where nobody said.
@@ -290,14 +296,16 @@ impl Board {
         let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == Some(name);
         let node = nodes.iter().find(named)?;
         let (used, holders) = self.held();
-        let picture = Picture::of(&inventory(node), &holders);
+        let nobody = BTreeMap::new();
+        let here = holders.get(name).unwrap_or(&nobody);
+        let picture = Picture::of(&inventory(node), here);
         Some((card(node, &used, &holders), picture))
     }
 
-    /// What pods hold on each node, and who holds each device.
-    fn held(&self) -> (BTreeMap<String, Amounts>, BTreeMap<String, String>) {
+    /// What pods hold on each node, and who holds each device there.
+    fn held(&self) -> (BTreeMap<String, Amounts>, Holders) {
         let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
-        let mut holders: BTreeMap<String, String> = BTreeMap::new();
+        let mut holders = Holders::new();
         for pod in self.pods.state() {
             let Some(node) = &pod.node else {
                 continue;
@@ -312,8 +320,9 @@ impl Board {
                 meta.namespace.as_deref().unwrap_or(""),
                 meta.name.as_deref().unwrap_or("")
             );
+            let here = holders.entry(node.clone()).or_default();
             for id in pod.devices() {
-                holders.insert(id, holder.clone());
+                here.insert(id, holder.clone());
             }
         }
         (used, holders)
@@ -327,11 +336,7 @@ fn inventory(node: &Node) -> NodeInventory {
         .unwrap_or_default()
 }
 
-fn card(
-    node: &Node,
-    used: &BTreeMap<String, Amounts>,
-    holders: &BTreeMap<String, String>,
-) -> NodeCard {
+fn card(node: &Node, used: &BTreeMap<String, Amounts>, holders: &Holders) -> NodeCard {
     let name = node.metadata.name.clone().unwrap_or_default();
     let annotations = node.metadata.annotations.clone().unwrap_or_default();
     let inventory = inventory(node);
@@ -341,6 +346,8 @@ fn card(
     let doing = |id: &str| load.as_ref().and_then(|load| load.gpus.get(id));
     let nothing = Amounts::default();
     let used = used.get(&name).unwrap_or(&nothing);
+    let nobody = BTreeMap::new();
+    let holders = holders.get(&name).unwrap_or(&nobody);
     let status = node.status.clone().unwrap_or_default();
     let room = status
         .allocatable
@@ -376,6 +383,7 @@ fn card(
         memory_used: used.get("memory") as f64 / GIB,
         memory_room: room.get("memory") as f64 / GIB,
         gpus: gpus.collect(),
+        others: OtherDevice::of(&inventory, holders),
         source: inventory.source.clone(),
         load_seen: load
             .as_ref()

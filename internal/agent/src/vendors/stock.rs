@@ -1,0 +1,212 @@
+//! Described devices on the embedded engine: what the server is told of them, and what a container has of
+//! those that the scheduler chose for it. Pure but for [`Described`], which holds what was seen.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::select_all;
+use resources::devices::DescribedDevice;
+use tokio::sync::watch as channel;
+
+use super::{Device, Shown, State, Vendor, watch};
+
+/// How long the first checks are waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A resource's devices as they are now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stock {
+    /// What they are.
+    pub vendor: Arc<Vendor>,
+    /// Those that there are.
+    pub devices: Vec<Device>,
+}
+
+impl Stock {
+    /// What a device is known by to others than its agent: its file.
+    fn id(&self, device: &Device) -> String {
+        let file = self.vendor.device.of(device.number);
+        file.display().to_string()
+    }
+
+    fn find(&self, id: &str) -> Option<&Device> {
+        self.devices.iter().find(|device| self.id(device) == id)
+    }
+}
+
+/// What is told of a machine's devices, by resource. One that several descriptions mean is the first
+/// resource's, and a resource without devices is not offered.
+pub fn offered(stocks: &BTreeMap<String, Stock>) -> BTreeMap<String, Vec<DescribedDevice>> {
+    let mut known = BTreeSet::new();
+    let mut all = BTreeMap::new();
+    for (resource, stock) in stocks {
+        let mut devices = Vec::new();
+        for device in &stock.devices {
+            let id = stock.id(device);
+            if !known.insert(id.clone()) {
+                continue;
+            }
+            devices.push(DescribedDevice {
+                id,
+                numa: device.numa,
+                healthy: device.healthy(),
+                why: match &device.state {
+                    State::Unchecked => "it has not been checked yet".to_owned(),
+                    State::Well => String::new(),
+                    State::Unwell(why) => why.clone(),
+                },
+            });
+        }
+        if !devices.is_empty() {
+            all.insert(resource.clone(), devices);
+        }
+    }
+    all
+}
+
+/// What a container has for its devices, and must not open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Equipment {
+    /// Its variables.
+    pub variables: BTreeMap<String, String>,
+    /// Its device files; some may not be there.
+    pub files: Vec<PathBuf>,
+    /// Files and directories of the machine that it sees; some may not be there.
+    pub mounts: Vec<Shown>,
+    /// The files of all other devices; some may not be there.
+    pub denied: Vec<PathBuf>,
+}
+
+/// What a container has of a machine's devices that asks for so many of each resource, and for which
+/// these were chosen.
+///
+/// # Errors
+///
+/// A sentence, where it got fewer than it asks for, or one that the machine doesn't have.
+pub fn equipment(
+    stocks: &BTreeMap<String, Stock>,
+    container: &str,
+    asked: &BTreeMap<String, usize>,
+    chosen: &BTreeMap<String, Vec<String>>,
+) -> Result<Equipment, String> {
+    if let Some(resource) = chosen.keys().find(|name| !stocks.contains_key(*name)) {
+        return Err(format!(
+            "container {container:?} was given {resource}, of which this node has no description any \
+             more: start its agent with that --vendor file, or the pod anew"
+        ));
+    }
+    let mut equipment = Equipment::default();
+    let mut own = BTreeSet::new();
+    for (resource, stock) in stocks {
+        let ids = chosen.get(resource).map_or(&[][..], Vec::as_slice);
+        let count = asked.get(resource).copied().unwrap_or(0);
+        if count > ids.len() {
+            return Err(format!(
+                "container {container:?} asks for {count} of {resource}, but {} were chosen for it",
+                ids.len()
+            ));
+        }
+        let find = |id: &String| {
+            stock.find(id).cloned().ok_or_else(|| {
+                format!(
+                    "device {id:?} was chosen for container {container:?}, but this node has no such \
+                     {resource}"
+                )
+            })
+        };
+        let devices = ids.iter().map(find).collect::<Result<Vec<Device>, _>>()?;
+        if devices.is_empty() {
+            continue;
+        }
+        let vendor = &stock.vendor;
+        equipment.variables.extend(vendor.variables(&devices));
+        for file in vendor.files(&devices) {
+            if own.insert(file.clone()) {
+                equipment.files.push(file);
+            }
+        }
+        equipment.mounts.extend(vendor.mounts.iter().cloned());
+    }
+    let all = stocks.values().flat_map(|stock| {
+        let of = |device: &Device| stock.vendor.own(device.number);
+        stock.devices.iter().flat_map(of)
+    });
+    let others: BTreeSet<PathBuf> = all.filter(|file| !own.contains(file)).collect();
+    equipment.denied = others.into_iter().collect();
+    Ok(equipment)
+}
+
+/// The devices of all descriptions, as they are seen.
+#[derive(Clone, Debug)]
+pub struct Described(Vec<(Arc<Vendor>, channel::Receiver<Vec<Device>>)>);
+
+impl Described {
+    /// Those of the machine whose root is seen here, each checked once, if the checks end.
+    pub async fn watch(vendors: &[Vendor], root: &Path) -> Described {
+        let all = vendors.iter().map(|vendor| {
+            let seen = watch(vendor.clone(), root.to_owned());
+            (Arc::new(vendor.clone()), seen)
+        });
+        let mut described = Described(all.collect());
+        let first = tokio::time::timeout(PATIENCE, described.checked()).await;
+        if first.is_err() {
+            tracing::warn!(
+                "other vendors' devices are not checked yet, and given to nobody until then"
+            );
+        }
+        described.warn_of_overlaps();
+        described
+    }
+
+    async fn checked(&mut self) {
+        for (_, seen) in &mut self.0 {
+            let known = |now: &[Device]| now.iter().all(|it| it.state != State::Unchecked);
+            while seen.changed().await.is_ok() && !known(&seen.borrow()) {}
+        }
+    }
+
+    /// One that several descriptions mean is given out by one of them alone.
+    fn warn_of_overlaps(&self) {
+        let now = self.now();
+        let mut known: BTreeMap<String, &str> = BTreeMap::new();
+        for (resource, stock) in &now {
+            for id in stock.devices.iter().map(|device| stock.id(device)) {
+                if let Some(first) = known.get(&id) {
+                    tracing::warn!(
+                        "{id} is described as {first} and as {resource}: it is given out as {first}"
+                    );
+                }
+                known.entry(id).or_insert(resource);
+            }
+        }
+    }
+
+    /// Waits until something is other than when this was last told.
+    pub async fn news(&mut self) {
+        let mut all: Vec<_> = (self.0.iter_mut())
+            .map(|(_, seen)| Box::pin(seen.changed()))
+            .collect();
+        while !all.is_empty() {
+            let (changed, _, rest) = select_all(all).await;
+            if changed.is_ok() {
+                return;
+            }
+            all = rest;
+        }
+        std::future::pending().await
+    }
+
+    /// Each resource's devices as they are now.
+    pub fn now(&self) -> BTreeMap<String, Stock> {
+        let all = self.0.iter().map(|(vendor, seen)| {
+            let stock = Stock {
+                vendor: vendor.clone(),
+                devices: seen.borrow().clone(),
+            };
+            (vendor.resource.clone(), stock)
+        });
+        all.collect()
+    }
+}

@@ -1,0 +1,170 @@
+//! Devices that a node's inventory names and that are given out by a resource of their own: slices of
+//! GPUs that the driver cut (MIG), and other vendors' devices. Which of them a pod gets that is bound,
+//! and who holds which. How many there are is a resource as any other (`nvidia.com/mig-1g.10gb`,
+//! `amd.com/gpu`). Under the single strategy a slice is a GPU, and not seen here.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use resources::devices::{ChosenDevices, DescribedDevice, Offered};
+use resources::names::NVIDIA_GPU;
+
+use crate::devices::{Ask, Devices, deal_as};
+use crate::node::NodeIx;
+use crate::pod::PodKey;
+use crate::state::Scheduler;
+
+/// One slice of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Slice {
+    id: Arc<str>,
+    /// Its GPU.
+    gpu: u32,
+}
+
+/// A node's devices by their resource.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Listed {
+    /// Healthy slices, in the order of their GPUs.
+    slices: BTreeMap<String, Vec<Slice>>,
+    /// Other vendors' devices.
+    described: BTreeMap<String, Devices>,
+}
+
+impl Listed {
+    /// What an inventory says of them: slices among what is given out of its GPUs, and the others.
+    pub(crate) fn read(
+        offered: &Offered,
+        described: &BTreeMap<String, Vec<DescribedDevice>>,
+    ) -> Listed {
+        let of = |(gpu, slice): &(u32, resources::devices::MigSlice)| {
+            slice.healthy.then(|| Slice {
+                id: Arc::from(slice.id.as_str()),
+                gpu: *gpu,
+            })
+        };
+        let slices = offered.slices.iter();
+        let slices =
+            slices.map(|(name, list)| (name.clone(), list.iter().filter_map(of).collect()));
+        let described = described.iter();
+        let described = described.map(|(name, list)| (name.clone(), Devices::described(list)));
+        Listed {
+            slices: slices.collect(),
+            described: described.collect(),
+        }
+    }
+
+    /// How many of each may be given out.
+    pub(crate) fn counts(&self) -> impl Iterator<Item = (&String, i64)> {
+        let slices = self.slices.iter().map(|(name, list)| {
+            let count = i64::try_from(list.len()).unwrap_or(i64::MAX);
+            (name, count)
+        });
+        let described = self.described.iter();
+        slices.chain(described.map(|(name, devices)| (name, devices.healthy())))
+    }
+
+    /// Chooses so many of a resource that are idle, or as many as there are. Slices: of GPUs of which
+    /// others hold some before those that are idle, so that these can be cut anew.
+    fn choose(&self, resource: &str, idle: impl Fn(&str) -> bool, count: usize) -> Vec<Arc<str>> {
+        if let Some(devices) = self.described.get(resource) {
+            return devices.choose(idle, count);
+        }
+        let slices = self.slices.get(resource).into_iter().flatten();
+        let (mut free, held): (Vec<&Slice>, Vec<&Slice>) = slices.partition(|it| idle(&it.id));
+        let begun = |gpu: u32| held.iter().any(|slice| slice.gpu == gpu);
+        free.sort_by_key(|slice| !begun(slice.gpu));
+        let chosen = free.into_iter().take(count);
+        chosen.map(|slice| slice.id.clone()).collect()
+    }
+}
+
+/// Who holds which of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Held {
+    pods: BTreeMap<PodKey, (NodeIx, Vec<Arc<str>>)>,
+    nodes: BTreeMap<NodeIx, BTreeMap<Arc<str>, usize>>,
+}
+
+impl Held {
+    /// A pod on a node holds these, and no others.
+    pub(crate) fn hold(&mut self, key: &PodKey, at: NodeIx, ids: Vec<Arc<str>>) {
+        self.release(key);
+        if ids.is_empty() {
+            return;
+        }
+        let node = self.nodes.entry(at).or_default();
+        for id in &ids {
+            *node.entry(id.clone()).or_default() += 1;
+        }
+        self.pods.insert(key.clone(), (at, ids));
+    }
+
+    /// A pod holds none any more.
+    pub(crate) fn release(&mut self, key: &PodKey) {
+        let Some((at, ids)) = self.pods.remove(key) else {
+            return;
+        };
+        let Some(node) = self.nodes.get_mut(&at) else {
+            return;
+        };
+        for id in ids {
+            if let Some(times) = node.get_mut(&id) {
+                *times -= 1;
+                if *times == 0 {
+                    node.remove(&id);
+                }
+            }
+        }
+        if node.is_empty() {
+            self.nodes.remove(&at);
+        }
+    }
+
+    fn is_held(&self, at: NodeIx, id: &str) -> bool {
+        self.nodes
+            .get(&at)
+            .is_some_and(|node| node.contains_key(id))
+    }
+}
+
+/// Those that a pod says it holds.
+pub(crate) fn said(chosen: &ChosenDevices) -> Vec<Arc<str>> {
+    let mut ids: Vec<Arc<str>> = chosen
+        .values()
+        .flatten()
+        .filter(|(resource, _)| *resource != NVIDIA_GPU)
+        .flat_map(|(_, ids)| ids.iter().map(|id| Arc::from(id.as_str())))
+        .collect();
+    ids.sort_unstable();
+    ids.dedup();
+    ids
+}
+
+impl Scheduler {
+    /// Adds those that a pod gets on the node that it is bound to.
+    pub(crate) fn add_listed(
+        &mut self,
+        key: &PodKey,
+        at: NodeIx,
+        asks: &[Ask],
+        devices: &mut ChosenDevices,
+    ) {
+        let Some(offer) = &self.nodes[at].offer else {
+            return;
+        };
+        let idle = |id: &str| !self.listed.is_held(at, id);
+        let mut taken = Vec::new();
+        for (resource, _) in offer.listed.counts() {
+            let mine: Vec<&Ask> = asks.iter().filter(|ask| ask.is_for(resource)).collect();
+            let count = Ask::total(&mine);
+            if count == 0 {
+                continue;
+            }
+            let ids = offer.listed.choose(resource, idle, count);
+            deal_as(mine.into_iter(), &ids, resource, devices);
+            taken.extend(ids);
+        }
+        self.listed.hold(key, at, taken);
+    }
+}
