@@ -210,6 +210,16 @@ impl Ground {
         });
     }
 
+    /// Until a pod's events say this of why it doesn't start.
+    fn until_told(&self, words: &str) {
+        eventually(&format!("an event says {words:?}"), SOON, || {
+            let events = (self.cluster).get(&["events", "--field-selector", "type=Warning"]);
+            let mut events = events["items"].as_array()?.iter();
+            let says = |event: &Value| Some(event["message"].as_str()?.contains(words));
+            events.any(|event| says(event) == Some(true)).then_some(())
+        });
+    }
+
     fn delete(&self, pod: &str, wait: bool) {
         let wait = format!("--wait={wait}");
         let gone = ["delete", "pod", pod, &wait, "--grace-period=1"];
@@ -339,20 +349,24 @@ fn a_gpu_is_cut_for_the_claims_that_get_slices_and_whole_again_for_one_that_gets
     // What the driver refuses is told, and tried again.
     ground.describe("[[state]]\ngpu = 0\nmig_refused = [\"2g.20gb\"]\n");
     ground.delete("all", true);
-    eventually("the pod's events say why it doesn't start", SOON, || {
-        let events = (ground.cluster).get(&["events", "--field-selector", "type=Warning"]);
-        let mut events = events["items"].as_array()?.iter();
-        let words = "GPU 0 can't be cut so: making 2g.20gb at memory slice 4";
-        let says = |event: &Value| Some(event["message"].as_str()?.contains(words));
-        events.any(|event| says(event) == Some(true)).then_some(())
-    });
+    ground.until_told("GPU 0 can't be cut so: making 2g.20gb at memory slice 4");
     ground.until_cut(&["off"]);
     ground.describe("");
     assert_eq!(ground.seen("middle"), slice(4, 1));
 
-    // What somebody else cuts is offered as it is, and stays.
+    // A mode that waits for a reset is told; until then nobody else is given the GPU.
     ground.delete("middle", true);
     ground.until_cut(&["on"]);
+    ground.describe("[[state]]\ngpu = 0\nmig_waits = true\n");
+    ground.pod("last", "whole");
+    ground.until_told("MIG mode of GPU 0 changes when it is reset (nvidia-smi --gpu-reset -i 0)");
+    ground.until_offered(0);
+    ground.describe("");
+    assert_eq!(ground.seen("last"), whole());
+    ground.until_offered(26);
+    ground.delete("last", true);
+
+    // What somebody else cuts is offered as it is, and stays.
     ground.end_agent();
     std::fs::write(ground.at("cuts"), "0 on\n0 4 2g.20gb 2 2\n").unwrap();
     ground.agent();

@@ -21,6 +21,9 @@ use crate::kubelet::Hand;
 /// waits for an answer (45 seconds).
 const SHOWN_WITHIN: Duration = Duration::from_secs(15);
 
+/// How long the driver may take to say how GPUs are cut, before that counts as unknown.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
 /// What becomes of a claim whose GPU can't be cut now.
 const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed anew";
 
@@ -49,7 +52,12 @@ impl Knife {
             };
             Ok(asked.into_iter().map(one).collect())
         };
-        let cards = self.hand.ask(look).await;
+        let cards = match timeout(ANSWERS_WITHIN, self.hand.ask(look)).await {
+            Ok(cards) => cards,
+            Err(_) => {
+                Err("the NVIDIA driver does not answer; a GPU may have to be reset".to_owned())
+            }
+        };
         cards.unwrap_or_else(|error| {
             let gpus = gpus.into_iter();
             gpus.map(|gpu| (gpu, Err(error.clone()))).collect()

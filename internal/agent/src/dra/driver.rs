@@ -1,5 +1,7 @@
 //! The driver's answers to the kubelet: devices for claims, as CDI specs.
 
+mod cut;
+
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,13 +10,14 @@ use std::time::Duration;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use rpc::kubelet::dra::v1 as wire;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::claimable::{Claimable, What};
 use super::cutting::Knife;
 use super::partitions::{Cards, Found, Offer, offer};
-use super::prepared::{Cut, Given, Prepared, Specs};
+use super::prepared::{Given, Prepared, Specs};
 use super::verbs::verbs;
 use super::{grant, held};
 use crate::cdi::gpus::{self, Roots};
@@ -41,6 +44,8 @@ struct Inner {
     knife: Knife,
     /// Whether GPUs are cut for claims.
     partitions: bool,
+    /// A GPU could not be cut: it may be another than it was.
+    failed: Notify,
     /// One claim at a time: what one gets the next must know of.
     specs: Mutex<Specs>,
 }
@@ -64,6 +69,7 @@ impl Driver {
             found,
             offer: watch::channel(Offer::default()).0,
             partitions: config.partitions,
+            failed: Notify::new(),
             specs: Mutex::new(Specs::new(&config.cdi)),
         }));
         driver.0.look().await;
@@ -80,16 +86,18 @@ impl Driver {
         let mut found = self.0.found.clone();
         loop {
             let known = self.0.look().await;
-            let changed = found.changed();
-            let changed = match known {
-                true => changed.await,
-                // What a driver doesn't say now it may say soon.
-                false => match tokio::time::timeout(LOOK_EVERY, changed).await {
-                    Ok(changed) => changed,
-                    Err(_) => continue,
-                },
+            let news = async {
+                tokio::select! {
+                    changed = found.changed() => changed.is_ok(),
+                    () = self.0.failed.notified() => true,
+                }
             };
-            if changed.is_err() {
+            let goes_on = match known {
+                true => news.await,
+                // What a driver doesn't say now it may say soon.
+                false => timeout(LOOK_EVERY, news).await.unwrap_or(true),
+            };
+            if !goes_on {
                 return;
             }
         }
@@ -140,7 +148,8 @@ impl Inner {
                 .iter()
                 .for_each(|error| tracing::warn!("a GPU is not offered: {error}"));
         }
-        unknown.is_empty()
+        // A GPU whose mode waits shows nothing new when it no longer does.
+        unknown.is_empty() && !cards.values().flatten().any(|card| card.waits)
     }
 
     async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, String> {
@@ -171,8 +180,8 @@ impl Inner {
             devices: given,
             ..Prepared::default()
         };
-        self.cut(&specs, &all, &offer, &mut prepared, &mut devices)
-            .await?;
+        let cut = self.cut(&specs, &all, &offer, &mut prepared, &mut devices);
+        cut.await.inspect_err(|_| self.failed.notify_one())?;
         // NVIDIA's runtime must not add what an image asks for: images of CUDA ask for all GPUs.
         let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
         let edits = devices.iter().map(|device| self.edits(&gpus, device));
@@ -200,84 +209,6 @@ impl Inner {
         Ok(prepared.devices.iter().map(answer).collect())
     }
 
-    /// Cuts GPUs as far as a claim's devices are partitions, and makes whole those that it gets whole.
-    /// Before anything is cut its spec says so.
-    async fn cut(
-        &self,
-        specs: &Specs,
-        all: &[Prepared],
-        offer: &Offer,
-        prepared: &mut Prepared,
-        devices: &mut [Claimable],
-    ) -> Result<(), String> {
-        let before = all.iter().find(|it| it.uid == prepared.uid);
-        let had = before.map(|it| it.cuts.clone()).unwrap_or_default();
-        let given = prepared.devices.clone();
-        for (given, device) in given.iter().zip(devices.iter()) {
-            match &device.what {
-                What::Partition { .. } if given.admin => {
-                    return Err(format!(
-                        "{} is cut for the claim that has it alone; leave out adminAccess",
-                        given.device
-                    ));
-                }
-                What::Partition { place, .. } => {
-                    let cut = had.get(&given.device).cloned().unwrap_or(Cut {
-                        gpu: device.id.clone(),
-                        place: place.clone(),
-                        slice: String::new(),
-                    });
-                    prepared.cuts.insert(given.device.clone(), cut);
-                }
-                What::Gpu { .. } if !given.admin && offer.shares(&device.device.name) => {
-                    self.knife.unite(&device.id).await?;
-                }
-                _ => {}
-            }
-        }
-        if prepared.cuts.is_empty() {
-            return Ok(());
-        }
-        if had != prepared.cuts {
-            // A container would get nothing by it.
-            let nothing = Edits {
-                env: vec!["NVIDIA_VISIBLE_DEVICES=void".to_owned()],
-                ..Edits::default()
-            };
-            let edits = vec![nothing; given.len()];
-            (specs.put(prepared, edits, Edits::default()))
-                .map_err(|error| format!("its CDI spec can't be written: {error}"))?;
-        }
-        let mut own: Vec<Cut> = all
-            .iter()
-            .flat_map(|it| it.cuts.values().cloned())
-            .collect();
-        let mut made = 0;
-        for (given, device) in given.iter().zip(devices) {
-            let Some(cut) = prepared.cuts.get_mut(&given.device) else {
-                continue;
-            };
-            match self.knife.make(&cut.gpu, &cut.place, own.clone()).await {
-                Ok(slice) => {
-                    device.id.clone_from(&slice);
-                    cut.slice = slice;
-                    own.push(cut.clone());
-                    made += 1;
-                }
-                Err(error) => {
-                    // What was cut the spec must name, until the kubelet asks again or gives up.
-                    if before.is_none() && made == 0 {
-                        let removed = specs.remove(&prepared.uid);
-                        removed
-                            .map_err(|error| format!("its CDI spec can't be removed: {error}"))?;
-                    }
-                    return Err(error);
-                }
-            }
-        }
-        Ok(())
-    }
-
     async fn unprepare(&self, asked: &wire::Claim) -> Result<(), String> {
         let specs = self.specs.lock().await;
         let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
@@ -287,24 +218,6 @@ impl Inner {
             None => (specs.remove(&asked.uid))
                 .map_err(|error| format!("its CDI spec can't be removed: {error}")),
         }
-    }
-
-    /// Ends what was cut for a claim, and forgets the claim.
-    async fn let_go(&self, specs: &Specs, prepared: &Prepared) -> Result<(), String> {
-        for cut in prepared.cuts.values() {
-            let Err(error) = self.knife.end(cut).await else {
-                continue;
-            };
-            let found = self.found.borrow().clone();
-            let mut gpus = found.gpus.iter().filter(|gpu| gpu.id == cut.gpu);
-            if gpus.any(|gpu| gpu.problem.is_empty()) {
-                return Err(error);
-            }
-            // Its pods must be able to end.
-            tracing::warn!("a GPU that is not well keeps a slice until it is reset: {error}");
-        }
-        (specs.remove(&prepared.uid))
-            .map_err(|error| format!("its CDI spec can't be removed: {error}"))
     }
 
     /// What a container with a device gets. GPUs that are described and have no number have no files.

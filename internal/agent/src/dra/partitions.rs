@@ -175,29 +175,48 @@ fn as_found(
     let of_gpu = found.devices.iter().filter(|one| one.gpu() == whole.gpu());
     let others = of_gpu.filter(|one| own.iter().all(|(_, cut)| cut.slice != one.id));
     let mut all: Vec<Claimable> = others.filter(there).cloned().collect();
-    let (Way::AsFound(why) | Way::Withheld(why), Some(index)) = (way, whole.gpu()) else {
-        return all;
+    let mut add = |more: Vec<Claimable>| {
+        for one in more {
+            if all.iter().all(|known| known.device.name != one.device.name) {
+                all.push(one);
+            }
+        }
     };
-    let withheld = matches!(way, Way::Withheld(_));
-    for one in all
-        .iter_mut()
-        .filter(|one| withheld && one.problem.is_empty())
-    {
-        one.problem.clone_from(why);
-    }
-    all.extend(own.iter().map(|(name, cut)| Claimable {
-        device: Device {
-            name: (*name).clone(),
-            ..Device::default()
-        },
-        id: whole.id.clone(),
-        problem: why.clone(),
-        what: What::Partition {
-            index,
+    let why = match way {
+        Way::InParts => return all,
+        Way::AsFound(why) => why,
+        Way::Withheld(why) => {
+            // Who was given one of these is to be told why it can't be had.
+            let set = |card: &Card| counters::set(&whole.device.name, &card.profiles);
+            add(match card {
+                Some(card) => parts(whole, card, &set(card)),
+                None => vec![whole.clone()],
+            });
+            why
+        }
+    };
+    let own = own.iter().filter_map(|(name, cut)| {
+        let what = What::Partition {
+            index: whole.gpu()?,
             place: cut.place.clone(),
             size: 0,
-        },
-    }));
+        };
+        Some(Claimable {
+            device: Device {
+                name: (*name).clone(),
+                ..Device::default()
+            },
+            id: whole.id.clone(),
+            problem: why.clone(),
+            what,
+        })
+    });
+    add(own.collect());
+    if matches!(way, Way::Withheld(_)) {
+        for one in all.iter_mut().filter(|one| one.problem.is_empty()) {
+            one.problem.clone_from(why);
+        }
+    }
     all
 }
 

@@ -208,6 +208,31 @@ fn what_can_not_be_cut_or_is_not_known_is_offered_as_found_or_not_at_all() {
 }
 
 #[test]
+fn who_was_given_what_is_withheld_is_told_why() {
+    let waiting = Card {
+        waits: true,
+        ..card(&[("1g.10gb", 6, "MIG-1")])
+    };
+    let claims = [prepared(&place("1g.10gb", 6), "MIG-1")];
+    let found = found("mig = []", "");
+    let offer = offer(&found, &cards(Ok(waiting)), &claims);
+    let problem = |name: &str| {
+        let mut all = offer.devices.iter().filter(|one| one.device.name == name);
+        let one = all.next().map(|one| one.problem.clone());
+        assert!(all.next().is_none(), "{name} is there twice");
+        one.unwrap_or_default()
+    };
+    for name in [
+        NAME,
+        &format!("{NAME}-1g-10gb-6"),
+        &format!("{NAME}-3g-40gb-0"),
+    ] {
+        let said = problem(name);
+        assert!(said.contains("--gpu-reset -i 0"), "{name}: {said:?}");
+    }
+}
+
+#[test]
 fn partitions_that_overlap_are_one_and_a_whole_is_all_of_them() {
     let offer = offer(&found("", ""), &cards(Ok(card(&[]))), &[]);
     let of = |end: &str| {
