@@ -1,6 +1,7 @@
 //! The agent beside a kubelet as a DRA driver (dynamic resource allocation, `resource.k8s.io/v1`):
 //! tells the cluster in ResourceSlices what the machine has, and gives containers what
-//! kube-scheduler allocated to their claims.
+//! kube-scheduler allocated to their claims. Where it is to, it offers GPUs in every slice that they can
+//! be cut into, and cuts them for the claims that get one.
 //!
 //! Slices stay when the agent stops: the next one finds them as they should be, and where none
 //! comes the kubelet removes them after half a minute.
