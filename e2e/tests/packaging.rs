@@ -161,6 +161,10 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
         ),
         ("devices by claims", of(&["agent.devices=dra"])),
         (
+            "GPUs cut for claims",
+            of(&["agent.devices=dra", "agent.mig.partitions=true"]),
+        ),
+        (
             "a scheduler's configuration and a described machine",
             vec![
                 file(
@@ -409,6 +413,15 @@ fn values_reach_what_they_are_for() {
         rules.as_array().unwrap().contains(&rule)
     };
     assert!(writes_nodes(&cut) && !writes_nodes(&default));
+
+    let parted = all("GPUs cut for claims");
+    let agent = one(&parted, "DaemonSet", "muster-agent");
+    for word in ["--devices=dra", "--mig-partitions"] {
+        assert!(words(agent).iter().any(|said| said == word), "{word}");
+    }
+    let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    assert_eq!(security["capabilities"], capabilities);
+    assert_eq!(may(&parted, "pods/eviction"), None);
 
     let claims = all("devices by claims");
     assert_eq!(kinds(&claims, "DeviceClass"), 3);

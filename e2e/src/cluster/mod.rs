@@ -47,6 +47,8 @@ pub struct Cluster {
     etcd_address: String,
     /// Whether its nodes have kubelets.
     kubelets: bool,
+    /// The feature gates that it has set.
+    gates: String,
     directory: tempfile::TempDir,
 }
 
@@ -59,6 +61,7 @@ pub struct Setup {
     unmarked: bool,
     audited: bool,
     plain_json: bool,
+    gates: String,
 }
 
 impl Default for Setup {
@@ -70,6 +73,7 @@ impl Default for Setup {
             unmarked: false,
             audited: false,
             plain_json: false,
+            gates: String::new(),
         }
     }
 }
@@ -110,6 +114,13 @@ impl Setup {
     #[must_use]
     pub fn plain_json(mut self) -> Setup {
         self.plain_json = true;
+        self
+    }
+
+    /// kube-apiserver and kube-scheduler with these feature gates, as `Name=true,...`.
+    #[must_use]
+    pub fn gates(mut self, gates: &str) -> Setup {
+        self.gates = gates.to_owned();
         self
     }
 
@@ -208,6 +219,7 @@ impl Cluster {
             .flag("service-cluster-ip-range", "10.0.0.0/24")
             .flag("endpoint-reconciler-type", "none")
             .flag("kubelet-preferred-address-types", "InternalIP");
+        let apiserver = apiserver.flag("feature-gates", &setup.gates);
         let apiserver = match setup.plain_json {
             true => apiserver.flag("storage-media-type", "application/json"),
             false => apiserver,
@@ -232,6 +244,7 @@ impl Cluster {
             port,
             etcd_address,
             kubelets: !setup.nodes.is_empty(),
+            gates: setup.gates.clone(),
             directory,
         };
         cluster.await_api();
@@ -321,6 +334,7 @@ impl Cluster {
         let process = Process::part("kube-scheduler", self.directory.path())
             .flag("config", &file.display().to_string())
             .flag("secure-port", "0")
+            .flag("feature-gates", &self.gates)
             .start();
         self.others.push(process);
         self

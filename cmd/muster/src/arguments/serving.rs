@@ -205,6 +205,13 @@ pub struct Agent {
     /// --mig-manager [default: configurations made of the GPUs' own profiles]
     #[arg(long, value_name = "FILE")]
     pub mig_config: Option<PathBuf>,
+    /// Also offer claims every slice (MIG) that GPUs can be cut into, beside the whole GPU, and cut the GPU
+    /// when kube-scheduler has given one out; with --devices dra, and a cluster with the feature gate
+    /// DRAPartitionableDevices (alpha in Kubernetes 1.34). Slices end with their claims, and MIG mode when a
+    /// claim gets the whole GPU; GPUs that somebody else has cut are offered as they are. Beside no MIG
+    /// manager [default: GPUs are not cut for claims]
+    #[arg(long)]
+    pub mig_partitions: bool,
     /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]

@@ -48,6 +48,7 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
     let unused = [
         (arguments.mig_manager.is_some(), "--mig-manager"),
         (arguments.mig_config.is_some(), "--mig-config"),
+        (arguments.mig_partitions, "--mig-partitions"),
         (
             arguments.device_plugin_config.is_some(),
             "--device-plugin-config",
@@ -193,6 +194,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
             "--devices dra: {name} is the device plugin's; claims get whole GPUs and slices by CDI, each for one claim: leave it out, or use --devices plugin"
         );
     }
+    check_partitions(arguments, given_by)?;
     let vendors = vendors(&machine.vendors)?;
     Ok(KubeletConfig {
         given_by,
@@ -210,6 +212,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         vendors,
         host_root: arguments.host_root.clone(),
         mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
+        partitions: arguments.mig_partitions,
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?
@@ -301,6 +304,27 @@ fn plugin_settings(arguments: &Agent) -> Result<PluginSettings> {
         settings.delivery.ways = ways;
     }
     Ok(settings)
+}
+
+/// Refuses to cut GPUs for claims where there are no claims, or no GPUs, or somebody else cuts.
+fn check_partitions(arguments: &Agent, by: GivenBy) -> Result<()> {
+    if !arguments.mig_partitions {
+        return Ok(());
+    }
+    if by != GivenBy::Claims {
+        bail!(
+            "--mig-partitions: GPUs are cut for claims, which --devices dra gives out; add that, or use --mig-manager"
+        );
+    }
+    if arguments.mig_manager.is_some() {
+        bail!("--mig-partitions: --mig-manager would cut the same GPUs; leave one of them out");
+    }
+    if arguments.machine.machine.is_some() {
+        bail!(
+            "--mig-partitions: the GPUs of a machine description (--machine) can't be cut; describe them as cut there (mig), or leave one of them out"
+        );
+    }
+    Ok(())
 }
 
 /// How GPUs are cut by the node's label; not at all unless asked for.
@@ -478,6 +502,34 @@ mod tests {
         assert_eq!(mig_settings(None, None).unwrap(), None);
         let why = mig_settings(None, example).unwrap_err().to_string();
         assert!(why.contains("is for --mig-manager"), "{why}");
+    }
+
+    #[test]
+    fn gpus_are_cut_for_claims_where_there_are_claims_and_nobody_else_cuts() {
+        let partitions = |more: &[&str]| -> Result<bool> {
+            let words = ["muster", "agent", "--engine=kubernetes", "--node-name=n"];
+            let parsed = Arguments::try_parse_from(words.iter().chain(more))?;
+            let Command::Agent(agent) = parsed.command else {
+                panic!("an agent")
+            };
+            Ok(beside_kubelet(Path::new("/nowhere"), &agent)?.partitions)
+        };
+        assert!(!partitions(&["--devices=dra"]).unwrap());
+        assert!(partitions(&["--devices=dra", "--mig-partitions"]).unwrap());
+        // What is given beside; what is to be said.
+        let refused: [(&[&str], &str); 3] = [
+            (&[], "--devices dra"),
+            (&["--devices=dra", "--mig-manager=wait"], "--mig-manager"),
+            (&["--devices=dra", "--machine=m.toml"], "--machine"),
+        ];
+        for (more, words) in refused {
+            let why = partitions(&[more, &["--mig-partitions"]].concat()).unwrap_err();
+            let why = why.to_string();
+            assert!(
+                why.starts_with("--mig-partitions: ") && why.contains(words),
+                "{why}"
+            );
+        }
     }
 
     #[test]

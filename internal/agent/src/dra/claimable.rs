@@ -6,26 +6,27 @@
 
 use std::collections::BTreeMap;
 
+use hardware::partition::place::Place;
 use hardware::pcie::Tree;
 use hardware::{Gpu, Inventory, Nic, Slice};
-use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, DeviceCapacity};
+use k8s_openapi::api::resource::v1::Device;
 use resources::quantity::Quantity;
 
+use super::attributes::{Attributes, capacity, memory};
 use crate::labels;
 
 /// Kubernetes' own attribute for what two devices of one PCIe root have in common.
 const PCIE_ROOT: &str = "resource.kubernetes.io/pcieRoot";
 
-/// The longest name of a device, and the longest text of an attribute.
+/// The longest name of a device.
 const NAME_MAX: usize = 63;
-const TEXT_MAX: usize = 64;
 
 /// A device that a claim may get.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claimable {
     /// As the cluster is told: its name, attributes and capacity.
     pub device: Device,
-    /// The UUID of a GPU or slice; a network card's RDMA device.
+    /// The UUID of a GPU or slice, of a partition that of its GPU; a network card's RDMA device.
     pub id: String,
     /// Why it is not to be given out; empty if it is.
     pub problem: String,
@@ -48,55 +49,17 @@ pub enum What {
         /// Its own place among the GPU's slices.
         place: usize,
     },
+    /// A slice that a GPU is cut into when it is given out.
+    Partition {
+        /// The GPU's index.
+        index: u32,
+        /// Where it lies.
+        place: Place,
+        /// How many memory slices it takes.
+        size: u32,
+    },
     /// A network card.
     Nic,
-}
-
-/// A device's attributes while they are written. What is not known is left out.
-#[derive(Default)]
-struct Attributes(BTreeMap<String, DeviceAttribute>);
-
-impl Attributes {
-    fn text(&mut self, name: &str, value: &str) {
-        let end = value.floor_char_boundary(TEXT_MAX);
-        if !value.is_empty() {
-            let attribute = DeviceAttribute {
-                string: Some(value[..end].to_owned()),
-                ..DeviceAttribute::default()
-            };
-            self.0.insert(name.to_owned(), attribute);
-        }
-    }
-
-    fn number(&mut self, name: &str, value: Option<u32>) {
-        if let Some(value) = value {
-            let attribute = DeviceAttribute {
-                int: Some(value.into()),
-                ..DeviceAttribute::default()
-            };
-            self.0.insert(name.to_owned(), attribute);
-        }
-    }
-
-    fn version(&mut self, name: &str, value: &str) {
-        if let Some(version) = semantic(value) {
-            let attribute = DeviceAttribute {
-                version: Some(version),
-                ..DeviceAttribute::default()
-            };
-            self.0.insert(name.to_owned(), attribute);
-        }
-    }
-}
-
-/// A version in the three numbers that Kubernetes compares: `9.0` is `9.0.0`, and a driver's
-/// `535.104.05` is `535.104.5`. `None` of what is none.
-fn semantic(version: &str) -> Option<String> {
-    let parts: Option<Vec<u64>> = version.split('.').map(|part| part.parse().ok()).collect();
-    let mut parts = parts.filter(|parts| (1..=3).contains(&parts.len()))?;
-    parts.resize(3, 0);
-    let parts: Vec<String> = parts.iter().map(u64::to_string).collect();
-    Some(parts.join("."))
 }
 
 /// A name that the API takes: lower case letters, digits and dashes.
@@ -105,19 +68,6 @@ pub fn name_of(text: &str) -> String {
     let plain = plain.replace(|c: char| !c.is_ascii_alphanumeric(), "-");
     let end = plain.len().min(NAME_MAX);
     plain[..end].trim_matches('-').to_owned()
-}
-
-fn capacity(name: &str, quantity: Quantity) -> BTreeMap<String, DeviceCapacity> {
-    let capacity = DeviceCapacity {
-        value: quantity.to_k8s(),
-        ..DeviceCapacity::default()
-    };
-    BTreeMap::from([(name.to_owned(), capacity)])
-}
-
-fn memory(mib: u64) -> BTreeMap<String, DeviceCapacity> {
-    let bytes = i64::try_from(mib.saturating_mul(1 << 20)).unwrap_or(i64::MAX);
-    capacity("memory", Quantity::from_bytes(bytes))
 }
 
 /// Everything of a machine that claims may get, by name. A GPU in MIG mode is its slices.
@@ -136,6 +86,13 @@ pub fn all(found: &Inventory) -> Vec<Claimable> {
         all.entry(one.device.name.clone()).or_insert(one);
     }
     all.into_values().collect()
+}
+
+/// Every GPU as a whole, also those in MIG mode, by index.
+pub fn gpus(found: &Inventory) -> Vec<Claimable> {
+    let tree = Tree::of(found);
+    let gpus = found.gpus.iter();
+    gpus.map(|gpu| whole(found, &tree, gpu)).collect()
 }
 
 /// What a GPU and its slices have in common.
@@ -245,8 +202,32 @@ impl Claimable {
     /// The index of the GPU that it is, or is a slice of.
     pub fn gpu(&self) -> Option<u32> {
         match self.what {
-            What::Gpu { index } | What::Slice { index, .. } => Some(index),
+            What::Gpu { index } | What::Slice { index, .. } | What::Partition { index, .. } => {
+                Some(index)
+            }
             What::Nic => None,
+        }
+    }
+
+    /// Whether two devices are one in part: a GPU and what is of it, or partitions that overlap.
+    pub fn overlaps(&self, other: &Claimable) -> bool {
+        let whole = |one: &Claimable| matches!(one.what, What::Gpu { .. });
+        match (&self.what, &other.what) {
+            (
+                What::Partition {
+                    index, place, size, ..
+                },
+                What::Partition {
+                    index: beside,
+                    place: there,
+                    size: its,
+                },
+            ) => {
+                let apart = place.start + size <= there.start || there.start + its <= place.start;
+                index == beside && !apart
+            }
+            _ if whole(self) || whole(other) => self.gpu().is_some() && self.gpu() == other.gpu(),
+            _ => self.device.name == other.device.name,
         }
     }
 
@@ -255,6 +236,7 @@ impl Claimable {
         let name = match &self.what {
             What::Gpu { index } => format!("MUSTER_GPU_{index}"),
             What::Slice { index, place } => format!("MUSTER_MIG_{index}_{place}"),
+            What::Partition { index, place, .. } => format!("MUSTER_MIG_{index}_{}", place.start),
             What::Nic => {
                 let upper = self.id.to_ascii_uppercase();
                 let plain = upper.replace(|c: char| !c.is_ascii_alphanumeric(), "_");
@@ -354,20 +336,6 @@ mod tests {
             by("nic-mlx5-1").variable(),
             ("MUSTER_NIC_MLX5_1".into(), "mlx5_1")
         );
-    }
-
-    #[test]
-    fn versions_are_three_numbers_or_none() {
-        for (given, wanted) in [
-            ("9.0", Some("9.0.0")),
-            ("550.54.15", Some("550.54.15")),
-            ("535.104.05", Some("535.104.5")),
-            ("", None),
-            ("12.x", None),
-            ("1.2.3.4", None),
-        ] {
-            assert_eq!(semantic(given).as_deref(), wanted, "{given:?}");
-        }
     }
 
     proptest! {

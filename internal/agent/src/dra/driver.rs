@@ -1,23 +1,29 @@
 //! The driver's answers to the kubelet: devices for claims, as CDI specs.
 
+mod cut;
+
 use std::collections::HashMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::api::Api;
 use rpc::kubelet::dra::v1 as wire;
-use tokio::sync::{Mutex, watch};
+use tokio::sync::{Mutex, Notify, watch};
+use tokio::time::timeout;
 use tonic::{Request, Response, Status};
 
 use super::claimable::{Claimable, What};
+use super::cutting::Knife;
+use super::partitions::{Cards, Found, Offer, offer};
 use super::prepared::{Given, Prepared, Specs};
+use super::verbs::verbs;
 use super::{grant, held};
 use crate::cdi::gpus::{self, Roots};
 use crate::cdi::{Edits, Spec};
 use crate::inventory::Machine;
-use crate::kubelet::{self, KubeletConfig};
+use crate::kubelet::{self, KubeletConfig, LOOK_EVERY};
 
 /// How often specs of claims that are gone are looked for.
 const TIDY_EVERY: Duration = Duration::from_secs(60);
@@ -33,28 +39,68 @@ struct Inner {
     sysfs: PathBuf,
     pod_resources: PathBuf,
     machine: watch::Receiver<Machine>,
-    devices: watch::Receiver<Vec<Claimable>>,
+    found: watch::Receiver<Found>,
+    offer: watch::Sender<Offer>,
+    knife: Knife,
+    /// Whether GPUs are cut for claims.
+    partitions: bool,
+    /// A GPU could not be cut: it may be another than it was.
+    failed: Notify,
     /// One claim at a time: what one gets the next must know of.
     specs: Mutex<Specs>,
 }
 
 impl Driver {
-    pub(super) fn new(
+    /// A driver that knows what there is to give.
+    pub(super) async fn new(
         config: &KubeletConfig,
         client: kube::Client,
         machine: watch::Receiver<Machine>,
-        devices: watch::Receiver<Vec<Claimable>>,
+        found: watch::Receiver<Found>,
     ) -> Driver {
-        Driver(Arc::new(Inner {
+        let driver = Driver(Arc::new(Inner {
             client,
             node: config.node.clone(),
             roots: config.settings.delivery.roots(),
             sysfs: config.source.sysfs_root.clone(),
             pod_resources: config.pod_resources(),
+            knife: Knife::new(&config.source, machine.clone()),
             machine,
-            devices,
+            found,
+            offer: watch::channel(Offer::default()).0,
+            partitions: config.partitions,
+            failed: Notify::new(),
             specs: Mutex::new(Specs::new(&config.cdi)),
-        }))
+        }));
+        driver.0.look().await;
+        driver
+    }
+
+    /// What is offered, from now on.
+    pub(super) fn offer(&self) -> watch::Receiver<Offer> {
+        self.0.offer.subscribe()
+    }
+
+    /// Offers what the machine has, as that changes.
+    pub(super) async fn follow(&self) {
+        let mut found = self.0.found.clone();
+        loop {
+            let known = self.0.look().await;
+            let news = async {
+                tokio::select! {
+                    changed = found.changed() => changed.is_ok(),
+                    () = self.0.failed.notified() => true,
+                }
+            };
+            let goes_on = match known {
+                true => news.await,
+                // What a driver doesn't say now it may say soon.
+                false => timeout(LOOK_EVERY, news).await.unwrap_or(true),
+            };
+            if !goes_on {
+                return;
+            }
+        }
     }
 
     /// Removes specs of claims that are gone and that no pod here uses, now and again: what a
@@ -71,6 +117,41 @@ impl Driver {
 }
 
 impl Inner {
+    /// Offers what there is now; whether all of it is known. Meanwhile nothing is given out or taken
+    /// back, so that what is cut is held against what claims have.
+    async fn look(&self) -> bool {
+        let specs = self.specs.lock().await;
+        let found = self.found.borrow().clone();
+        let cards = match self.partitions {
+            true => {
+                let gpus = found.gpus.iter().map(|gpu| gpu.id.clone());
+                self.knife.cards(gpus.collect()).await
+            }
+            false => Cards::new(),
+        };
+        let prepared = match specs.all() {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                tracing::warn!(%error, "CDI specs can't be read; what is offered stays as it is");
+                return false;
+            }
+        };
+        let now = offer(&found, &cards, &prepared);
+        let changed = self.offer.send_if_modified(|before| {
+            let changed = *before != now;
+            *before = now;
+            changed
+        });
+        let unknown: Vec<&String> = cards.values().filter_map(|it| it.as_ref().err()).collect();
+        if changed {
+            unknown
+                .iter()
+                .for_each(|error| tracing::warn!("a GPU is not offered: {error}"));
+        }
+        // A GPU whose mode waits shows nothing new when it no longer does.
+        unknown.is_empty() && !cards.values().flatten().any(|card| card.waits)
+    }
+
     async fn claim(&self, namespace: &str, name: &str) -> Result<Option<ResourceClaim>, String> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.client.clone(), namespace);
         let found = claims.get_opt(name).await;
@@ -89,14 +170,18 @@ impl Inner {
         let held = (held(&self.pod_resources).await)
             .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
         let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
-        let offered = self.devices.borrow().clone();
-        let devices = grant::devices(&asked.uid, &given, &offered, &all, &held)?;
-        let prepared = Prepared {
+        let offer = self.offer.borrow().clone();
+        let devices = grant::devices(&asked.uid, &given, &offer.devices, &all, &held)?;
+        let mut devices: Vec<Claimable> = devices.into_iter().cloned().collect();
+        let mut prepared = Prepared {
             uid: asked.uid.clone(),
             namespace: asked.namespace.clone(),
             name: asked.name.clone(),
             devices: given,
+            ..Prepared::default()
         };
+        let cut = self.cut(&specs, &all, &offer, &mut prepared, &mut devices);
+        cut.await.inspect_err(|_| self.failed.notify_one())?;
         // NVIDIA's runtime must not add what an image asks for: images of CUDA ask for all GPUs.
         let gpus = gpus::spec(&self.machine.borrow(), &self.roots, true);
         let edits = devices.iter().map(|device| self.edits(&gpus, device));
@@ -125,8 +210,14 @@ impl Inner {
     }
 
     async fn unprepare(&self, asked: &wire::Claim) -> Result<(), String> {
-        let removed = self.specs.lock().await.remove(&asked.uid);
-        removed.map_err(|error| format!("its CDI spec can't be removed: {error}"))
+        let specs = self.specs.lock().await;
+        let all = (specs.all()).map_err(|error| format!("CDI specs can't be read: {error}"))?;
+        match all.iter().find(|it| it.uid == asked.uid) {
+            Some(prepared) => self.let_go(&specs, prepared).await,
+            // One that can't be understood is none of a claim's any more.
+            None => (specs.remove(&asked.uid))
+                .map_err(|error| format!("its CDI spec can't be removed: {error}")),
+        }
     }
 
     /// What a container with a device gets. GPUs that are described and have no number have no files.
@@ -173,25 +264,11 @@ impl Inner {
             let used = used.map_err(|error| error.to_string())?;
             if !used.contains(&(namespace.clone(), name.clone())) {
                 tracing::info!("claim {namespace}/{name} is gone, and with it its CDI spec");
-                (specs.remove(&prepared.uid)).map_err(|error| error.to_string())?;
+                self.let_go(&specs, &prepared).await?;
             }
         }
         Ok(())
     }
-}
-
-/// The files under `/dev` by which programs do RDMA through a card.
-fn verbs(sysfs: &Path, card: &str) -> Vec<String> {
-    let directory = sysfs.join(format!(
-        "sys/class/infiniband/{card}/device/infiniband_verbs"
-    ));
-    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
-    let mut files: Vec<String> = entries
-        .map(|entry| format!("infiniband/{}", entry.file_name().to_string_lossy()))
-        .collect();
-    files.sort();
-    files.push("infiniband/rdma_cm".into());
-    files
 }
 
 #[tonic::async_trait]
@@ -232,26 +309,5 @@ impl wire::dra_plugin_server::DraPlugin for Driver {
         Ok(Response::new(wire::NodeUnprepareResourcesResponse {
             claims,
         }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_cards_files_are_its_own_verbs_and_the_connection_manager() {
-        let root = tempfile::tempdir().expect("a directory");
-        let verbs_of = |card: &str, file: &str| {
-            let device = root
-                .path()
-                .join(format!("sys/class/infiniband/{card}/device"));
-            std::fs::create_dir_all(device.join("infiniband_verbs").join(file)).expect("a tree");
-        };
-        verbs_of("mlx5_0", "uverbs0");
-        verbs_of("mlx5_1", "uverbs1");
-        let files = verbs(root.path(), "mlx5_1");
-        assert_eq!(files, ["infiniband/uverbs1", "infiniband/rdma_cm"]);
-        assert_eq!(verbs(root.path(), "none"), ["infiniband/rdma_cm"]);
     }
 }

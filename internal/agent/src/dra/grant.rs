@@ -80,12 +80,18 @@ pub fn devices<'a>(
         }
         let others = prepared.iter().filter(|it| it.uid != uid);
         let mut has = others.filter(|it| {
-            let same = |other: &Given| other.device == one.device && !other.admin;
-            it.devices.iter().any(same)
+            let same = |other: &Given| {
+                let found = machine.iter().find(|it| it.device.name == other.device);
+                let overlaps = found.is_some_and(|found| found.overlaps(device));
+                !other.admin && (other.device == one.device || overlaps)
+            };
+            let cut = it.cuts.values().any(|cut| cut.slice == device.id);
+            it.devices.iter().any(same) || cut
         });
         if let Some(other) = has.next() {
             return Err(format!(
-                "{} is claim {}/{}'s until the kubelet has ended the pods that use it",
+                "{} is, in whole or in part, claim {}/{}'s until the kubelet has ended the pods that \
+                 use it",
                 one.device, other.namespace, other.name
             ));
         }
@@ -104,7 +110,10 @@ mod tests {
     use k8s_openapi::api::resource::v1::Device;
     use serde_json::json;
 
+    use hardware::partition::place::Place;
+
     use super::super::claimable::What;
+    use super::super::prepared::Cut;
     use super::*;
 
     fn claim(results: serde_json::Value) -> ResourceClaim {
@@ -140,6 +149,7 @@ mod tests {
             namespace: "team".into(),
             name: "theirs".into(),
             devices: vec![given(device)],
+            ..Prepared::default()
         }
     }
 
@@ -156,6 +166,59 @@ mod tests {
         assert!(elsewhere.expect_err("no").contains("this is node box"));
         assert!(allocated(&claim(json!([of_others])), "box").is_err());
         assert!(allocated(&ResourceClaim::default(), "box").is_err());
+    }
+
+    #[test]
+    fn what_overlaps_is_given_once_by_whatever_name() {
+        let part = |start: u32, size: u32| What::Partition {
+            index: 0,
+            place: Place {
+                profile: format!("{size}g"),
+                start,
+            },
+            size,
+        };
+        let slice = What::Slice { index: 0, place: 0 };
+        let all = [
+            ("gpu-0", "GPU-0", What::Gpu { index: 0 }),
+            ("gpu-0-1g-6", "GPU-0", part(6, 1)),
+            ("gpu-0-3g-4", "GPU-0", part(4, 4)),
+            ("gpu-0-3g-0", "GPU-0", part(0, 4)),
+            ("mig-6", "MIG-6", slice),
+            ("gpu-1", "GPU-1", What::Gpu { index: 1 }),
+        ];
+        let machine = all.map(|(name, id, what)| Claimable {
+            device: Device {
+                name: name.into(),
+                ..Device::default()
+            },
+            id: id.into(),
+            problem: String::new(),
+            what,
+        });
+        let mut theirs = prepared("2", "gpu-0-1g-6");
+        let cut = Cut {
+            gpu: "GPU-0".into(),
+            place: Place {
+                profile: "1g".into(),
+                start: 6,
+            },
+            slice: "MIG-6".into(),
+        };
+        theirs.cuts.insert("gpu-0-1g-6".into(), cut);
+        let none = BTreeSet::new();
+        for (device, free) in [
+            ("gpu-0", false),
+            ("gpu-0-1g-6", false),
+            ("gpu-0-3g-4", false),
+            ("gpu-0-3g-0", true),
+            ("mig-6", false),
+            ("gpu-1", true),
+        ] {
+            let asked = [given(device)];
+            let got = devices("1", &asked, &machine, std::slice::from_ref(&theirs), &none);
+            assert_eq!(got.is_ok(), free, "{device}: {got:?}");
+        }
     }
 
     #[test]

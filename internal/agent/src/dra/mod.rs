@@ -1,27 +1,34 @@
 //! The agent beside a kubelet as a DRA driver (dynamic resource allocation, `resource.k8s.io/v1`):
 //! tells the cluster in ResourceSlices what the machine has, and gives containers what
-//! kube-scheduler allocated to their claims.
+//! kube-scheduler allocated to their claims. Where it is to, it offers GPUs in every slice that they can
+//! be cut into, and cuts them for the claims that get one.
 //!
 //! Slices stay when the agent stops: the next one finds them as they should be, and where none
 //! comes the kubelet removes them after half a minute.
 
+mod attributes;
 mod claimable;
+mod counters;
+mod cutting;
 mod driver;
 mod grant;
+mod partitions;
 mod prepared;
 mod publish;
 mod registration;
 mod serve;
 mod slices;
+mod verbs;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use tokio::sync::watch;
 
-pub use claimable::{Claimable, all as claimables, name_of};
+pub use claimable::{Claimable, all as claimables, gpus, name_of};
+pub use partitions::Found;
 #[cfg(test)]
-pub use prepared::Given;
+pub use prepared::{Cut, Given};
 pub use prepared::{Prepared, Specs};
 
 use crate::inventory::Machine;
@@ -39,14 +46,15 @@ pub async fn run(
     config: &KubeletConfig,
     client: kube::Client,
     machine: watch::Receiver<Machine>,
-    devices: watch::Receiver<Vec<Claimable>>,
+    found: watch::Receiver<Found>,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
-    let driver = driver::Driver::new(config, client.clone(), machine, devices.clone());
+    let driver = driver::Driver::new(config, client.clone(), machine, found).await;
     tokio::select! {
         ended = serve::driver(config, driver.clone(), stop.clone()) => ended,
         ended = serve::registration(config, stop) => ended,
-        () = publish::publish(config, client, devices) => Ok(()),
+        () = publish::publish(config, client, driver.offer()) => Ok(()),
+        () = driver.follow() => Ok(()),
         () = driver.tidy() => Ok(()),
     }
 }

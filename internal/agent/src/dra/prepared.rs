@@ -1,10 +1,13 @@
 //! Claims that are prepared, on disk: for each a CDI spec, which the container runtime reads and
 //! which is at the same time the record of what the claim has. So there is nothing that could say
-//! something else, and an agent that starts anew knows what the one before gave.
+//! something else, and an agent that starts anew knows what the one before gave. A partition's spec is
+//! there before it is cut and until it is gone, so what no spec names this driver didn't cut.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use hardware::partition::place::Place;
 
 use super::DRIVER;
 use crate::cdi::{Device, Edits, Spec, file};
@@ -17,7 +20,7 @@ fn kind() -> String {
 }
 
 /// Devices given to a claim.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prepared {
     /// The claim's uid.
     pub uid: String,
@@ -27,6 +30,41 @@ pub struct Prepared {
     pub name: String,
     /// What it has.
     pub devices: Vec<Given>,
+    /// The partitions among them, by the devices' names.
+    pub cuts: BTreeMap<String, Cut>,
+}
+
+/// A partition that this driver cut, or was about to, for a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// The GPU's UUID.
+    pub gpu: String,
+    /// Where it lies.
+    pub place: Place,
+    /// The UUID of the slice that it is; empty until it is cut.
+    pub slice: String,
+}
+
+impl Cut {
+    /// As it is noted: `GPU-.../1g.10gb/4`.
+    fn words(&self) -> String {
+        let Place { profile, start } = &self.place;
+        format!("{}/{profile}/{start}", self.gpu)
+    }
+
+    fn of(words: &str, slice: String) -> Option<Cut> {
+        let (rest, start) = words.rsplit_once('/')?;
+        let (gpu, profile) = rest.rsplit_once('/')?;
+        let place = Place {
+            profile: profile.to_owned(),
+            start: start.parse().ok()?,
+        };
+        Some(Cut {
+            gpu: gpu.to_owned(),
+            place,
+            slice,
+        })
+    }
 }
 
 /// A device that a claim has.
@@ -87,9 +125,14 @@ impl Prepared {
                 ("device", &given.device),
                 ("admin", &admin),
             ];
+            let mut annotations = notes(said);
+            if let Some(cut) = self.cuts.get(&given.device) {
+                let words = cut.words();
+                annotations.extend(notes([("partition", &*words), ("slice", &cut.slice)]));
+            }
             Device {
                 name: self.device_name(given),
-                annotations: notes(said),
+                annotations,
                 edits,
             }
         });
@@ -115,17 +158,27 @@ impl Prepared {
                 admin: said(&device.annotations, "admin")?.parse().ok()?,
             })
         };
+        let devices = spec.devices.iter();
+        let devices: Vec<Given> = devices.map(given).collect::<Option<_>>()?;
+        let mut cuts = BTreeMap::new();
+        for (device, given) in spec.devices.iter().zip(&devices) {
+            if let Some(words) = said(&device.annotations, "partition") {
+                let slice = said(&device.annotations, "slice").unwrap_or_default();
+                cuts.insert(given.device.clone(), Cut::of(&words, slice)?);
+            }
+        }
         Some(Prepared {
             uid: said(&spec.annotations, "uid")?,
             namespace: said(&spec.annotations, "namespace")?,
             name: said(&spec.annotations, "name")?,
-            devices: spec.devices.iter().map(given).collect::<Option<_>>()?,
+            devices,
+            cuts,
         })
     }
 }
 
 /// The directory with the specs, `/var/run/cdi`, in which others may have theirs.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Specs {
     directory: PathBuf,
 }
@@ -213,6 +266,7 @@ mod tests {
             namespace: "default".into(),
             name: "pair".into(),
             devices: vec![given("gpu", "gpu-ab"), given("nic/any", "nic-mlx5-0")],
+            cuts: BTreeMap::new(),
         }
     }
 
@@ -247,6 +301,28 @@ mod tests {
         assert_eq!(specs.all().expect("one"), [one]);
         assert!(at.join("nvidia.json").exists());
         assert!(specs.remove("../nvidia").is_err());
+    }
+
+    #[test]
+    fn what_was_cut_for_a_claim_is_noted_before_and_after() {
+        let directory = tempfile::tempdir().expect("a directory");
+        let specs = Specs::new(directory.path());
+        let mut claim = prepared("1");
+        for slice in ["", "MIG-1"] {
+            let cut = Cut {
+                gpu: "GPU-ab".into(),
+                place: Place {
+                    profile: "1g.10gb+me".into(),
+                    start: 4,
+                },
+                slice: slice.into(),
+            };
+            claim.cuts = BTreeMap::from([("gpu-ab".to_owned(), cut)]);
+            specs
+                .put(&claim, edits(), Edits::default())
+                .expect("written");
+            assert_eq!(specs.all().expect("one"), [claim.clone()]);
+        }
     }
 
     #[test]

@@ -2,17 +2,36 @@
 //! kubelet that starts removes those of its node.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::resource::v1::{Device, ResourceSlice};
+use k8s_openapi::api::resource::v1::{CounterSet, Device, ResourceSlice};
 use kube::api::{Api, DeleteParams, PostParams};
 use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
+use super::partitions::Offer;
 use super::slices::{Owner, Write};
-use super::{Claimable, DRIVER, held};
+use super::{DRIVER, held};
 use crate::kubelet::{KubeletConfig, LOOK_EVERY};
+
+/// How often an API that drops counters is asked again.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+/// How often more may be left to write: counters, what has them, and once more without.
+const ROUNDS: usize = 3;
+
+/// Whether the API keeps what partitions share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counters {
+    /// It was not asked.
+    Unknown,
+    /// It does.
+    Kept,
+    /// It didn't then.
+    Dropped(Instant),
+}
 
 /// The slices of this driver and node, as last heard of.
 #[derive(Default)]
@@ -47,13 +66,14 @@ struct Publisher<'a> {
     slices: Api<ResourceSlice>,
     known: Known,
     owner: Option<Owner>,
+    counters: Counters,
 }
 
 /// Writes slices for as long as anybody says what the machine has.
 pub async fn publish(
     config: &KubeletConfig,
     client: kube::Client,
-    mut devices: watch::Receiver<Vec<Claimable>>,
+    mut offer: watch::Receiver<Offer>,
 ) {
     let slices: Api<ResourceSlice> = Api::all(client.clone());
     let ours = format!("spec.driver={DRIVER},spec.nodeName={}", config.node);
@@ -65,6 +85,7 @@ pub async fn publish(
         slices,
         known: Known::default(),
         owner: None,
+        counters: Counters::Unknown,
     };
     let mut tick = tokio::time::interval(LOOK_EVERY);
     let mut said = String::new();
@@ -74,20 +95,20 @@ pub async fn publish(
             event = events.try_next() => match event {
                 Ok(Some(event)) => {
                     publisher.known.take(event);
-                    publisher.write(&devices).await
+                    publisher.write(&offer).await
                 }
                 Ok(None) => return,
                 Err(error) => Err(format!(
                     "they can't be watched: {error} (resource.k8s.io/v1 is Kubernetes 1.34's and later's)"
                 )),
             },
-            changed = devices.changed() => match changed {
-                Ok(()) => publisher.write(&devices).await,
+            changed = offer.changed() => match changed {
+                Ok(()) => publisher.write(&offer).await,
                 Err(_) => return,
             },
             // What could not be written is tried again, and what pods have from the device plugin
             // becomes free.
-            _ = tick.tick(), if again => publisher.write(&devices).await,
+            _ = tick.tick(), if again => publisher.write(&offer).await,
         };
         again = *done.as_ref().unwrap_or(&true);
         let problem = done.err().unwrap_or_default();
@@ -101,26 +122,28 @@ pub async fn publish(
 }
 
 impl Publisher<'_> {
-    /// The devices that may be given out now, and whether pods have some from the device plugin.
-    async fn offered(
-        &self,
-        devices: &watch::Receiver<Vec<Claimable>>,
-    ) -> Result<(Vec<Device>, bool), String> {
+    /// The devices that may be given out now, with the counters that they share, and whether pods have
+    /// some from the device plugin.
+    async fn offered(&self, offer: &Offer) -> Result<(Vec<Device>, Vec<CounterSet>, bool), String> {
         let held = (held(&self.config.pod_resources()).await)
             .map_err(|error| format!("the kubelet doesn't say which devices pods have: {error}"))?;
-        let devices = devices.borrow();
-        let free = |one: &&Claimable| one.problem.is_empty() && !held.contains(&one.id);
-        let offered = devices.iter().filter(free);
-        let offered = offered.map(|one| one.device.clone()).collect();
-        Ok((offered, !held.is_empty()))
+        let (devices, shared) = match self.counters {
+            Counters::Kept => (&offer.devices, offer.shared.clone()),
+            _ => (&offer.apart, Vec::new()),
+        };
+        let free = devices
+            .iter()
+            .filter(|one| one.problem.is_empty() && !held.contains(&one.id));
+        let offered = free.map(|one| one.device.clone()).collect();
+        Ok((offered, shared, !held.is_empty()))
     }
 
     /// Writes what is not as it should be; whether to look again soon.
-    async fn write(&mut self, devices: &watch::Receiver<Vec<Claimable>>) -> Result<bool, String> {
+    async fn write(&mut self, offer: &watch::Receiver<Offer>) -> Result<bool, String> {
         if !self.known.whole {
             return Ok(false);
         }
-        let (offered, held) = self.offered(devices).await?;
+        let offer = offer.borrow().clone();
         let owner = match self.owner.take() {
             Some(owner) => owner,
             None => {
@@ -128,31 +151,93 @@ impl Publisher<'_> {
                 Owner::of(&node.map_err(|error| format!("node {}: {error}", self.config.node))?)
             }
         };
-        let there: Vec<&ResourceSlice> = self.known.slices.values().collect();
-        let writes = owner.writes(&there, &offered);
+        let written = self.write_as(&owner, &offer).await;
         self.owner = Some(owner);
-        for write in writes {
-            // What could not be written is looked at anew: a later event says what is there.
-            self.carry_out(write)
-                .await
-                .map_err(|error| error.to_string())?;
+        let held = written?;
+        let asks = !offer.shared.is_empty() && self.counters != Counters::Kept;
+        Ok(held || asks)
+    }
+
+    async fn write_as(&mut self, owner: &Owner, offer: &Offer) -> Result<bool, String> {
+        if let Some(set) = offer.shared.first() {
+            self.ask(&owner.question(set)).await?;
+        }
+        let mut held = false;
+        for _ in 0..ROUNDS {
+            let (devices, shared, some) = self.offered(offer).await?;
+            held = some;
+            let there: Vec<&ResourceSlice> = self.known.slices.values().collect();
+            let writes = owner.writes(&there, &devices, &shared);
+            if writes.is_empty() {
+                break;
+            }
+            for write in writes {
+                // What could not be written is looked at anew: a later event says what is there.
+                let written = self.carry_out(write).await;
+                if !written.map_err(|error| error.to_string())? {
+                    self.dropped();
+                    break;
+                }
+            }
         }
         Ok(held)
     }
 
-    async fn carry_out(&mut self, write: Write) -> Result<(), kube::Error> {
+    /// Asks the API whether it keeps what partitions share, unless that is known.
+    async fn ask(&mut self, question: &ResourceSlice) -> Result<(), String> {
+        let known = match self.counters {
+            Counters::Unknown => false,
+            Counters::Kept => true,
+            Counters::Dropped(at) => at.elapsed() < ASK_EVERY,
+        };
+        if known {
+            return Ok(());
+        }
+        let nothing_kept = PostParams {
+            dry_run: true,
+            ..PostParams::default()
+        };
+        let answer = self.slices.create(&nothing_kept, question).await;
+        let answer = answer.map_err(|error| error.to_string())?;
+        match answer.spec.shared_counters == question.spec.shared_counters {
+            true => self.counters = Counters::Kept,
+            false => self.dropped(),
+        }
+        Ok(())
+    }
+
+    /// Says once that the API keeps no counters.
+    fn dropped(&mut self) {
+        if !matches!(self.counters, Counters::Dropped(_)) {
+            tracing::warn!(
+                "this cluster's API drops what MIG partitions share (spec.sharedCounters), so GPUs are \
+                 offered to claims as they are: whole, or in the slices that are there; start \
+                 kube-apiserver and kube-scheduler with --feature-gates=DRAPartitionableDevices=true \
+                 (alpha in Kubernetes 1.34), or leave out --mig-partitions"
+            );
+        }
+        self.counters = Counters::Dropped(Instant::now());
+    }
+
+    /// Whether the API kept what was written.
+    async fn carry_out(&mut self, write: Write) -> Result<bool, kube::Error> {
         let as_usual = PostParams::default();
+        let counted = |slice: &ResourceSlice| slice.spec.shared_counters.is_some();
         match write {
             Write::Create(slice) => {
                 let made = self.slices.create(&as_usual, &slice).await?;
                 tracing::info!(devices = devices_of(&made), "a ResourceSlice was made");
+                let kept = counted(&made) == counted(&slice);
                 self.known.keep(made);
+                return Ok(kept);
             }
             Write::Replace(slice) => {
                 let name = slice.metadata.name.clone().unwrap_or_default();
                 let now = self.slices.replace(&name, &as_usual, &slice).await?;
                 tracing::info!(devices = devices_of(&now), "a ResourceSlice was renewed");
+                let kept = counted(&now) == counted(&slice);
                 self.known.keep(now);
+                return Ok(kept);
             }
             Write::Delete(name) => {
                 match self.slices.delete(&name, &DeleteParams::default()).await {
@@ -162,7 +247,7 @@ impl Publisher<'_> {
                 self.known.slices.remove(&name);
             }
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -28,7 +28,7 @@ use tokio::sync::watch;
 
 pub use cluster::Cluster;
 pub use delivery::Way;
-pub use mig::{Configurations, Drain, MigSettings};
+pub use mig::{Configurations, Drain, Hand, MigSettings};
 pub use settings::PluginSettings;
 pub use sharing::{Replicated, Selection, Sharing, Strategy};
 pub use socket::{claims, held, listen};
@@ -98,6 +98,9 @@ pub struct KubeletConfig {
     pub host_root: PathBuf,
     /// How GPUs are cut where the node's label says it; not at all if absent.
     pub mig: Option<MigSettings>,
+    /// Whether GPUs are offered to claims also in every slice that they can be cut into, and cut when
+    /// one is given out.
+    pub partitions: bool,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
     /// Where MPS daemons come from, for the GPUs that are shared so.
@@ -199,7 +202,7 @@ pub async fn run_beside_kubelet(
     let found = eyes.look().await?;
     let expected = config.expected.as_deref();
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
-    let (offer, claimable) = watch::channel(Vec::new());
+    let (offer, claimable) = watch::channel(dra::Found::default());
     let (tell_stands, stands) = watch::channel(Stands::new());
     let withheld = Withheld::default();
     let taken_out = withheld.clone();
@@ -207,13 +210,16 @@ pub async fn run_beside_kubelet(
         let at = tokio::time::Instant::now();
         (heard.lock()).judge(&mut found, at);
         fabric.judge(&mut found, at);
-        let mut now = dra::claimables(&found);
+        let mut now = dra::Found {
+            devices: dra::claimables(&found),
+            gpus: dra::gpus(&found),
+        };
         if let Some(strategy) = &strategy {
             found.mig_strategy.clone_from(strategy);
         }
         let mut machine = Machine::labelled(&found, &sharing, started);
         machine.rdma = fabric.proposal(&found);
-        taken_out.take_out(&mut machine, &mut now);
+        taken_out.take_out(&mut machine, &mut now.devices);
         offer.send_if_modified(|before| {
             let changed = *before != now;
             *before = now;
@@ -250,7 +256,7 @@ pub async fn run_beside_kubelet(
     };
     let described = socket::serve_described(&config, stop.clone());
     let shared = socket::serve_shared(&config, &cards, stop.clone());
-    let whose = Whose::Kubelet(config.pod_resources(), api.clone());
+    let whose = Whose::Kubelet(config.pod_resources(), api.clone(), Specs::new(&config.cdi));
     let board = Board::default();
     let watched = machine.clone();
     let shares = Watch::new(

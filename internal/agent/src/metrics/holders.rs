@@ -34,6 +34,13 @@ impl Holders {
         }
     }
 
+    /// Notes that who has a device by one name, as a claim's, has it by another as well.
+    pub fn has_too(&mut self, device: &str, other: &str) {
+        for holder in self.devices.get(device).cloned().unwrap_or_default() {
+            self.note(other, &holder);
+        }
+    }
+
     /// Notes that a process is of a container.
     pub fn note_process(&mut self, pid: u32, holder: Holder) {
         self.processes.insert(pid, holder);
@@ -77,5 +84,10 @@ mod tests {
         holders.note("gpu-3f", &holder("d"));
         assert_eq!(holders.of("GPU-3F"), [holder("d")]);
         assert!(holders.of("GPU-2").is_empty());
+        holders.note("gpu-4-1g-10gb-6", &holder("e"));
+        holders.has_too("gpu-4-1g-10gb-6", "MIG-8");
+        holders.has_too("gpu-4-1g-10gb-5", "MIG-9");
+        assert_eq!(holders.of("MIG-8"), [holder("e")]);
+        assert!(holders.of("MIG-9").is_empty());
     }
 }

@@ -30,6 +30,7 @@ pub use serve::{Listen, NoPort, open, serve};
 
 use page::Page;
 
+use crate::dra::Specs;
 use crate::kubelet::{self, Cluster};
 use crate::node::Node;
 use crate::pods::Pods;
@@ -49,8 +50,8 @@ pub enum Whose {
     /// The agent's own.
     Own(Arc<Node>, Arc<Pods>),
     /// The kubelet's, which lists them at this socket; their processes are found by what the
-    /// cluster says of them.
-    Kubelet(PathBuf, Cluster),
+    /// cluster says of them, and what was cut for their claims by its CDI specs.
+    Kubelet(PathBuf, Cluster, Specs),
 }
 
 /// Makes the page.
@@ -134,10 +135,14 @@ impl Whose {
                     }
                 }
             }
-            Whose::Kubelet(socket, _) => match kubelet::held(socket, true).await {
+            Whose::Kubelet(socket, _, specs) => match kubelet::held(socket, true).await {
                 Ok(held) => {
                     for (holder, device) in held {
                         holders.note(&device, &holder);
+                    }
+                    let prepared = specs.all().unwrap_or_default().into_iter();
+                    for (device, cut) in prepared.flat_map(|claim| claim.cuts) {
+                        holders.has_too(&device, &cut.slice);
                     }
                 }
                 Err(error) => {
@@ -169,7 +174,7 @@ impl Whose {
                 let all: Vec<_> = engines.iter().flat_map(|engine| engine.list()).collect();
                 Containers::own(&all)
             }
-            Whose::Kubelet(_, cluster) => match cluster.pods().await {
+            Whose::Kubelet(_, cluster, _) => match cluster.pods().await {
                 Ok(pods) => Containers::of_pods(&pods),
                 Err(error) => {
                     tracing::debug!(%error, "the cluster does not say which pods are here");

@@ -121,7 +121,7 @@ impl Watch {
                 let held = held::of_own(&pods.shares(), &machine);
                 Ok((held, self.whose.containers().await))
             }
-            Whose::Kubelet(socket, cluster) => {
+            Whose::Kubelet(socket, cluster, _) => {
                 let listed = kubelet::held(socket, false).await;
                 let mut listed = listed.map_err(|error| error.message().to_owned())?;
                 listed.retain(|(_, id)| held::shared(id).is_some());
@@ -167,7 +167,7 @@ impl Watch {
                 let container = &held.holder.container;
                 (pods.over_share(&held.uid, container, words, finding.new, finding.end)).await;
             }
-            Whose::Kubelet(_, cluster) => {
+            Whose::Kubelet(_, cluster, _) => {
                 if finding.new {
                     cluster.tell_of_pod(held, REASON, &words).await;
                 }

@@ -97,6 +97,7 @@ fn profiles(nvml: &Nvml, device: &Device<'_>, model: &str) -> Result<Vec<Profile
             name: name.to_owned(),
             id: info.id,
             slices: info.sliceCount,
+            memory_mib: info.memorySizeMB,
             size,
             starts,
             most: info.instanceCount,

@@ -79,11 +79,7 @@ impl Cutter {
     ///
     /// A sentence: the driver doesn't answer, or there is none to ask.
     pub fn look(&mut self) -> Result<Vec<Card>, String> {
-        if self.described {
-            let why = "the machine is described in a file (--machine), and what isn't there can't be \
-                       cut; describe its GPUs as cut there";
-            return Err(why.to_owned());
-        }
+        self.must_be_real()?;
         let asked = self.ask(|nvml| {
             let count = nvml.device_count()?;
             let one = |index| {
@@ -99,6 +95,25 @@ impl Cutter {
             found.map_err(|error| format!("GPU {index} does not say how it is cut: {error}"))
         });
         all.collect()
+    }
+
+    /// One GPU, by its UUID, and how it is cut: what another one doesn't say is no hindrance.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: it doesn't answer, or there is no driver to ask.
+    pub fn look_at(&mut self, gpu: &str) -> Result<Card, String> {
+        self.must_be_real()?;
+        self.card(gpu)
+    }
+
+    fn must_be_real(&self) -> Result<(), String> {
+        if self.described {
+            let why = "the machine is described in a file (--machine), and what isn't there can't be \
+                       cut; describe its GPUs as cut there";
+            return Err(why.to_owned());
+        }
+        Ok(())
     }
 
     /// Takes these steps on a GPU. Where one fails, the GPU is cut again as it was, as far as that
@@ -132,8 +147,10 @@ impl Cutter {
     /// Cuts a GPU as it was, and says how it is.
     fn put_back(&mut self, before: &Card) -> String {
         let wanted = Wanted::of(&before.profiles, &before.layout);
+        // What was there before and still is stays: somebody may have it.
+        let was = before.layout.instances.iter().map(|it| it.id).collect();
         let tried = self.card(&before.id).and_then(|now| {
-            let back = steps(&now.profiles, &now.layout, &wanted, &Default::default())?;
+            let back = steps(&now.profiles, &now.layout, &wanted, &was)?;
             let tried = self.try_all(&before.id, &back);
             tried.map_err(|(what, error)| format!("{what}: {error}"))
         });

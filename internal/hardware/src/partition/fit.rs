@@ -15,7 +15,7 @@ pub struct Span<'a> {
 }
 
 impl Span<'_> {
-    fn beside(&self, other: &Span<'_>) -> bool {
+    pub fn beside(&self, other: &Span<'_>) -> bool {
         let end = |it: &Span<'_>| it.start + it.profile.size;
         end(self) <= other.start || end(other) <= self.start
     }

@@ -3,6 +3,7 @@
 //! described is cut as well as one that is.
 
 mod fit;
+pub mod place;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,6 +19,8 @@ pub struct Profile {
     pub id: u32,
     /// Its slices of the GPU's computing.
     pub slices: u32,
+    /// Its memory, MiB.
+    pub memory_mib: u64,
     /// How many memory slices it takes.
     pub size: u32,
     /// The memory slices that it can begin at.
@@ -34,6 +37,7 @@ impl From<&mig::Profile> for Profile {
             name: known.name.to_owned(),
             id: known.id,
             slices: known.slices,
+            memory_mib: known.memory_mib,
             size: known.size,
             starts: known.starts.to_vec(),
             most: known.most(),
@@ -291,7 +295,7 @@ fn arrange<'a>(
 }
 
 /// How many engines for optical flow a GPU has: as many as it gives away.
-fn engines(profiles: &[Profile]) -> u32 {
+pub fn engines(profiles: &[Profile]) -> u32 {
     let most = profiles.iter().map(|it| it.engines.saturating_mul(it.most));
     most.max().unwrap_or(0)
 }

@@ -1,5 +1,7 @@
 //! Plans for described products, by table and by property, against a GPU that refuses what drivers do.
 
+mod places;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -156,6 +158,7 @@ fn a_product_may_give_every_instance_engines_of_its_own() {
         name: "1g.24gb".to_owned(),
         id: 14,
         slices: 1,
+        memory_mib: 24_000,
         size: 2,
         starts: vec![0, 2, 4, 6],
         most: 4,

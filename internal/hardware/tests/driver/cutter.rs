@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use hardware::Source;
 use hardware::cutter::{Card, Cutter, Done};
 use hardware::mig;
+use hardware::partition::place::{self, Place};
 use hardware::partition::{Layout, Profile, Step, Wanted, steps};
 
 use crate::standin::StandIn;
@@ -113,6 +114,52 @@ fn where_a_step_fails_the_gpu_is_left_as_it_was_and_both_are_told() {
     assert!(
         error.contains("could not be put back to what it was, 2 of 3g.40gb (making 3g.40gb")
             && error.ends_with("and is now: MIG mode on, and no instances"),
+        "{error}"
+    );
+}
+
+#[test]
+fn where_a_step_fails_what_was_there_before_is_not_made_anew() {
+    let standin = StandIn::of("hgx-h100.toml");
+    let mut cutter = cutter(&standin);
+    cut(&mut cutter, 0, &wanted(&[(SMALL, 2)])).unwrap();
+    let two = card(&mut cutter, 0);
+    let first = &two.layout.instances[0];
+    let (instance, compute) = (first.id, first.computes[0].0);
+    let one = [
+        Step::RemoveCompute { instance, compute },
+        Step::Remove { instance },
+    ];
+    cutter.take(&two.id, &one).unwrap();
+    let before = cutter.look_at(&two.id).unwrap();
+
+    // The first that is made takes the lower number, of the same profile.
+    standin.with("[[state]]\ngpu = 0\nmig_refused = [\"3g.40gb\"]\n");
+    let places = [(SMALL, 3), ("3g.40gb", 4)].map(|(profile, start)| Place {
+        profile: profile.to_owned(),
+        start,
+    });
+    let steps = |place: &Place| place::made(&before.profiles, &before.layout, place).unwrap();
+    let steps: Vec<Step> = places.iter().flat_map(steps).collect();
+    let error = cutter.take(&two.id, &steps).unwrap_err();
+    assert!(
+        error.contains("put back to what it was: 1 of 1g.10gb"),
+        "{error}"
+    );
+    assert_eq!(cutter.look_at(&two.id).unwrap(), before);
+}
+
+#[test]
+fn one_gpu_says_how_it_is_cut_though_another_is_lost() {
+    let standin = StandIn::of("hgx-h100.toml");
+    let mut cutter = cutter(&standin);
+    let well = card(&mut cutter, 3);
+    standin.with("[[state]]\ngpu = 0\nlost = true\n");
+    assert!(cutter.look().is_err());
+    assert_eq!(cutter.look_at(&well.id), Ok(well));
+    let error = cutter.look_at("GPU-none").unwrap_err();
+    assert!(
+        error.contains("GPU-none does not say how it is cut"),
         "{error}"
     );
 }

@@ -94,6 +94,9 @@ pub fn holders(listed: &[(Holder, String)], pods: &[Pod], prepared: &[Prepared])
                 };
                 holders.note(&given.device, held);
             }
+            if let Some(cut) = claim.cuts.get(&given.device) {
+                holders.has_too(&given.device, &cut.slice);
+            }
         }
     }
     holders
@@ -104,7 +107,9 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::dra::Given;
+    use hardware::partition::place::Place;
+
+    use crate::dra::{Cut, Given};
 
     fn pod(name: &str, phase: &str, more: Value) -> Pod {
         let mut pod = json!({"metadata": {"namespace": "team", "name": name, "uid": format!("u-{name}")},
@@ -140,13 +145,25 @@ mod tests {
                 device: device.to_owned(),
                 admin: false,
             }],
+            ..Prepared::default()
         };
+        let mut cut = claim("cut", "gpu-7-1g-10gb-4");
+        let slice = Cut {
+            gpu: "GPU-7".to_owned(),
+            place: Place {
+                profile: "1g.10gb".to_owned(),
+                start: 4,
+            },
+            slice: "MIG-7".to_owned(),
+        };
+        cut.cuts.insert("gpu-7-1g-10gb-4".to_owned(), slice);
         let holders = holders(
             &[
                 listed("runs", "GPU-1::2"),
                 listed("ended", "GPU-2"),
                 listed("forced", "GPU-3"),
                 listed("claims", "gpu-5"),
+                listed("claims", "gpu-7-1g-10gb-4"),
             ],
             &[
                 pod("runs", "Running", json!({})),
@@ -155,7 +172,7 @@ mod tests {
                 pod("failed", "Failed", chosen),
                 pod("claims", "Running", json!({})),
             ],
-            &[claim("used", "gpu-5"), claim("unused", "gpu-6")],
+            &[claim("used", "gpu-5"), claim("unused", "gpu-6"), cut],
         );
         let mut expected = Holders::default();
         let of = |name: &str| Held::Pod {
@@ -166,6 +183,8 @@ mod tests {
         expected.note("GPU-3", of("forced"));
         expected.note("GPU-4", of("bound"));
         expected.note("gpu-5", of("claims"));
+        expected.note("gpu-7-1g-10gb-4", of("claims"));
+        expected.note("MIG-7", of("claims"));
         expected.note(
             "gpu-6",
             Held::Claim {

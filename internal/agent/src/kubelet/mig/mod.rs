@@ -17,6 +17,7 @@ use hardware::cutter::Card;
 use parking_lot::Mutex;
 
 pub use configurations::Configurations;
+pub use hand::Hand;
 pub use manager::{cut_nothing, manage};
 
 use crate::dra::Claimable;

@@ -62,6 +62,12 @@ impl Holders {
         self.0.contains_key(device)
     }
 
+    /// Notes that who has a device by one name has it by another as well.
+    pub fn has_too(&mut self, device: &str, other: &str) {
+        let held: Vec<Held> = self.0.get(device).into_iter().flatten().cloned().collect();
+        held.into_iter().for_each(|held| self.note(other, held));
+    }
+
     fn of(&self, device: &str) -> impl Iterator<Item = &Held> {
         let by_name = self.0.get(&dra::name_of(device));
         self.0.get(device).into_iter().chain(by_name).flatten()

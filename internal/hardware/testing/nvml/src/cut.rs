@@ -207,6 +207,44 @@ impl Cut {
         Ok(())
     }
 
+    /// As one line each: the mode, then every instance with its number, profile, place and the slices of
+    /// its compute instances.
+    pub fn lines(&self) -> Vec<String> {
+        let mode = if self.enabled { "on" } else { "off" }.to_owned();
+        let known = self.instances.iter().filter_map(|it| {
+            let computes = it.computes.iter().map(|it| it.slices.to_string());
+            let computes = computes.collect::<Vec<_>>().join(",");
+            Some(format!(
+                "{} {} {} {computes}",
+                it.id, it.profile?.name, it.start
+            ))
+        });
+        std::iter::once(mode).chain(known).collect()
+    }
+
+    /// Takes over how it was cut, from such lines.
+    pub fn restore<'a>(&mut self, lines: impl Iterator<Item = &'a str>) -> Option<()> {
+        (self.enabled, self.instances) = (false, Vec::new());
+        for line in lines {
+            let mut words = line.split(' ');
+            let first = words.next()?;
+            let Ok(id) = first.parse() else {
+                self.enabled = first == "on";
+                continue;
+            };
+            self.instances.push(Instance {
+                id,
+                profile: Some(profile(&self.model, words.next()?)?),
+                start: words.next()?.parse().ok()?,
+                computes: Vec::new(),
+            });
+            for slices in words.next()?.split(',').filter(|it| !it.is_empty()) {
+                self.make_compute(id, slices.parse().ok()?).ok()?;
+            }
+        }
+        Some(())
+    }
+
     /// The lowest number that no instance has; they begin with 1.
     fn unused(&self) -> u32 {
         let free = |id: &u32| self.instances.iter().all(|instance| instance.id != *id);

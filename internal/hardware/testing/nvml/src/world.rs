@@ -19,6 +19,8 @@ use crate::gpm::Samples;
 
 /// Names the description's file.
 const VARIABLE: &str = "MUSTER_NVML_MACHINE";
+/// Names a file in which it is kept how GPUs are cut: with the driver it outlasts who cut them.
+const CUTS: &str = "MUSTER_NVML_CUTS";
 /// The description beside the library, where the variable is not set.
 const BESIDE: &str = "machine.toml";
 /// Handles of slices have this bit. Below it is the GPU's place, then the GPU instance's number,
@@ -146,6 +148,9 @@ impl World {
             Ok(description) => {
                 self.machine = description.machine(Inventory::default());
                 self.cut_anew();
+                if !self.read {
+                    self.restore();
+                }
                 self.read = true;
             }
             Err(error) => eprintln!("the GPU driver's stand-in: {error}"),
@@ -199,7 +204,44 @@ impl World {
         let cut = self.cuts.get_mut(place).ok_or(No::InvalidArgument)?;
         let changed = change(cut)?;
         self.machine.inventory.gpus[place].slices = cut.slices();
+        self.keep();
         Ok(changed)
+    }
+
+    /// Notes how GPUs are cut, where a file is named for it.
+    fn keep(&self) {
+        let Some(path) = std::env::var_os(CUTS) else {
+            return;
+        };
+        let cuts = self.cuts.iter().zip(0..);
+        let lines = cuts.flat_map(|(cut, place): (&Cut, usize)| {
+            let lines = cut.lines().into_iter();
+            lines.map(move |line| format!("{place} {line}\n"))
+        });
+        if let Err(error) = std::fs::write(&path, lines.collect::<String>()) {
+            eprintln!("the GPU driver's stand-in: {CUTS}: {error}");
+        }
+    }
+
+    /// Takes over how GPUs were cut, where a file says it.
+    fn restore(&mut self) {
+        let text = std::env::var_os(CUTS).and_then(|path| std::fs::read_to_string(path).ok());
+        let Some(text) = text else { return };
+        for (cut, place) in self.cuts.iter_mut().zip(0..) {
+            let of = |line: &'_ str| -> Option<usize> { line.split(' ').next()?.parse().ok() };
+            let mut lines = text
+                .lines()
+                .filter(|line| of(line) == Some(place))
+                .peekable();
+            if lines.peek().is_none() {
+                continue;
+            }
+            let rest = lines.filter_map(|line| Some(line.split_once(' ')?.1));
+            if cut.restore(rest).is_none() {
+                eprintln!("the GPU driver's stand-in: {CUTS}: GPU {place} can't be so");
+            }
+            self.machine.inventory.gpus[place].slices = cut.slices();
+        }
     }
 
     /// The GPU that a handle stands for; what is asked doesn't exist for slices.

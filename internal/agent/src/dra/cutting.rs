@@ -1,0 +1,222 @@
+//! Cuts GPUs for claims and takes the slices back, by the same hand as the MIG manager does. Owns the
+//! order: what the GPU says is asked first, whoever else has a part of it is left alone, and what was
+//! made is waited for until the inventory shows it.
+
+use std::time::Duration;
+
+use hardware::Source;
+use hardware::cutter::{Card, Cutter, Done};
+use hardware::partition::place::{self, Place};
+use hardware::partition::{Step, Wanted};
+use resources::devices::GpuDevice;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::partitions::{Cards, strangers, waits};
+use super::prepared::Cut;
+use crate::inventory::Machine;
+use crate::kubelet::Hand;
+
+/// How long the inventory may take to show what was cut: several looks, and less than the kubelet
+/// waits for an answer (45 seconds).
+const SHOWN_WITHIN: Duration = Duration::from_secs(15);
+
+/// How long the driver may take to say how GPUs are cut, before that counts as unknown.
+const ANSWERS_WITHIN: Duration = Duration::from_secs(20);
+
+/// What becomes of a claim whose GPU can't be cut now.
+const AGAIN: &str = "the kubelet tries again; delete the pod to have it placed anew";
+
+/// Who cuts.
+pub struct Knife {
+    hand: Hand,
+    machine: watch::Receiver<Machine>,
+}
+
+impl Knife {
+    /// Opens nothing yet.
+    pub fn new(source: &Source, machine: watch::Receiver<Machine>) -> Knife {
+        Knife {
+            hand: Hand::new(source),
+            machine,
+        }
+    }
+
+    /// How these GPUs are cut, by UUID.
+    pub async fn cards(&self, gpus: Vec<String>) -> Cards {
+        let asked = gpus.clone();
+        let look = move |cutter: &mut Cutter| {
+            let one = |gpu: String| {
+                let card = cutter.look_at(&gpu);
+                (gpu, card)
+            };
+            Ok(asked.into_iter().map(one).collect())
+        };
+        let cards = match timeout(ANSWERS_WITHIN, self.hand.ask(look)).await {
+            Ok(cards) => cards,
+            Err(_) => {
+                Err("the NVIDIA driver does not answer; a GPU may have to be reset".to_owned())
+            }
+        };
+        cards.unwrap_or_else(|error| {
+            let gpus = gpus.into_iter();
+            gpus.map(|gpu| (gpu, Err(error.clone()))).collect()
+        })
+    }
+
+    /// Cuts a slice at a place, if it isn't there, and answers its UUID once the inventory has it.
+    /// `own`: what was cut for claims before, this one too.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the pod's events. Nothing was cut then, or it is there and not shown yet.
+    pub async fn make(&self, gpu: &str, place: &Place, own: Vec<Cut>) -> Result<String, String> {
+        let (of, at) = (gpu.to_owned(), place.clone());
+        let make = move |cutter: &mut Cutter| make(cutter, &of, &at, &own);
+        let slice = self.hand.ask(make).await?;
+        let has = |one: &GpuDevice| {
+            let mut slices = one.slices.iter().flatten();
+            slices.any(|known| known.id == slice)
+        };
+        self.shown(gpu, &format!("slice {slice}"), has).await?;
+        Ok(slice)
+    }
+
+    /// Sees to it that a GPU is a whole.
+    ///
+    /// # Errors
+    ///
+    /// A sentence for the pod's events.
+    pub async fn unite(&self, gpu: &str) -> Result<(), String> {
+        let of = gpu.to_owned();
+        self.hand.ask(move |cutter| unite(cutter, &of)).await?;
+        let whole = |one: &GpuDevice| one.slices.is_none();
+        self.shown(gpu, "a whole GPU", whole).await
+    }
+
+    /// Ends a slice that was cut for a claim, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// A sentence: it is there yet.
+    pub async fn end(&self, cut: &Cut) -> Result<(), String> {
+        let cut = cut.clone();
+        self.hand.ask(move |cutter| end(cutter, &cut)).await
+    }
+
+    /// Waits until the inventory shows a GPU so.
+    async fn shown(
+        &self,
+        gpu: &str,
+        what: &str,
+        is: impl Fn(&GpuDevice) -> bool,
+    ) -> Result<(), String> {
+        let mut machine = self.machine.clone();
+        let shows = |machine: &Machine| {
+            let mut gpus = machine.inventory.gpus.iter();
+            gpus.any(|one| one.id == gpu && is(one))
+        };
+        match timeout(SHOWN_WITHIN, machine.wait_for(shows)).await {
+            Ok(Ok(_)) => Ok(()),
+            _ => Err(format!(
+                "{gpu} is {what} now, and the driver doesn't show it as such yet; {AGAIN}"
+            )),
+        }
+    }
+}
+
+/// That nobody may compute on a GPU whose mode is to change.
+fn idle(card: &Card) -> Result<(), String> {
+    if card.processes.is_empty() {
+        return Ok(());
+    }
+    let index = card.index;
+    let all: Vec<String> = (card.processes.iter())
+        .map(|(pid, _)| pid.to_string())
+        .collect();
+    Err(format!(
+        "MIG mode of GPU {index} can't be changed while processes use it ({}); end these: {AGAIN}",
+        all.join(", ")
+    ))
+}
+
+fn take(cutter: &mut Cutter, card: &Card, steps: &[Step]) -> Result<(), String> {
+    let index = card.index;
+    let taken = cutter.take(&card.id, steps);
+    match taken.map_err(|error| format!("GPU {index} can't be cut so: {error}; {AGAIN}"))? {
+        Done::Now => Ok(()),
+        Done::AfterReset => Err(waits(card)),
+    }
+}
+
+fn make(cutter: &mut Cutter, gpu: &str, place: &Place, own: &[Cut]) -> Result<String, String> {
+    let card = cutter.look_at(gpu)?;
+    let index = card.index;
+    let here = place::instance(&card.profiles, &card.layout, place);
+    let strange = strangers(&card, own.iter());
+    let has = here.is_some_and(|here| strange.iter().all(|other| other.id != here.id));
+    if !has && !strange.is_empty() {
+        let now = Wanted::of(&card.profiles, &card.layout).words();
+        return Err(format!(
+            "somebody else has cut GPU {index}, which is left as it is ({now}); delete the pod so that \
+             it is placed anew"
+        ));
+    }
+    if !has && card.waits {
+        return Err(waits(&card));
+    }
+    if !card.layout.enabled {
+        idle(&card)?;
+    }
+    let steps = place::made(&card.profiles, &card.layout, place);
+    let steps = steps.map_err(|error| format!("GPU {index}: {error}; {AGAIN}"))?;
+    if !steps.is_empty() {
+        take(cutter, &card, &steps)?;
+    }
+    let card = cutter.look_at(gpu)?;
+    let made = place::instance(&card.profiles, &card.layout, place);
+    let slice = made.and_then(|made| card.slices.iter().find(|(_, of)| **of == made.id));
+    slice.map(|(id, _)| id.clone()).ok_or_else(|| {
+        let Place { profile, start } = place;
+        format!(
+            "GPU {index}: its driver made {profile} at memory slice {start} and shows no slice there; \
+             {AGAIN}"
+        )
+    })
+}
+
+fn unite(cutter: &mut Cutter, gpu: &str) -> Result<(), String> {
+    let card = cutter.look_at(gpu)?;
+    if !card.layout.enabled {
+        return Ok(());
+    }
+    if !card.layout.instances.is_empty() {
+        let now = Wanted::of(&card.profiles, &card.layout).words();
+        return Err(format!(
+            "GPU {} is cut ({now}), and a whole when its slices are gone; {AGAIN}",
+            card.index
+        ));
+    }
+    idle(&card)?;
+    take(cutter, &card, &[Step::Switch { on: false }])
+}
+
+fn end(cutter: &mut Cutter, cut: &Cut) -> Result<(), String> {
+    let card = cutter.look_at(&cut.gpu)?;
+    let there = place::instance(&card.profiles, &card.layout, &cut.place);
+    let strange = strangers(&card, std::iter::once(cut));
+    // Another's that came to lie there since, such as after a reset.
+    if there.is_none_or(|there| strange.iter().any(|other| other.id == there.id)) {
+        return Ok(());
+    }
+    let steps = place::ended(&card.profiles, &card.layout, &cut.place);
+    let taken = cutter.take(&card.id, &steps).map(drop);
+    taken.map_err(|error| {
+        let Place { profile, start } = &cut.place;
+        format!(
+            "{profile} at memory slice {start} of GPU {} can't be removed: {error}; whoever uses it \
+             must end: the kubelet tries again",
+            card.index
+        )
+    })
+}

@@ -1,0 +1,97 @@
+//! One GPU instance at one place: what makes it where nothing lies, and what ends it. Pure. Nothing
+//! else in the GPU is touched, so that whoever has the rest goes on.
+
+use super::fit::Span;
+use super::{Instance, Layout, Profile, Step, engines, removal};
+
+/// A place that an instance of a profile may have in a GPU.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The profile's name, `1g.10gb`.
+    pub profile: String,
+    /// The memory slice that it begins at.
+    pub start: u32,
+}
+
+/// Every place that instances may have, as the driver lists them.
+pub fn all(profiles: &[Profile]) -> impl Iterator<Item = (&Profile, u32)> {
+    (profiles.iter()).flat_map(|profile| profile.starts.iter().map(move |start| (profile, *start)))
+}
+
+/// The instance that lies at a place, if it is of that profile.
+pub fn instance<'a>(
+    profiles: &[Profile],
+    layout: &'a Layout,
+    place: &Place,
+) -> Option<&'a Instance> {
+    let profile = profiles.iter().find(|it| it.name == place.profile)?;
+    let mut all = layout.instances.iter();
+    all.find(|it| it.profile == profile.id && it.start == place.start)
+}
+
+/// The steps that make an instance at a place, all of which computes; none where it is there. MIG
+/// mode is switched on where it is off.
+///
+/// # Errors
+///
+/// A sentence: it can't lie there, or what lies in its way.
+pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<Step>, String> {
+    let Place { profile, start } = place;
+    let known = profiles.iter().find(|it| it.name == *profile);
+    let known = known.filter(|it| it.starts.contains(start));
+    let known =
+        known.ok_or_else(|| format!("its driver lists no {profile} at memory slice {start}"))?;
+    if let Some(there) = instance(profiles, layout, place) {
+        return match there.computes.as_slice() {
+            [] => Ok(vec![Step::MakeCompute { instance: there.id }]),
+            [(_, slices)] if *slices == known.slices => Ok(Vec::new()),
+            _ => Err(format!(
+                "GPU instance {} ({profile} at memory slice {start}) was split into several compute \
+                 instances by somebody else; remove these (nvidia-smi mig -dci -gi {})",
+                there.id, there.id
+            )),
+        };
+    }
+    let own = Span {
+        profile: known,
+        start: *start,
+    };
+    let mut used = known.engines;
+    for it in &layout.instances {
+        let Some(other) = profiles.iter().find(|other| other.id == it.profile) else {
+            continue;
+        };
+        let span = Span {
+            profile: other,
+            start: it.start,
+        };
+        used += other.engines;
+        if !own.beside(&span) {
+            return Err(format!(
+                "{profile} at memory slice {start} would lie in {} at memory slice {}, which must be \
+                 gone first",
+                other.name, it.start
+            ));
+        }
+    }
+    if known.engines > 0 && used > engines(profiles) {
+        return Err(format!(
+            "the engines that {profile} takes beside its slices are another instance's, which must \
+             be gone first"
+        ));
+    }
+    let on = (!layout.enabled).then_some(Step::Switch { on: true });
+    let make = Step::Make {
+        profile: known.id,
+        name: known.name.clone(),
+        start: *start,
+        size: known.size,
+    };
+    Ok(on.into_iter().chain([make]).collect())
+}
+
+/// The steps that end the instance at a place; none where there is none.
+pub fn ended(profiles: &[Profile], layout: &Layout, place: &Place) -> Vec<Step> {
+    let there = instance(profiles, layout, place);
+    there.map(|it| removal(it).collect()).unwrap_or_default()
+}
