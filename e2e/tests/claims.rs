@@ -176,14 +176,7 @@ impl Ground {
 
     /// What a pod sees, once it runs.
     fn seen(&self, pod: &str) -> Vec<String> {
-        let log = eventually(&format!("{pod} says what it sees"), SOON, || {
-            let found = self.cluster.get(&["pod", pod]);
-            assert_ne!(found["status"]["phase"], "Failed", "{}", found["status"]);
-            let ran = self.cluster.kubectl(&["logs", pod]);
-            (ran.code == Some(0) && ran.out.ends_with("end\n")).then_some(ran.out)
-        });
-        let lines = log.lines().filter(|line| *line != "end");
-        let mut lines: Vec<String> = lines.map(String::from).collect();
+        let mut lines = self.cluster.said(pod, SOON);
         lines.sort();
         lines
     }

@@ -209,15 +209,7 @@ impl Ground {
                     "command": ["sh", "-c", script],
                     "resources": {"limits": limits}}]}});
         self.cluster.apply(&pod_object.to_string());
-        let log = eventually(&format!("{pod} says what it sees"), SOON, || {
-            let found = self.cluster.get(&["pod", pod]);
-            let phase = found["status"]["phase"].as_str()?;
-            assert_ne!(phase, "Failed", "{}", found["status"]);
-            let ran = self.cluster.kubectl(&["logs", pod]);
-            (ran.code == Some(0) && ran.out.ends_with("end\n")).then_some(ran.out)
-        });
-        let lines = log.lines().map(String::from);
-        lines.filter(|line| line != "end").collect()
+        self.cluster.said(pod, SOON)
     }
 }
 

@@ -472,6 +472,19 @@ impl Cluster {
         serde_json::from_str(&self.kubectl(&all).out).unwrap_or_default()
     }
 
+    /// The lines that a pod has logged, once it has said `end` after them.
+    #[track_caller]
+    pub fn said(&self, pod: &str, within: Duration) -> Vec<String> {
+        let log = eventually(&format!("{pod} says what it sees"), within, || {
+            let found = self.get(&["pod", pod]);
+            assert_ne!(found["status"]["phase"], "Failed", "{}", found["status"]);
+            let ran = self.kubectl(&["logs", pod]);
+            (ran.code == Some(0) && ran.out.ends_with("end\n")).then_some(ran.out)
+        });
+        let lines = log.lines().filter(|line| *line != "end");
+        lines.map(str::to_owned).collect()
+    }
+
     /// A ready node that no kubelet stands behind: this many CPUs and GPUs.
     pub fn plain_node(&self, name: &str, cpus: u32, gpus: u32, labels: &Value) {
         let room = json!({

@@ -18,17 +18,6 @@ fn scheduler() -> Scheduler {
     })
 }
 
-fn at(seconds: i64) -> Timestamp {
-    now() + SignedDuration::from_secs(seconds)
-}
-
-/// Plans anew: a change that matters to nobody.
-fn look(s: &mut Scheduler, second: i64) -> Plan {
-    s.apply(queue_with("nudge", |_| {}));
-    s.apply(Event::QueueGone("nudge".into()));
-    s.plan(at(second))
-}
-
 /// A gang with a walltime, of so many members of so many GPUs each, older by `age`.
 fn timed(
     s: &mut Scheduler,

@@ -7,9 +7,9 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use proptest::prelude::*;
-use scheduler::{Config, Event, Plan, Scheduler};
+use scheduler::{Config, Event, Scheduler};
 use serde_json::json;
 use support::*;
 
@@ -25,10 +25,6 @@ fn scheduler() -> Scheduler {
         queue["spec"]["capability"] = json!({"nvidia.com/gpu": "8"});
     }));
     s
-}
-
-fn at(seconds: i64) -> Timestamp {
-    now() + SignedDuration::from_secs(seconds)
 }
 
 struct Gang {
@@ -57,13 +53,6 @@ fn arrive(s: &mut Scheduler, gang: &Gang) {
         });
     }));
     s.apply(pod(&format!("{}-0", gang.name), gang.name, gang.gpus));
-}
-
-/// A plan that looks at everything again, though nothing changed.
-fn look(s: &mut Scheduler, second: i64) -> Plan {
-    s.apply(queue_with("nudge", |_| {}));
-    s.apply(Event::QueueGone("nudge".into()));
-    s.plan(at(second))
 }
 
 /// Of queue `q`'s 8 GPUs 6 are held for 1000 s, and `first` wants 4.

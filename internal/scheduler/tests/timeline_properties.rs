@@ -8,7 +8,7 @@ mod support;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::SignedDuration;
 use proptest::prelude::*;
 use scheduler::{Config, Event, Plan, ReservationKind, Scheduler};
 use serde_json::{Value, json};
@@ -45,10 +45,6 @@ fn job() -> impl Strategy<Value = Job> {
             times: 1,
             rack,
         })
-}
-
-fn at(second: i64) -> Timestamp {
-    now() + SignedDuration::from_secs(second)
 }
 
 /// What became of a trace.

@@ -5,7 +5,7 @@ pub mod cluster;
 
 use std::collections::BTreeMap;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::{Node, Pod};
 use proptest::test_runner::Config as ProptestConfig;
 use resources::kinds::{PodGroup, Queue};
@@ -36,6 +36,18 @@ pub fn cases(enough: u32) -> ProptestConfig {
 
 pub fn now() -> Timestamp {
     "2026-01-01T00:00:00Z".parse().unwrap()
+}
+
+/// So many seconds after it.
+pub fn at(seconds: i64) -> Timestamp {
+    now() + SignedDuration::from_secs(seconds)
+}
+
+/// Plans then, after a change that matters to nobody: a plan says nothing where there was none.
+pub fn look(s: &mut Scheduler, second: i64) -> Plan {
+    s.apply(queue_with("nudge", |_| {}));
+    s.apply(Event::QueueGone("nudge".into()));
+    s.plan(at(second))
 }
 
 fn created(age: i64) -> String {
