@@ -64,6 +64,9 @@ state = "{state}"
   [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "native"
 {more}
+[plugins."io.containerd.nri.v1.nri"]
+  # Its socket has one path for the whole machine, where two daemons that start at once meet.
+  disable = true
 "#,
             root = at("root"),
             state = at("state"),
