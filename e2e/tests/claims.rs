@@ -47,6 +47,7 @@ impl Ground {
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
         cluster.apply_packaged(&["agent-rbac.yaml", "dra/classes.yaml"]);
+        cluster.apply_chart("agent-rbac.yaml", "agent.pair=true");
         let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
         let ground = Ground {
             agent: None,
@@ -104,6 +105,7 @@ impl Ground {
         command.arg("--data").arg(self.at("agent-data"));
         command.args(["agent", "--engine", "kubernetes", "--node-name", "box"]);
         command.args(["--devices", devices, "--metrics", &self.metrics]);
+        command.arg("--pair");
         command.arg("--machine").arg(self.at("machine.toml"));
         command.arg("--cdi-dir").arg(self.at("cdi"));
         command
@@ -287,6 +289,18 @@ fn containers_have_what_kube_scheduler_allocated_to_their_claims() {
     let its = |line: &&str| line.contains("UUID=\"GPU-2\"") && line.contains("pod=\"by-claim\"");
     let lines = page.lines().filter(its);
     assert!(lines.count() > 0, "{page}");
+
+    // A test of RDMA would take bandwidth from it.
+    let question = json!({"id": "a", "asked": 0, "ask": "examine"});
+    let note = format!("muster.io/rdma-ask={question}");
+    (ground.cluster.kubectl(&["annotate", "node", "box", &note])).ok();
+    let reply = eventually("the agent says who has GPUs", SOON, || {
+        let node = ground.cluster.get(&["node", "box"]);
+        let text = node["metadata"]["annotations"]["muster.io/rdma-answer"].as_str()?;
+        serde_json::from_str::<Value>(text).ok()
+    });
+    let end = &reply["answer"]["Ok"]["end"];
+    assert_eq!(end["pods"], json!(["default/by-claim"]), "{reply}");
 
     // A GPU and a card under one PCIe root: two of the four GPUs have one.
     let both = [("gpu", GPU, ""), ("nic", "nic.muster.io", "")];

@@ -129,6 +129,7 @@ fn variants() -> Vec<(&'static str, Vec<String>)> {
             "shared RDMA cards",
             vec![file("agent.rdma", "packaging/examples/rdma.yaml")],
         ),
+        ("tests of RDMA between nodes", of(&["agent.pair=true"])),
         (
             "other vendors",
             vec![
@@ -413,6 +414,15 @@ fn values_reach_what_they_are_for() {
         rules.as_array().unwrap().contains(&rule)
     };
     assert!(writes_nodes(&cut) && !writes_nodes(&default));
+
+    let paired = all("tests of RDMA between nodes");
+    let agent = one(&paired, "DaemonSet", "muster-agent");
+    assert!(words(agent).iter().any(|word| word == "--pair"));
+    let pod = &agent["spec"]["template"]["spec"];
+    assert_eq!(pod["hostNetwork"], true);
+    assert_eq!(pod["containers"][0]["securityContext"]["privileged"], true);
+    assert_eq!(may(&paired, "nodes"), may(&cut, "nodes"));
+    assert_eq!(may(&paired, "pods/eviction"), None);
 
     let parted = all("GPUs cut for claims");
     let agent = one(&parted, "DaemonSet", "muster-agent");

@@ -4,9 +4,11 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
-use e2e::{muster, part, run};
+use e2e::{Cluster, Ran, eventually, muster, part, run};
+use serde_json::{Value, json};
 
 /// What every guest begins with.
 const BEGIN: &str = "#!/bin/busybox sh
@@ -110,6 +112,19 @@ chmod +x /www/cgi-bin/remove
 httpd -h /www
 muster agent --data /tmp/d --server https://10.9.0.1:8443 --token $(cat /token) --node-address 10.9.0.2 &
 sleep 1000
+";
+
+/// A node of a cluster whose API is on the host: an agent without a kubelet, for none is asked where there are no
+/// GPUs.
+const BESIDE_KUBELET: &str = "
+ip link set eth0 up
+ip address add 10.9.0.NUMBER/24 dev eth0
+rdma link add rxe0 type rxe netdev eth0
+ip link set eth1 up
+ip address add 10.0.2.15/24 dev eth1
+mkdir -p /var/lib/kubelet/device-plugins
+muster agent --engine kubernetes --node-name NAME --pair --kubeconfig /kubeconfig --data /tmp/d
+poweroff -f
 ";
 
 /// Puts a program there with the libraries that it is linked with.
@@ -327,4 +342,171 @@ fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
         bare.contains("do: install perftest there (apt-get install perftest)"),
         "{bare}"
     );
+}
+
+/// Two nodes of a cluster in guests, and one that has no agent.
+struct Nodes {
+    guests: Vec<Child>,
+    cluster: Cluster,
+    dir: tempfile::TempDir,
+}
+
+impl Nodes {
+    fn start() -> Nodes {
+        let cluster = Cluster::start();
+        cluster.apply_packaged(&["agent-rbac.yaml"]);
+        cluster.apply_chart("agent-rbac.yaml", "agent.pair=true");
+        let account = cluster.kubeconfig_of_account("muster-system", "muster-agent");
+        let mut config: Value =
+            serde_json::from_str(&fs::read_to_string(account).unwrap()).unwrap();
+        let reached = &mut config["clusters"][0]["cluster"];
+        // How a guest reaches this machine's own address.
+        let url = cluster.url().replace("127.0.0.1", "10.0.2.2");
+        reached["server"] = json!(url);
+        reached["tls-server-name"] = json!("127.0.0.1");
+        let mut nodes = Nodes {
+            guests: Vec::new(),
+            cluster,
+            dir: tempfile::tempdir().unwrap(),
+        };
+        for (at, name) in ["first", "second", "third"].into_iter().enumerate() {
+            let number = at + 1;
+            nodes.join(name, number);
+            if name != "third" {
+                let other = ["second", "first"][at];
+                nodes.boot(name, other, number, &config);
+            }
+        }
+        nodes
+    }
+
+    /// What a kubelet says of its node.
+    fn join(&self, name: &str, number: usize) {
+        let node = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}});
+        self.cluster.apply(&node.to_string());
+        let address = format!("10.9.0.{number}");
+        let status = json!({"status": {"addresses": [{"type": "InternalIP", "address": address}]}});
+        let patch = ["patch", "node", name, "--subresource=status", "-p"];
+        let patch = self
+            .cluster
+            .kubectl(&[&patch[..], &[&status.to_string()]].concat());
+        patch.ok();
+    }
+
+    fn boot(&mut self, name: &str, other: &str, number: usize, config: &Value) {
+        let script = BESIDE_KUBELET.replace("NAME", name);
+        let script = script.replace("NUMBER", &number.to_string());
+        let dir = self.dir.path();
+        let root = dir.join(format!("root-{name}"));
+        fs::create_dir_all(&root).unwrap();
+        fs::write(root.join("kubeconfig"), config.to_string()).unwrap();
+        let archive = archive(dir, name, &script);
+        let mut network = wire(dir, name, other, u32::try_from(number).unwrap()).to_vec();
+        network
+            .extend(["-netdev", "user,id=api", "-device", "e1000,netdev=api"].map(str::to_owned));
+        let log = fs::File::create(self.console(name)).unwrap();
+        let mut guest = guest(&archive, &network);
+        self.guests
+            .push(guest.stdin(Stdio::null()).stdout(log).spawn().unwrap());
+    }
+
+    fn console(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    fn pair(&self, arguments: &[&str]) -> Ran {
+        let mut doctor = Command::new(muster());
+        doctor.arg("--kubeconfig").arg(self.cluster.kubeconfig());
+        run(doctor.arg("doctor").args(arguments))
+    }
+
+    /// What is asked of a node and answered there.
+    fn notes(&self, name: &str) -> Vec<String> {
+        let node = self.cluster.get(&["node", name]);
+        let all = node["metadata"]["annotations"].as_object().cloned();
+        let names = all.unwrap_or_default().into_iter().map(|(name, _)| name);
+        names.filter(|name| name.contains("rdma")).collect()
+    }
+}
+
+impl Drop for Nodes {
+    fn drop(&mut self) {
+        for guest in &mut self.guests {
+            let _ = guest.kill();
+            let _ = guest.wait();
+        }
+        if std::thread::panicking() {
+            for name in ["first", "second"] {
+                let console = fs::read_to_string(self.console(name)).unwrap_or_default();
+                eprintln!("--- {name}:\n{console}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_doctor_compares_two_nodes_of_a_kubernetes_cluster_and_measures_between_them() {
+    let nodes = Nodes::start();
+    for name in ["first", "second"] {
+        eventually("it takes part", Duration::from_secs(180), || {
+            let console = fs::read_to_string(nodes.console(name)).ok()?;
+            console
+                .contains("takes part in checks of RDMA")
+                .then_some(())
+        });
+    }
+    let pair = nodes.pair(&["--node", "first", "--pair", "second"]);
+    let table = &pair.out;
+    println!("{table}");
+    assert!(
+        table.contains("first (10.9.0.1): 1 RDMA port(s)"),
+        "{pair:?}"
+    );
+    let passed = answers(table, "pass");
+    let row = "pass network rxe0/1 10.9.0.0/24 on both";
+    assert!(passed.iter().any(|it| it == row), "{table}");
+    let measured = answers(table, "unknown");
+    for (way, unit) in [
+        ("rxe0/1 from first to second", "Gb/s;"),
+        ("rxe0/1 from second to first", "Gb/s;"),
+        ("latency rxe0/1", "us"),
+    ] {
+        let row = measured.iter().find(|row| row.contains(way));
+        let row = row.unwrap_or_else(|| panic!("{way}: {table}"));
+        assert!(row.contains(unit), "{row}");
+    }
+    for name in ["first", "second"] {
+        assert_eq!(nodes.notes(name), [""; 0], "nobody is asked any more");
+    }
+
+    // Who isn't there, who has no agent, and who is asked by somebody else.
+    let nobody = nodes.pair(&["--node", "first", "--pair", "fourth"]);
+    assert_ne!(nobody.code, Some(0));
+    assert!(nobody.err.contains("no node \"fourth\""), "{nobody:?}");
+    assert_eq!(nodes.notes("first"), [""; 0]);
+    let silent = nodes.pair(&["--node", "first", "--pair", "third"]);
+    assert!(
+        silent.err.contains("\"third\": its agent has not answered"),
+        "{silent:?}"
+    );
+    assert!(
+        silent.err.contains("--pair (chart: agent.pair)"),
+        "{silent:?}"
+    );
+    assert_eq!(nodes.notes("third"), [""; 0]);
+    let asked = jiff::Timestamp::now().as_second();
+    let other = json!({"id": "other", "asked": asked, "ask": "examine"}).to_string();
+    let mark = [
+        "annotate",
+        "node",
+        "third",
+        &format!("muster.io/rdma-ask={other}"),
+    ];
+    nodes.cluster.kubectl(&mark).ok();
+    let busy = nodes.pair(&["--node", "first", "--pair", "third"]);
+    assert!(
+        busy.err.contains("somebody else has it checked"),
+        "{busy:?}"
+    );
+    assert_eq!(nodes.notes("third"), ["muster.io/rdma-ask"], "it is theirs");
 }

@@ -10,9 +10,11 @@ use hardware::rdma::pair::{self, Ask, End, Run, Told};
 use rpc::agent::v1::{AgentMessage, RdmaAnswer, RdmaAsk};
 use tokio::net::TcpListener;
 use tokio::process::{Child, Command};
-use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 
+use crate::fabric::Fabric;
+use crate::metrics::Holder;
 use crate::node::Node;
 use crate::pods::Pods;
 
@@ -26,6 +28,20 @@ const LOOK: Duration = Duration::from_millis(50);
 /// The state of a socket that listens, in `/proc/net/tcp`.
 const LISTENS: &str = "0A";
 
+/// One end of a check: this node.
+pub struct Here<'a> {
+    /// The node's name, for words to people.
+    pub name: &'a str,
+    /// The address that other nodes reach it by.
+    pub address: String,
+    /// The pods that have GPUs here, each as `namespace/name`.
+    pub pods: Vec<String>,
+    /// Its RDMA.
+    pub fabric: &'a Fabric,
+    /// Held by the test that the node takes part in.
+    pub lone: &'a Arc<Semaphore>,
+}
+
 /// Answers what the server asked, when there is an answer.
 pub fn answer(
     node: &Arc<Node>,
@@ -36,7 +52,18 @@ pub fn answer(
     let (node, pods, outbound) = (node.clone(), pods.clone(), outbound.clone());
     tokio::spawn(async move {
         let told = match serde_json::from_str(&ask.json) {
-            Ok(wanted) => take(&node, &pods, wanted).await,
+            Ok(wanted) => {
+                let holders = pods.holders().into_iter();
+                let with_devices = holders.filter(|(_, devices)| !devices.is_empty());
+                let here = Here {
+                    name: &node.facts.name,
+                    address: node.facts.ip.clone(),
+                    pods: names(with_devices.map(|(holder, _)| holder)),
+                    fabric: &node.fabric,
+                    lone: &node.pairing,
+                };
+                here.take(wanted).await
+            }
             Err(error) => Err(format!(
                 "this agent does not know what it is asked ({error}); bring agents and server to one version"
             )),
@@ -54,54 +81,55 @@ pub fn answer(
     });
 }
 
-async fn take(node: &Arc<Node>, pods: &Pods, ask: Ask) -> Result<Told, String> {
-    let end = End {
-        address: node.facts.ip.clone(),
-        pods: with_gpus(pods),
-        ..node.fabric.end()
-    };
-    match ask {
-        Ask::Examine => Ok(Told::End(end)),
-        Ask::Serve(run) => {
-            let permit = begin(node, &end, &run)?;
-            serve(&node.facts.name, &end, &run, permit).await
+impl Here<'_> {
+    /// What this end answers, or why it can't.
+    pub async fn take(&self, ask: Ask) -> Result<Told, String> {
+        let end = End {
+            address: self.address.clone(),
+            pods: self.pods.clone(),
+            ..self.fabric.end()
+        };
+        match ask {
+            Ask::Examine => Ok(Told::End(end)),
+            Ask::Serve(run) => {
+                let permit = self.begin(&run)?;
+                serve(self.name, &end, &run, permit).await
+            }
+            Ask::Measure { run, address, tcp } => {
+                let _permit = self.begin(&run)?;
+                let (program, words) = pair::arguments(&run, gid(&end, &run)?, tcp, Some(address));
+                measure(self.name, program, &words, &run).await
+            }
         }
-        Ask::Measure { run, address, tcp } => {
-            let _permit = begin(node, &end, &run)?;
-            let (program, words) = pair::arguments(&run, gid(&end, &run)?, tcp, Some(address));
-            measure(&node.facts.name, program, &words, &run).await
+    }
+
+    /// Leave to run a test, which nobody else has as long as it is held.
+    fn begin(&self, run: &Run) -> Result<OwnedSemaphorePermit, String> {
+        let name = self.name;
+        if !self.pods.is_empty() && !run.force {
+            return Err(format!(
+                "pods with GPUs run on {name} ({}), from which a test takes bandwidth; wait until they have \
+                 ended, or say --force",
+                self.pods.join(", ")
+            ));
         }
+        self.lone.clone().try_acquire_owned().map_err(|_| {
+            format!(
+                "{name} takes part in another test; try again when it is over, after {} s at most",
+                LIMIT.as_secs()
+            )
+        })
     }
 }
 
-/// The pods that have GPUs, each as `namespace/name`.
-fn with_gpus(pods: &Pods) -> Vec<String> {
-    let holders = pods.holders().into_iter();
+/// The pods of containers, each once, as `namespace/name`.
+pub fn names(holders: impl Iterator<Item = Holder>) -> Vec<String> {
     let mut names: Vec<String> = holders
-        .filter(|(_, devices)| !devices.is_empty())
-        .map(|(holder, _)| format!("{}/{}", holder.namespace, holder.pod))
+        .map(|holder| format!("{}/{}", holder.namespace, holder.pod))
         .collect();
     names.sort();
     names.dedup();
     names
-}
-
-/// Leave to run a test, which nobody else has as long as it is held.
-fn begin(node: &Node, end: &End, run: &Run) -> Result<OwnedSemaphorePermit, String> {
-    let name = &node.facts.name;
-    if !end.pods.is_empty() && !run.force {
-        return Err(format!(
-            "pods with GPUs run on {name} ({}), from which a test takes bandwidth; wait until they have \
-             ended, or say --force",
-            end.pods.join(", ")
-        ));
-    }
-    node.pairing.clone().try_acquire_owned().map_err(|_| {
-        format!(
-            "{name} takes part in another test; try again when it is over, after {} s at most",
-            LIMIT.as_secs()
-        )
-    })
 }
 
 /// The index of the address that a port is used by: of a port that work uses here, and no other.

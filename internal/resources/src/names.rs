@@ -253,5 +253,10 @@ pub const LOAD: &str = "muster.io/load";
 /// A node annotation with the alerts that stand on its GPUs: a JSON list of
 /// [`crate::alerts::Alert`].
 pub const ALERTS: &str = "muster.io/alerts";
+/// A node annotation with which the node's agent is asked for its part in a check of RDMA between two nodes, in a
+/// Kubernetes cluster: JSON of `hardware::rdma::pair::Question`.
+pub const RDMA_ASK: &str = "muster.io/rdma-ask";
+/// A node annotation with what its agent answers to [`RDMA_ASK`]: JSON of `hardware::rdma::pair::Reply`.
+pub const RDMA_ANSWER: &str = "muster.io/rdma-answer";
 /// A node label: what the node draws when nothing runs on it, in watts.
 pub const IDLE_WATTS: &str = "muster.io/idle-watts";

@@ -212,6 +212,11 @@ pub struct Agent {
     /// manager [default: GPUs are not cut for claims]
     #[arg(long)]
     pub mig_partitions: bool,
+    /// Take part in `muster doctor --pair` of the cluster, with --engine kubernetes: who may patch Nodes has
+    /// this node run perftest's ib_write_bw and ib_write_lat, one test at a time and none where pods have
+    /// GPUs unless forced. The agent must be in the node's own network, and may watch its Node
+    #[arg(long)]
+    pub pair: bool,
     /// The device plugin's configuration as NVIDIA's reads it, in YAML, see below; with
     /// --engine kubernetes
     #[arg(long, value_name = "FILE")]
@@ -379,10 +384,11 @@ pub struct Doctor {
     /// Look for sys, proc, etc and dev below DIR: a host's as a container has it, or a copy
     #[arg(long, value_name = "DIR", default_value = "/")]
     pub root: PathBuf,
-    /// Check RDMA between this node and NODE, of a server's nodes, instead: what must be alike on both,
+    /// Check RDMA between this node and NODE, of the same server or cluster, instead: what must be alike on both,
     /// and the bandwidth each way and latency of each pair of ports, by perftest's ib_write_bw and
     /// ib_write_lat, which both agents must have in their PATH. The nodes must reach each other by TCP.
-    /// For administrators; some 10 seconds a pair of ports
+    /// For administrators; some 10 seconds a pair of ports. In a Kubernetes cluster agents take part that
+    /// run with --pair (chart: agent.pair)
     #[arg(long, value_name = "NODE", conflicts_with_all = ["machine", "save_machine", "expect", "root"])]
     pub pair: Option<String>,
     /// The first node of --pair [default: the host's name]

@@ -64,6 +64,11 @@ pub fn alone(layout: &Layout, arguments: &Agent) -> Result<AgentConfig> {
     if let Some((_, name)) = unused.into_iter().find(|(given, _)| *given) {
         bail!("{name}: is for devices beside a kubelet; add --engine kubernetes");
     }
+    if arguments.pair {
+        bail!(
+            "--pair: an agent of a server always takes part; leave it out, or add --engine kubernetes"
+        );
+    }
     let server = arguments
         .server
         .as_deref()
@@ -213,6 +218,7 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         host_root: arguments.host_root.clone(),
         mig: mig_settings(arguments.mig_manager, arguments.mig_config.as_deref())?,
         partitions: arguments.mig_partitions,
+        pair: arguments.pair,
         xids: Hearing {
             state: Some(data.join("agent").join("xids.json")),
             ..hearing(machine)?

@@ -58,6 +58,15 @@ impl Cluster {
         watcher::watcher(nodes, watcher::Config::default().fields(&this))
     }
 
+    /// The address that other nodes reach the node by, where its kubelet has said one.
+    pub(super) async fn address(&self) -> Result<Option<String>, kube::Error> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let status = nodes.get(&self.node).await?.status.unwrap_or_default();
+        let mut all = status.addresses.unwrap_or_default().into_iter();
+        let own = all.find(|address| address.type_ == "InternalIP");
+        Ok(own.map(|address| address.address))
+    }
+
     /// Writes one of the node's labels, or takes it away.
     pub(super) async fn label(&self, name: &str, value: Option<&str>) -> Result<(), kube::Error> {
         self.mark("labels", name, value).await

@@ -9,6 +9,7 @@ mod delivery;
 mod described;
 mod mig;
 mod offer;
+mod pairing;
 mod plain;
 mod plugin;
 mod preference;
@@ -35,6 +36,7 @@ pub use socket::{claims, held, listen};
 
 use delivery::CdiFile;
 use mig::Withheld;
+use pairing::Pairing;
 use vitals::Vitals;
 
 use crate::dra::{self, Specs};
@@ -101,6 +103,8 @@ pub struct KubeletConfig {
     /// Whether GPUs are offered to claims also in every slice that they can be cut into, and cut when
     /// one is given out.
     pub partitions: bool,
+    /// Whether the node takes part in checks of RDMA between two nodes.
+    pub pair: bool,
     /// Where XIDs of GPUs are heard, and what is done about them.
     pub xids: Hearing,
     /// Where MPS daemons come from, for the GPUs that are shared so.
@@ -202,6 +206,7 @@ pub async fn run_beside_kubelet(
     let found = eyes.look().await?;
     let expected = config.expected.as_deref();
     let fabric = Fabric::watch(&config.source, expected, &found).await?;
+    let rdma = fabric.clone();
     let (offer, claimable) = watch::channel(dra::Found::default());
     let (tell_stands, stands) = watch::channel(Stands::new());
     let withheld = Withheld::default();
@@ -276,6 +281,19 @@ pub async fn run_beside_kubelet(
             None => mig::cut_nothing(&api).await,
         }
     };
+    let pairing = Pairing {
+        node: config.node.clone(),
+        cluster: api.clone(),
+        fabric: rdma,
+        machine: machine.clone(),
+        pod_resources: config.pod_resources(),
+    };
+    let pairing = async {
+        match config.pair {
+            true => pairing.answer().await,
+            false => std::future::pending().await,
+        }
+    };
     let (mut vitals, heard) = Vitals::new(config.pod_resources());
     let tell = vitals::publish(api.clone(), heard);
     let publish = cluster::publish(api.clone(), machine.clone());
@@ -316,6 +334,7 @@ pub async fn run_beside_kubelet(
         () = exporting => Ok(()),
         () = shares.run() => Ok(()),
         () = cutting => Ok(()),
+        () = pairing => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };

@@ -35,6 +35,26 @@ pub enum Ask {
     },
 }
 
+/// What is asked of a machine where questions and answers are left for each other to find.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Question {
+    /// Tells it from all others.
+    pub id: String,
+    /// When it was asked, in seconds since 1970 by the asker's clock.
+    pub asked: i64,
+    /// What is asked.
+    pub ask: Ask,
+}
+
+/// The answer to the question of the same id.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Reply {
+    /// The question's.
+    pub id: String,
+    /// What the machine answers, or why it can't, in a sentence.
+    pub answer: Result<Told, String>,
+}
+
 /// A test on one of a machine's ports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Run {

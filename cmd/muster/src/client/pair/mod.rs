@@ -1,14 +1,15 @@
 //! `muster doctor --pair NODE`: whether the RDMA of two nodes goes together, and what goes between them.
-//! Each end is asked and measured by its own agent, which the server reaches.
+//! Each end is asked and measured by its own agent.
+
+mod ask;
 
 use std::net::IpAddr;
 
 use anyhow::{Context, Result, bail};
+use ask::Asker;
 use hardware::rdma::pair::{self, Ask, End, EndPort, Run, Test, Told};
 use hardware::rdma::{self, Answer as Found, Check};
-use serde_json::Value;
 
-use super::show::escape;
 use super::{Answer, Connection, failure, output};
 use crate::arguments::Doctor;
 use crate::serve::host;
@@ -33,7 +34,10 @@ pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> 
             "--pair: {there} is the first node itself; name another (--node says which is the first)"
         );
     }
-    let (one, other) = tokio::try_join!(examine(connection, &here), examine(connection, &there))?;
+    let asker = Asker::of(connection).await?;
+    // Both to their ends: who was asked must not stay so.
+    let (one, other) = tokio::join!(examine(&asker, &here), examine(&asker, &there));
+    let (one, other) = (one?, other?);
     for side in [&one, &other] {
         let pods = &side.end.pods;
         if !pods.is_empty() && !arguments.force {
@@ -52,23 +56,14 @@ pub async fn pair(connection: &Connection, arguments: Doctor) -> Result<Answer> 
         ))?;
     }
     let mut checks = pair::compare((&one.name, &one.end), (&other.name, &other.end));
-    checks.extend(measurements(connection, &one, &other, arguments.force).await);
+    checks.extend(measurements(&asker, &one, &other, arguments.force).await);
     output::put(&rdma::draw(&checks))?;
     let failed = checks.iter().any(|check| check.answer == Found::Fail);
     Ok(if failed { Answer::No } else { Answer::Yes })
 }
 
-/// What a node answers.
-async fn ask(connection: &Connection, node: &str, ask: &Ask) -> Result<Told> {
-    let path = format!("/api/v1/rdma/{}", escape(node));
-    let body: Value = serde_json::to_value(ask)?;
-    let answer = connection.call("POST", &path, &body).await?;
-    serde_json::from_value(answer)
-        .with_context(|| format!("node {node:?} answers what this muster doesn't know"))
-}
-
-async fn examine(connection: &Connection, node: &str) -> Result<Side> {
-    match ask(connection, node, &Ask::Examine).await? {
+async fn examine(asker: &Asker<'_>, node: &str) -> Result<Side> {
+    match asker.ask(node, &Ask::Examine).await? {
         Told::End(end) => Ok(Side {
             name: node.to_owned(),
             end,
@@ -78,25 +73,18 @@ async fn examine(connection: &Connection, node: &str) -> Result<Side> {
 }
 
 /// Measures every rail of a pair: bandwidth each way, then the latency.
-async fn measurements(
-    connection: &Connection,
-    one: &Side,
-    other: &Side,
-    force: bool,
-) -> Vec<Check> {
+async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) -> Vec<Check> {
     let (mut checks, mut times) = (Vec::new(), Vec::new());
     for (at, of) in pair::rails(&one.end, &other.end) {
         let ends = [(one, &one.end.ports[at]), (other, &other.end.ports[of])];
         for [from, to] in [ends, [ends[1], ends[0]]] {
             let (first, second) = ((from.0.name.as_str(), from.1), (to.0.name.as_str(), to.1));
-            checks.push(
-                match run(connection, Test::Bandwidth, from, to, force).await {
-                    Ok(gbits) => pair::judge_bandwidth(first, second, gbits),
-                    Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why),
-                },
-            );
+            checks.push(match run(asker, Test::Bandwidth, from, to, force).await {
+                Ok(gbits) => pair::judge_bandwidth(first, second, gbits),
+                Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why),
+            });
         }
-        match run(connection, Test::Latency, ends[0], ends[1], force).await {
+        match run(asker, Test::Latency, ends[0], ends[1], force).await {
             Ok(micros) => times.push((ends[0].1, ends[1].1, micros)),
             Err(why) => {
                 let [first, second] = ends.map(|(side, port)| (side.name.as_str(), port));
@@ -110,7 +98,7 @@ async fn measurements(
 
 /// One test from one port to another; why there is no result, in a sentence.
 async fn run(
-    connection: &Connection,
+    asker: &Asker<'_>,
     test: Test,
     from: (&Side, &EndPort),
     to: (&Side, &EndPort),
@@ -122,14 +110,14 @@ async fn run(
         port: port.number,
         force,
     };
-    let words = |error: anyhow::Error| format!("{:#}", failure::in_words(error, connection));
+    let words = |error: anyhow::Error| format!("{:#}", failure::in_words(error, asker.connection));
     let address: IpAddr = (to.0.end.address.parse()).map_err(|_| {
         format!(
             "{} says no address of its own; give its agent --node-address",
             to.0.name
         )
     })?;
-    let serving = ask(connection, &to.0.name, &Ask::Serve(on(to.1))).await;
+    let serving = asker.ask(&to.0.name, &Ask::Serve(on(to.1))).await;
     let Told::Serving(tcp) = serving.map_err(words)? else {
         return Err(format!("{} does not say where it listens", to.0.name));
     };
@@ -138,10 +126,7 @@ async fn run(
         address,
         tcp,
     };
-    match ask(connection, &from.0.name, &measure)
-        .await
-        .map_err(words)?
-    {
+    match asker.ask(&from.0.name, &measure).await.map_err(words)? {
         Told::Measured(result) => Ok(result),
         _ => Err(format!("{} does not say what it measured", from.0.name)),
     }

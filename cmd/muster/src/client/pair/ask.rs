@@ -1,0 +1,179 @@
+//! How a node's agent is asked for its part: by the server that has its session, or in a Kubernetes cluster by an
+//! annotation of its Node, which the agent answers by another.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use hardware::rdma::pair::{Ask, Question, Reply, Told};
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use resources::names::{RDMA_ANSWER, RDMA_ASK};
+use serde_json::{Value, json};
+use tokio::time::{Instant, sleep};
+
+use crate::client::Connection;
+use crate::client::show::escape;
+
+/// How long an agent may take to say what its end is: it looks at nothing for that.
+const EXAMINE: Duration = Duration::from_secs(15);
+/// How long it may take for a test; one takes half of that at most.
+const RUN: Duration = Duration::from_secs(60);
+/// How often it is looked for an answer.
+const LOOK: Duration = Duration::from_millis(200);
+/// How often a write is tried again because the Node was written meanwhile.
+const TRIES: u32 = 10;
+/// What the embedded engine's version has in it.
+const OWN: &str = "+muster";
+
+/// Asks agents.
+pub struct Asker<'a> {
+    pub connection: &'a Connection,
+    cluster: bool,
+}
+
+impl<'a> Asker<'a> {
+    /// The way that goes with whoever answers.
+    pub async fn of(connection: &'a Connection) -> Result<Asker<'a>> {
+        let version = connection.ask("/version").await?;
+        let version = version["gitVersion"].as_str().unwrap_or_default();
+        Ok(Asker {
+            connection,
+            cluster: !version.contains(OWN),
+        })
+    }
+
+    /// What a node answers.
+    pub async fn ask(&self, node: &str, ask: &Ask) -> Result<Told> {
+        if self.cluster {
+            return self.by_annotation(node, ask).await;
+        }
+        let path = format!("/api/v1/rdma/{}", escape(node));
+        let body: Value = serde_json::to_value(ask)?;
+        let answer = self.connection.call("POST", &path, &body).await?;
+        serde_json::from_value(answer)
+            .with_context(|| format!("node {node:?} answers what this muster doesn't know"))
+    }
+
+    async fn by_annotation(&self, node: &str, ask: &Ask) -> Result<Told> {
+        let nodes: Api<Node> = Api::all(self.connection.client.clone());
+        let now = Timestamp::now();
+        let question = Question {
+            id: format!("{:x}-{:x}", now.as_nanosecond(), std::process::id()),
+            asked: now.as_second(),
+            ask: ask.clone(),
+        };
+        put(&nodes, node, &question).await?;
+        let answered = answer(&nodes, node, &question).await;
+        // Nobody is asked any more; what a command that was killed left is overwritten once it is old.
+        let gone = json!({"metadata": {"annotations": {RDMA_ASK: null, RDMA_ANSWER: null}}});
+        let removed = write(&nodes, node, &gone).await;
+        let answered = answered?;
+        removed?;
+        match answered {
+            Ok(told) => Ok(told),
+            Err(why) => bail!(why),
+        }
+    }
+}
+
+/// How long an answer is waited for.
+fn patience(ask: &Ask) -> Duration {
+    match ask {
+        Ask::Examine => EXAMINE,
+        Ask::Serve(_) | Ask::Measure { .. } => RUN,
+    }
+}
+
+/// Writes a question where nobody else's stands.
+async fn put(nodes: &Api<Node>, node: &str, question: &Question) -> Result<()> {
+    let json = serde_json::to_string(question)?;
+    for _ in 0..TRIES {
+        let found = nodes.get_metadata(node).await?.metadata;
+        let stands = found.annotations.as_ref().and_then(|all| all.get(RDMA_ASK));
+        if let Some(wait) = stands.and_then(|stands| busy(stands, question.asked)) {
+            bail!(
+                "node {node:?}: somebody else has it checked; try again when they have ended, in {wait} s at most"
+            );
+        }
+        // Only as it was read: of two who ask at once one is told of the other.
+        let note = json!({"metadata": {
+            "resourceVersion": found.resource_version,
+            "annotations": {RDMA_ASK: json, RDMA_ANSWER: null},
+        }});
+        match write(nodes, node, &note).await {
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            written => return Ok(written?),
+        }
+    }
+    bail!("node {node:?} is written so often that nothing can be asked of it; try again");
+}
+
+/// For how many seconds more a question that stands may be waited for, at a time in seconds since 1970; none if
+/// who asked it has given up.
+fn busy(stands: &str, now: i64) -> Option<i64> {
+    let question: Question = serde_json::from_str(stands).ok()?;
+    let limit = patience(&question.ask).as_secs().cast_signed();
+    let left = question.asked + limit - now;
+    (1..=limit).contains(&left).then_some(left)
+}
+
+async fn answer(
+    nodes: &Api<Node>,
+    node: &str,
+    question: &Question,
+) -> Result<Result<Told, String>> {
+    let limit = patience(&question.ask);
+    let asked = Instant::now();
+    while asked.elapsed() < limit {
+        let found = nodes.get_metadata(node).await?.metadata;
+        let annotations = found.annotations.unwrap_or_default();
+        if let Some(text) = annotations.get(RDMA_ANSWER) {
+            let reply: Reply = serde_json::from_str(text)
+                .with_context(|| format!("node {node:?} answers what this muster doesn't know"))?;
+            if reply.id == question.id {
+                return Ok(reply.answer);
+            }
+        }
+        sleep(LOOK).await;
+    }
+    bail!(
+        "node {node:?}: its agent has not answered within {} s\n  it must run there with --pair (chart: agent.pair), \
+         and may watch its Node; look at its log",
+        limit.as_secs()
+    );
+}
+
+async fn write(nodes: &Api<Node>, node: &str, note: &Value) -> Result<(), kube::Error> {
+    let as_us = PatchParams::default();
+    let patch = Patch::Merge(note);
+    let written = nodes.patch_metadata(node, &as_us, &patch).await;
+    written.map(|_| ())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_stands_in_others_way_until_who_asked_it_has_given_up() {
+        let question = Question {
+            id: "a".to_owned(),
+            asked: 1000,
+            ask: Ask::Examine,
+        };
+        let stands = serde_json::to_string(&question).unwrap();
+        for (now, left) in [
+            (1000, Some(15)),
+            (1014, Some(1)),
+            (1015, None),
+            (5000, None),
+            // Asked by a clock that is ahead, by more than anybody waits.
+            (900, None),
+        ] {
+            assert_eq!(busy(&stands, now), left, "{now}");
+        }
+        assert_eq!(busy("nothing that is known", 1000), None);
+    }
+}

@@ -1,0 +1,194 @@
+//! The node's part in a check of RDMA between two nodes of a cluster: it is asked by an annotation of its Node, which
+//! who may patch Nodes writes, and answers by another.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use futures::{StreamExt, TryStreamExt};
+use hardware::rdma::pair::{Question, Reply, Told};
+use kube::runtime::{WatchStreamExt, watcher};
+use resources::names::{RDMA_ANSWER, RDMA_ASK};
+use tokio::sync::{Semaphore, watch};
+
+use super::cluster::Cluster;
+use super::socket;
+use crate::fabric::Fabric;
+use crate::inventory::Machine;
+use crate::metrics::Holders;
+use crate::pairing::{self, Here};
+
+/// A node that takes part in checks.
+#[derive(Clone)]
+pub struct Pairing {
+    /// The node's name.
+    pub node: String,
+    /// Its Node.
+    pub cluster: Cluster,
+    /// Its RDMA.
+    pub fabric: Arc<Fabric>,
+    /// What it has.
+    pub machine: watch::Receiver<Machine>,
+    /// Where the kubelet lists who has what.
+    pub pod_resources: PathBuf,
+}
+
+impl Pairing {
+    /// Answers what is asked, for as long as there is an agent. A question that was there before it is its
+    /// predecessor's: who asked has given up, or will.
+    pub async fn answer(self) {
+        let mut events = self.cluster.watch_node().default_backoff().boxed();
+        let lone = Arc::new(Semaphore::new(1));
+        let mut last = Last::default();
+        loop {
+            let node = match events.try_next().await {
+                Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => node,
+                Ok(Some(_)) => continue,
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::debug!(%error, "what is asked about RDMA can't be heard");
+                    continue;
+                }
+            };
+            let annotations = node.metadata.annotations.unwrap_or_default();
+            let first = !last.looked;
+            let news = last.news(annotations.get(RDMA_ASK).map(String::as_str));
+            if first {
+                tracing::info!("this node takes part in checks of RDMA between nodes");
+            }
+            let Some(question) = news else { continue };
+            // A test takes a while, and meanwhile somebody may ask whether it runs.
+            tokio::spawn(self.clone().reply(question, lone.clone()));
+        }
+    }
+
+    async fn reply(self, question: Question, lone: Arc<Semaphore>) {
+        let answer = self.take(&question, &lone).await;
+        let reply = Reply {
+            id: question.id,
+            answer,
+        };
+        let written = match serde_json::to_string(&reply) {
+            Ok(json) => self.cluster.annotate(RDMA_ANSWER, Some(&json)).await,
+            Err(error) => Err(kube::Error::SerdeError(error)),
+        };
+        if let Err(error) = written {
+            tracing::warn!(%error, "what was asked about RDMA can't be answered");
+        }
+    }
+
+    async fn take(&self, question: &Question, lone: &Arc<Semaphore>) -> Result<Told, String> {
+        let address = self.cluster.address().await.map_err(|error| {
+            format!(
+                "{}'s address is on its Node, which its agent can't read: {error}",
+                self.node
+            )
+        })?;
+        let here = Here {
+            name: &self.node,
+            address: address.unwrap_or_default(),
+            pods: self.pods().await?,
+            fabric: &self.fabric,
+            lone,
+        };
+        here.take(question.ask.clone()).await
+    }
+
+    /// The pods that have GPUs.
+    async fn pods(&self) -> Result<Vec<String>, String> {
+        let gpus: Vec<String> = {
+            let machine = self.machine.borrow();
+            let slices = |gpu: &resources::devices::GpuDevice| gpu.slices.clone();
+            let gpus = machine.inventory.gpus.iter();
+            let slices = gpus.clone().filter_map(slices).flatten();
+            let slices = slices.map(|slice| slice.id);
+            gpus.map(|gpu| gpu.id.clone()).chain(slices).collect()
+        };
+        // Nobody has what isn't there, whether the kubelet answers or not.
+        if gpus.is_empty() {
+            return Ok(Vec::new());
+        }
+        let held = socket::held(&self.pod_resources, true).await;
+        let held = held.map_err(|error| {
+            format!(
+                "the kubelet of {} does not say which pods have GPUs ({}), and a test takes bandwidth from those; \
+                 look whether the kubelet runs there (systemctl status kubelet)",
+                self.node,
+                error.message()
+            )
+        })?;
+        let mut holders = Holders::default();
+        for (holder, device) in held {
+            holders.note(&device, &holder);
+        }
+        let with_gpus = gpus.iter().flat_map(|gpu| holders.of(gpu)).cloned();
+        Ok(pairing::names(with_gpus))
+    }
+}
+
+/// The question that was seen last.
+#[derive(Default)]
+struct Last {
+    looked: bool,
+    id: String,
+}
+
+impl Last {
+    /// The question that the annotation asks, where it is a new one and there has been a look before.
+    fn news(&mut self, annotation: Option<&str>) -> Option<Question> {
+        let first = !std::mem::replace(&mut self.looked, true);
+        let question: Question = match serde_json::from_str(annotation?) {
+            Ok(question) => question,
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "{RDMA_ASK}: this agent does not know what it is asked; bring muster to one version"
+                );
+                return None;
+            }
+        };
+        if question.id == self.id {
+            return None;
+        }
+        self.id.clone_from(&question.id);
+        (!first).then_some(question)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::rdma::pair::Ask;
+
+    use super::*;
+
+    fn asked(id: &str) -> String {
+        let question = Question {
+            id: id.to_owned(),
+            asked: 0,
+            ask: Ask::Examine,
+        };
+        serde_json::to_string(&question).unwrap()
+    }
+
+    #[test]
+    fn each_question_is_taken_once_and_none_that_was_there_before() {
+        let mut last = Last::default();
+        let mut news = |annotation: Option<&str>| {
+            let question = last.news(annotation);
+            question.map(|question| question.id)
+        };
+        assert_eq!(news(Some(&asked("old"))), None, "it was there before");
+        assert_eq!(news(Some(&asked("old"))), None);
+        assert_eq!(news(Some(&asked("a"))).as_deref(), Some("a"));
+        assert_eq!(news(Some(&asked("a"))), None, "the node changed otherwise");
+        assert_eq!(news(None), None);
+        assert_eq!(news(Some("{}")), None);
+        assert_eq!(news(Some(&asked("b"))).as_deref(), Some("b"));
+
+        let mut last = Last::default();
+        assert!(last.news(None).is_none());
+        assert!(
+            last.news(Some(&asked("a"))).is_some(),
+            "the first look was before it"
+        );
+    }
+}
