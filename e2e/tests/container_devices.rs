@@ -329,6 +329,21 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     let machine = machine.display().to_string();
     ground.agent(&["--vendor", &file, "--machine", &machine], 2);
     ground.until_allocatable(resource, 1);
+    let says = |status: &str| {
+        eventually("the node says which device is not well", SOON, || {
+            let node = ground.cluster.get(&["node", "box"]);
+            let mut all = node["status"]["conditions"].as_array()?.iter();
+            let ours = all.find(|it| it["type"] == "muster.io/devices-unhealthy")?;
+            (ours["status"] == status).then(|| ours["message"].to_string())
+        })
+    };
+    let message = says("True");
+    for word in [
+        "accel1 (habana.ai/gaudi) is given to nobody",
+        "exit status: 1",
+    ] {
+        assert!(message.contains(word), "{message}");
+    }
 
     // A pod gets the one that is well: both of its files, nothing of the others', and its number.
     let script = format!(
@@ -345,6 +360,7 @@ fn a_described_vendors_devices_are_given_to_pods_while_they_are_well() {
     // The other comes back when its check says so, and is not given twice.
     about(1, "status", "Operational\n");
     ground.until_allocatable(resource, 2);
+    says("False");
     let second = ground.said("second", resource, &script);
     assert_eq!(second.last().map(String::as_str), Some("sees 1"));
 }

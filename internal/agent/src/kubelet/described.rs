@@ -1,12 +1,16 @@
 //! A described vendor's devices, as a device plugin offers them. Which of them a container gets is the
-//! kubelet's choice: the scheduler counts them, as it does any resource.
+//! kubelet's choice: the scheduler counts them, as it does any resource. What is wrong with them the node says.
 
 use std::path::{Path, PathBuf};
 
+use resources::devices::NodeInventory;
+use resources::trouble::DEVICES;
 use rpc::kubelet::v1beta1 as wire;
 use tokio::sync::watch;
 use tonic::Status;
 
+use super::TRY_EVERY;
+use super::cluster::{Cluster, Well};
 use super::plain::{self, Offer};
 use crate::vendors::{self, Device, Vendor};
 
@@ -62,5 +66,29 @@ impl Offer for Described {
             mounts: mounts.collect(),
             ..wire::ContainerAllocateResponse::default()
         })
+    }
+}
+
+/// Keeps the node's condition at which of the devices are not well, and why.
+pub async fn tell(cluster: Cluster, mut devices: vendors::Described) {
+    devices.first().await;
+    let mut said = None;
+    loop {
+        let described = vendors::offered(&devices.now());
+        let inventory = NodeInventory {
+            described,
+            ..NodeInventory::default()
+        };
+        let wrong = inventory.unwell().unwrap_or_default();
+        if said.as_ref() != Some(&wrong) {
+            if let Err(error) = cluster.tell_trouble(&DEVICES, &wrong, Well::Silent).await {
+                // The kubelet may not have made the node yet.
+                tracing::debug!(%error, "which devices are not well can't be told yet");
+                tokio::time::sleep(TRY_EVERY).await;
+                continue;
+            }
+            said = Some(wrong);
+        }
+        devices.news().await;
     }
 }

@@ -47,7 +47,7 @@ use crate::metrics::{self, Exporter, Listen, NoPort, Whose};
 use crate::mps::{self, MpsConfig, Stands};
 use crate::rdma::{self, Cards, RdmaSettings};
 use crate::shares::{Board, OverShare, Watch};
-use crate::vendors::Vendor;
+use crate::vendors::{Described as Stock, Vendor};
 use crate::xids::{Hearing, Xids};
 
 /// Where the kubelet keeps its sockets.
@@ -259,7 +259,9 @@ pub async fn run_beside_kubelet(
             GivenBy::Claims => dra::run(&config, client, machine.clone(), claimable, stopped).await,
         }
     };
-    let described = socket::serve_described(&config, stop.clone());
+    let stock = Stock::begin(&config.vendors, &config.host_root);
+    let unwell = described::tell(api.clone(), stock.clone());
+    let described = socket::serve_described(&config, &stock, stop.clone());
     let shared = socket::serve_shared(&config, &cards, stop.clone());
     let whose = Whose::Kubelet(config.pod_resources(), api.clone(), Specs::new(&config.cdi));
     let board = Board::default();
@@ -335,6 +337,7 @@ pub async fn run_beside_kubelet(
         () = shares.run() => Ok(()),
         () = cutting => Ok(()),
         () = pairing => Ok(()),
+        () = unwell => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };

@@ -96,10 +96,10 @@ pub async fn serve_all(
 /// from then on.
 pub async fn serve_described(
     config: &KubeletConfig,
+    described: &vendors::Described,
     stop: watch::Receiver<bool>,
 ) -> Result<(), KubeletError> {
-    let serve = async |vendor: &Vendor| {
-        let mut devices = vendors::watch(vendor.clone(), config.host_root.clone());
+    let serve = async |(vendor, mut devices): (&Vendor, watch::Receiver<Vec<Device>>)| {
         let known = |now: &Vec<Device>| {
             !now.is_empty() && now.iter().all(|it| it.state != State::Unchecked)
         };
@@ -116,7 +116,7 @@ pub async fn serve_described(
         let (resource, none) = (vendor.resource.clone(), Default::default());
         keep_registered(config, resource, none, plugin, stop.clone()).await
     };
-    futures::future::try_join_all(config.vendors.iter().map(serve)).await?;
+    futures::future::try_join_all(described.each().map(serve)).await?;
     // Without any there is nothing that could end.
     futures::future::pending().await
 }

@@ -143,21 +143,36 @@ pub fn equipment(
 pub struct Described(Vec<(Arc<Vendor>, channel::Receiver<Vec<Device>>)>);
 
 impl Described {
-    /// Those of the machine whose root is seen here, each checked once, if the checks end.
-    pub async fn watch(vendors: &[Vendor], root: &Path) -> Described {
+    /// Those of the machine whose root is seen here, from now on.
+    pub fn begin(vendors: &[Vendor], root: &Path) -> Described {
         let all = vendors.iter().map(|vendor| {
             let seen = watch(vendor.clone(), root.to_owned());
             (Arc::new(vendor.clone()), seen)
         });
-        let mut described = Described(all.collect());
-        let first = tokio::time::timeout(PATIENCE, described.checked()).await;
+        Described(all.collect())
+    }
+
+    /// The same, each checked once, if the checks end.
+    pub async fn watch(vendors: &[Vendor], root: &Path) -> Described {
+        let mut described = Described::begin(vendors, root);
+        described.first().await;
+        described
+    }
+
+    /// Waits until each was checked once, if the checks end, and says what the descriptions have twice.
+    pub async fn first(&mut self) {
+        let first = tokio::time::timeout(PATIENCE, self.checked()).await;
         if first.is_err() {
             tracing::warn!(
                 "other vendors' devices are not checked yet, and given to nobody until then"
             );
         }
-        described.warn_of_overlaps();
-        described
+        self.warn_of_overlaps();
+    }
+
+    /// Each description, and what is seen of its devices.
+    pub fn each(&self) -> impl Iterator<Item = (&Vendor, channel::Receiver<Vec<Device>>)> {
+        (self.0.iter()).map(|(vendor, seen)| (&**vendor, seen.clone()))
     }
 
     async fn checked(&mut self) {
