@@ -47,7 +47,7 @@ impl Ground {
         let cluster = Setup::default().at(address).kubelet("box").start();
         let cluster = cluster.with_controller_manager().with_scheduler(None);
         cluster.apply_packaged(&["agent-rbac.yaml", "dra/classes.yaml"]);
-        cluster.apply_chart("agent-rbac.yaml", "agent.pair=true");
+        cluster.apply_chart("agent-rbac.yaml", "agent.pair=true,agent.devices=dra");
         let kubelet = cluster.kubelet_with_cdi("box", &cluster.directory().join("cdi"));
         let ground = Ground {
             agent: None,
@@ -89,6 +89,17 @@ impl Ground {
         };
         let gpus: String = (0..4).map(gpu).collect();
         let text = gpus + &nic("mlx5_0", 1) + &nic("mlx5_1", 3);
+        self.describe_as(&text);
+    }
+
+    /// The same machine, of whose GPUs one is gone.
+    fn lose(&self, gpu: usize) {
+        self.describe(&[]);
+        let text = std::fs::read_to_string(self.at("machine.toml")).unwrap();
+        self.describe_as(&format!("{text}[[state]]\ngpu = {gpu}\nlost = true\n"));
+    }
+
+    fn describe_as(&self, text: &str) {
         std::fs::write(self.at("machine.partial"), text).unwrap();
         std::fs::rename(self.at("machine.partial"), self.at("machine.toml")).unwrap();
     }
@@ -425,8 +436,27 @@ fn what_is_given_outlives_the_agent_and_a_failed_gpu_leaves_the_slices() {
     ground.until_offered(&ALL);
     assert_eq!(ground.seen("late"), alone(free));
 
+    // A GPU is gone with what runs on it: its pod is evicted, and others aren't.
+    let lost = (0..4).find(|index| alone(*index) == first).unwrap();
+    ground.lose(lost);
+    eventually("who has it is evicted", SOON, || {
+        ground
+            .cluster
+            .get(&["pod", "first"])
+            .is_null()
+            .then_some(())
+    });
+    let events = ["get", "events", "--field-selector", "reason=FailedDevice"];
+    let events = ground
+        .cluster
+        .kubectl(&[&events[..], &["-o", "name"]].concat());
+    assert_eq!(events.out.lines().count(), 1, "{}", events.out);
+    let name = format!("gpu-{lost}");
+    let rest: Vec<&str> = ALL.into_iter().filter(|it| *it != name).collect();
+    ground.until_offered(&rest);
+
     // What ends gives back what it had.
-    for pod in ["first", "second", "third", "late"] {
+    for pod in ["second", "third", "late"] {
         ground.delete(pod);
     }
     eventually("nothing is prepared any more", SOON, || {

@@ -20,7 +20,7 @@ const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
 /// A plain manifest, its template, and the values that it is rendered with.
-const PLAIN: [(&str, &str, &str); 7] = [
+const PLAIN: [(&str, &str, &str); 8] = [
     ("rbac", "rbac", "agent.enabled=false"),
     ("server", "server", "agent.enabled=false"),
     ("mig/rbac", "rbac", "agent.enabled=false,server.mig=true"),
@@ -29,6 +29,11 @@ const PLAIN: [(&str, &str, &str); 7] = [
     (
         "dra/classes",
         "dra",
+        "server.enabled=false,agent.devices=dra",
+    ),
+    (
+        "dra/agent-rbac",
+        "agent-rbac",
         "server.enabled=false,agent.devices=dra",
     ),
     (
@@ -431,7 +436,8 @@ fn values_reach_what_they_are_for() {
     }
     let security = &agent["spec"]["template"]["spec"]["containers"][0]["securityContext"];
     assert_eq!(security["capabilities"], capabilities);
-    assert_eq!(may(&parted, "pods/eviction"), None);
+    // Who has a GPU that failed.
+    assert_eq!(may(&parted, "pods/eviction"), Some(json!(["create"])));
 
     let claims = all("devices by claims");
     assert_eq!(kinds(&claims, "DeviceClass"), 3);

@@ -21,7 +21,7 @@ pub struct Container<'a> {
     pub pod: &'a str,
     /// Its pod's uid.
     pub uid: &'a str,
-    /// Its name.
+    /// Its name; empty where the pod as a whole is meant.
     pub container: &'a str,
 }
 
@@ -49,8 +49,11 @@ pub fn of_container(
         uid,
         container,
     } = about;
-    let about = json!({"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "uid": uid,
-        "fieldPath": format!("spec.containers{{{container}}}")});
+    let mut about =
+        json!({"kind": "Pod", "apiVersion": "v1", "namespace": namespace, "name": pod, "uid": uid});
+    if !container.is_empty() {
+        about["fieldPath"] = json!(format!("spec.containers{{{container}}}"));
+    }
     written(
         node,
         namespace,
@@ -123,5 +126,13 @@ mod tests {
         assert_eq!(object.uid.as_deref(), Some("u"));
         assert_eq!(object.field_path.as_deref(), Some("spec.containers{main}"));
         assert_eq!(event.type_.as_deref(), Some("Warning"));
+
+        let whole = Container {
+            container: "",
+            ..about
+        };
+        let event = of_container("n1", &whole, "FailedDevice", "lost", at);
+        assert_eq!(event.involved_object.name.as_deref(), Some("p"));
+        assert_eq!(event.involved_object.field_path, None);
     }
 }

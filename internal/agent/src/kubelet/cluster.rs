@@ -177,23 +177,17 @@ impl Cluster {
     }
 
     /// Says something to look at of a container, as an event of its pod.
-    pub(crate) async fn tell_of_pod(&self, held: &Held, reason: &str, message: &str) {
-        let Holder {
-            namespace,
-            pod,
-            container,
-        } = &held.holder;
-        let events: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let about = node_event::Container {
-            namespace,
-            pod,
-            uid: &held.uid,
-            container,
-        };
+    pub(crate) async fn tell_of_pod(
+        &self,
+        about: &node_event::Container<'_>,
+        reason: &str,
+        message: &str,
+    ) {
+        let events: Api<Event> = Api::namespaced(self.client.clone(), about.namespace);
         let now = Timestamp::now();
-        let event = node_event::of_container(&self.node, &about, reason, message, now);
+        let event = node_event::of_container(&self.node, about, reason, message, now);
         if let Err(error) = events.create(&PostParams::default(), &event).await {
-            tracing::debug!(%error, pod, "an event could not be written");
+            tracing::debug!(%error, pod = about.pod, "an event could not be written");
         }
     }
 

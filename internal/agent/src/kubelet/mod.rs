@@ -7,6 +7,7 @@ mod admission;
 mod cluster;
 mod delivery;
 mod described;
+mod evictions;
 mod mig;
 mod offer;
 mod pairing;
@@ -18,6 +19,7 @@ mod settings;
 mod shared;
 mod sharing;
 mod socket;
+mod stranded;
 mod vitals;
 
 use std::path::PathBuf;
@@ -37,6 +39,7 @@ pub use socket::{claims, held, listen};
 use delivery::CdiFile;
 use mig::Withheld;
 use pairing::Pairing;
+use stranded::Stranded;
 use vitals::Vitals;
 
 use crate::dra::{self, Specs};
@@ -296,6 +299,18 @@ pub async fn run_beside_kubelet(
             false => std::future::pending().await,
         }
     };
+    let stranded = Stranded {
+        cluster: api.clone(),
+        machine: machine.clone(),
+        pod_resources: config.pod_resources(),
+        specs: Specs::new(&config.cdi),
+    };
+    let stranded = async {
+        match config.given_by {
+            GivenBy::Claims => stranded.evict().await,
+            GivenBy::Plugin => std::future::pending().await,
+        }
+    };
     let (mut vitals, heard) = Vitals::new(config.pod_resources());
     let tell = vitals::publish(api.clone(), heard);
     let publish = cluster::publish(api.clone(), machine.clone());
@@ -338,6 +353,7 @@ pub async fn run_beside_kubelet(
         () = cutting => Ok(()),
         () = pairing => Ok(()),
         () = unwell => Ok(()),
+        () = stranded => Ok(()),
         () = look => Ok(()),
         _ = stop.wait_for(|stop| *stop) => Ok(()),
     };

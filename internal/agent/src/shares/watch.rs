@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use hardware::{Meter, Reading, Source};
 use parking_lot::Mutex;
+use resources::node_event;
 use tokio::time::timeout;
 
 use super::judge::{Finding, Held, Judge, OverShare, Sight, Unknown};
@@ -169,7 +170,13 @@ impl Watch {
             }
             Whose::Kubelet(_, cluster, _) => {
                 if finding.new {
-                    cluster.tell_of_pod(held, REASON, &words).await;
+                    let about = node_event::Container {
+                        namespace: &held.holder.namespace,
+                        pod: &held.holder.pod,
+                        uid: &held.uid,
+                        container: &held.holder.container,
+                    };
+                    cluster.tell_of_pod(&about, REASON, &words).await;
                 }
                 if finding.end {
                     cluster.evict_over_share(held).await;

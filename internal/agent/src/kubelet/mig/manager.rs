@@ -1,6 +1,6 @@
 //! The rounds in which the node's GPUs come to be as its label says.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use resources::mig::Possible;
 use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE, MIG_CONFIGURATIONS};
 use resources::trouble::MIG_CONFIG_FAILED;
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
 use super::configurations::possible;
 use super::drain::{self, Live};
@@ -22,10 +22,9 @@ use super::{Drain, MigSettings, Withheld, shows};
 use crate::dra::Specs;
 use crate::inventory::Machine;
 use crate::kubelet::cluster::{Cluster, Well};
+use crate::kubelet::evictions::Evictions;
 use crate::kubelet::{GivenBy, KubeletConfig, LOOK_EVERY, Sharing, TRY_EVERY, socket};
 
-/// How often a pod is asked to go.
-const EVICT_EVERY: Duration = Duration::from_secs(10);
 /// How often a GPU is cut for one configuration: its mode, once more after a reset, its instances.
 const CUTS_MAX: u32 = 3;
 /// How long to wait where the driver doesn't answer.
@@ -65,8 +64,8 @@ struct Manager<'a> {
     possible: Option<Possible>,
     /// What was said last of who is in the way.
     said: String,
-    /// Pods that were asked to go: when, and what the API said against it.
-    asked: BTreeMap<Held, (Instant, Option<String>)>,
+    /// Pods that were asked to go.
+    evictions: Evictions,
     /// How often each GPU was cut for what the label says now.
     cuts: BTreeMap<String, u32>,
 }
@@ -93,7 +92,7 @@ pub async fn manage(
         tells: config.given_by == GivenBy::Plugin && config.settings.sharing == Sharing::default(),
         possible: None,
         said: String::new(),
-        asked: BTreeMap::new(),
+        evictions: Evictions::default(),
         cuts: BTreeMap::new(),
     };
     let rounds = async {
@@ -229,13 +228,15 @@ impl Manager<'_> {
                 tracing::info!("{done}");
                 self.cluster.tell_event(false, "MigConfigured", &done).await;
             }
-            self.asked.clear();
+            self.evictions = Evictions::default();
             return Ok(Round::Over);
         }
         // Not before they are offered to nobody: whoever is made in a pod's place would get them.
         let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
         if self.settings.drain == Drain::Evict && all_out {
-            self.evict(&next.held, &live).await;
+            let why = "its GPU is to be cut anew";
+            let asked = self.evictions.ask(&self.cluster, &next.held, &live, why);
+            asked.await;
         }
         self.tell_pending(name, &next).await?;
         let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
@@ -275,26 +276,6 @@ impl Manager<'_> {
         }
     }
 
-    /// Asks pods to go.
-    async fn evict(&mut self, held: &BTreeSet<Held>, live: &BTreeMap<Held, Live>) {
-        self.asked.retain(|asked, _| held.contains(asked));
-        for one in held {
-            let (Held::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
-                continue;
-            };
-            let lately = (self.asked.get(one)).is_some_and(|(at, _)| at.elapsed() < EVICT_EVERY);
-            if pod.going || lately {
-                continue;
-            }
-            let asked = (self.cluster).evict(namespace, name, &pod.uid, pod.grace);
-            let refused = asked.await.err();
-            if refused.is_none() {
-                tracing::info!("{one} is evicted, as its GPU is to be cut anew");
-            }
-            self.asked.insert(one.clone(), (Instant::now(), refused));
-        }
-    }
-
     /// Tells schedulers what the GPUs can be made into.
     async fn tell_possible(&mut self, cards: &[Card]) -> Result<(), kube::Error> {
         let strategy = self.machine.borrow().inventory.mig_strategy.clone();
@@ -319,10 +300,13 @@ impl Manager<'_> {
         let stuck = next.held.is_empty() && next.ready.is_empty();
         let state = if stuck { "rebooting" } else { "pending" };
         self.tell(Some(state), "").await?;
-        let who = next.held.iter().map(|held| match self.asked.get(held) {
-            Some((_, Some(refused))) => format!("{held} (its eviction is refused: {refused})"),
-            _ => held.to_string(),
-        });
+        let who = next
+            .held
+            .iter()
+            .map(|held| match self.evictions.refused(held) {
+                Some(refused) => format!("{held} (its eviction is refused: {refused})"),
+                None => held.to_string(),
+            });
         let who: Vec<String> = who.collect();
         let mut waits = Vec::new();
         if !who.is_empty() {

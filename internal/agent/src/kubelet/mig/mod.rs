@@ -5,10 +5,10 @@
 //! `hardware`'s cutter, on a thread of its own.
 
 mod configurations;
-mod drain;
+pub(super) mod drain;
 mod hand;
 mod manager;
-mod next;
+pub(super) mod next;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

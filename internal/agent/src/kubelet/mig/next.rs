@@ -68,7 +68,8 @@ impl Holders {
         held.into_iter().for_each(|held| self.note(other, held));
     }
 
-    fn of(&self, device: &str) -> impl Iterator<Item = &Held> {
+    /// Who has it, by either name.
+    pub fn of(&self, device: &str) -> impl Iterator<Item = &Held> {
         let by_name = self.0.get(&dra::name_of(device));
         self.0.get(device).into_iter().chain(by_name).flatten()
     }

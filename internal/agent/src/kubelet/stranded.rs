@@ -1,0 +1,196 @@
+//! Pods whose claims' GPUs failed: what runs there can't go on, and holds what nobody can use. The agent evicts
+//! them, as the scheduler evicts those that it placed: of claims' devices kube-scheduler and the agent alone know
+//! who has them, and the former evicts nobody for that.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use resources::devices::NodeInventory;
+use resources::node_event;
+use tokio::sync::watch;
+use tokio::time::timeout;
+
+use super::cluster::Cluster;
+use super::evictions::{EVICT_EVERY, Evictions};
+use super::mig::drain;
+use super::mig::next::{Held, Holders};
+use super::socket;
+use crate::dra::{Prepared, Specs};
+use crate::inventory::Machine;
+
+/// The reason of the event, as of those that the scheduler writes.
+const REASON: &str = "FailedDevice";
+
+/// Where it is known what failed, and who has it.
+pub struct Stranded {
+    /// The API.
+    pub cluster: Cluster,
+    /// What there is.
+    pub machine: watch::Receiver<Machine>,
+    /// Where the kubelet lists who has what.
+    pub pod_resources: PathBuf,
+    /// What claims have.
+    pub specs: Specs,
+}
+
+impl Stranded {
+    /// Evicts who has a GPU that failed, for as long as there is an agent.
+    pub async fn evict(mut self) {
+        let mut evictions = Evictions::default();
+        loop {
+            let inventory = self.machine.borrow_and_update().inventory.clone();
+            if !inventory.gpus.iter().any(|gpu| gpu.failed) {
+                evictions = Evictions::default();
+                if self.machine.changed().await.is_err() {
+                    return;
+                }
+                continue;
+            }
+            if let Err(error) = self.look(&inventory, &mut evictions).await {
+                tracing::warn!(
+                    error,
+                    "a GPU has failed, and who has it by a claim isn't known"
+                );
+            }
+            // Who is bound to it meanwhile is seen at the next look.
+            if let Ok(Err(_)) = timeout(EVICT_EVERY, self.machine.changed()).await {
+                return;
+            }
+        }
+    }
+
+    async fn look(
+        &self,
+        inventory: &NodeInventory,
+        evictions: &mut Evictions,
+    ) -> Result<(), String> {
+        let prepared = self.specs.all().map_err(|error| error.to_string())?;
+        let listed = socket::held(&self.pod_resources, true).await;
+        let listed = listed.map_err(|error| error.to_string())?;
+        let holders = drain::holders(&listed, &[], &prepared);
+        if stranded(inventory, &holders, &prepared).is_empty() {
+            return Ok(());
+        }
+        let pods = self.cluster.pods().await;
+        let pods = pods.map_err(|error| error.to_string())?;
+        let (holders, live) = (
+            drain::holders(&listed, &pods, &prepared),
+            drain::live(&pods),
+        );
+        let all = stranded(inventory, &holders, &prepared);
+        let why = "its GPU has failed, and what runs on it can't go on";
+        for one in evictions.ask(&self.cluster, &all, &live, why).await {
+            let (Held::Pod { namespace, name }, Some(pod)) = (one, live.get(one)) else {
+                continue;
+            };
+            let about = node_event::Container {
+                namespace,
+                pod: name,
+                uid: &pod.uid,
+                container: "",
+            };
+            let message = format!("evicted: {why}");
+            self.cluster.tell_of_pod(&about, REASON, &message).await;
+        }
+        Ok(())
+    }
+}
+
+/// Who has a GPU that failed by a claim, or a part of one, where its pod is known.
+fn stranded(inventory: &NodeInventory, holders: &Holders, prepared: &[Prepared]) -> BTreeSet<Held> {
+    let failed = inventory.gpus.iter().filter(|gpu| gpu.failed);
+    let names = failed.flat_map(|gpu| {
+        let slices = gpu.slices.iter().flatten();
+        let slices = slices.map(|slice| slice.id.clone());
+        let cuts = prepared.iter().flat_map(|claim| &claim.cuts);
+        let cuts = cuts.filter(|(_, cut)| cut.gpu == gpu.id);
+        let cuts = cuts.map(|(device, _)| device.clone());
+        [gpu.id.clone()].into_iter().chain(slices).chain(cuts)
+    });
+    let names: BTreeSet<String> = names.collect();
+    let all = names.iter().flat_map(|name| holders.of(name));
+    let pods = all.filter(|held| matches!(held, Held::Pod { .. }));
+    pods.cloned().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use hardware::partition::place::Place;
+    use resources::devices::{GpuDevice, MigSlice};
+
+    use super::*;
+    use crate::dra::{Cut, Given};
+
+    fn pod(name: &str) -> Held {
+        Held::Pod {
+            namespace: "team".to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    #[test]
+    fn who_has_a_failed_gpu_or_a_part_of_it_is_stranded_and_nobody_else() {
+        let slice = MigSlice {
+            id: "MIG-c".to_owned(),
+            ..MigSlice::default()
+        };
+        let gpu = |id: &str, failed, slices: Option<&MigSlice>| GpuDevice {
+            id: id.to_owned(),
+            failed,
+            slices: slices.map(|slice| vec![slice.clone()]),
+            ..GpuDevice::default()
+        };
+        let inventory = NodeInventory {
+            gpus: vec![
+                gpu("GPU-a", true, None),
+                gpu("GPU-b", false, None),
+                gpu("GPU-c", true, Some(&slice)),
+                // Gone, and its slices with it.
+                gpu("GPU-d", true, None),
+            ],
+            ..NodeInventory::default()
+        };
+        let partition = |device: &str, gpu: &str| {
+            let place = Place {
+                profile: "1g.10gb".to_owned(),
+                start: 4,
+            };
+            let given = Given {
+                request: "r".to_owned(),
+                device: device.to_owned(),
+                admin: false,
+            };
+            let cut = Cut {
+                gpu: gpu.to_owned(),
+                place,
+                slice: String::new(),
+            };
+            Prepared {
+                devices: vec![given],
+                cuts: [(device.to_owned(), cut)].into(),
+                ..Prepared::default()
+            }
+        };
+        let prepared = [
+            partition("gpu-d-1g-10gb-4", "GPU-d"),
+            partition("gpu-b-1g-10gb-4", "GPU-b"),
+        ];
+        let mut holders = Holders::default();
+        for (device, name) in [
+            ("gpu-a", "whole"),
+            ("gpu-b", "well"),
+            ("mig-c", "slice"),
+            ("gpu-d-1g-10gb-4", "cut"),
+            ("gpu-b-1g-10gb-4", "cut-well"),
+        ] {
+            holders.note(device, pod(name));
+        }
+        let unused = Held::Claim {
+            namespace: "team".to_owned(),
+            name: "unused".to_owned(),
+        };
+        holders.note("gpu-a", unused);
+        let all = stranded(&inventory, &holders, &prepared);
+        assert_eq!(all, ["cut", "slice", "whole"].map(pod).into());
+    }
+}
