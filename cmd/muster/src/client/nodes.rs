@@ -10,7 +10,7 @@ use kube::api::ListParams;
 use resources::amounts::{Amounts, pod_requests};
 use resources::devices::{NodeInventory, inventory};
 use resources::load::NodeLoad;
-use resources::names::{FABRIC_FAILED, LOAD, NVIDIA_GPU, SUSPECT};
+use resources::names::{DEVICES_UNHEALTHY, FABRIC_FAILED, LOAD, NVIDIA_GPU, SUSPECT};
 use serde_json::{Value, json};
 
 use super::output::{self, Table};
@@ -65,6 +65,7 @@ pub async fn nodes(connection: &Connection, listing: Listing) -> Result<Answer> 
             "OS",
             "KERNEL",
             "RUNTIME",
+            "OTHER DEVICES",
             "DEVICES FROM",
             "LOAD",
             "SUSPECT",
@@ -109,6 +110,7 @@ fn node_line(row: &Used, wide: bool) -> Vec<String> {
         cells.push(text(|info| &info.os_image));
         cells.push(text(|info| &info.kernel_version));
         cells.push(text(|info| &info.container_runtime_version));
+        cells.push(others(row));
         cells.push(inventory.map_or(String::new(), |inventory| inventory.source));
         cells.push(load(node).unwrap_or_else(|| "-".to_string()));
         cells.push(suspicion(node).unwrap_or_else(|| "-".to_string()));
@@ -129,6 +131,20 @@ fn gpus(row: &Used, inventory: Option<&NodeInventory>) -> String {
     match sick {
         0 => shared,
         sick => format!("{shared} ({sick} unhealthy)"),
+    }
+}
+
+/// What a node has beside GPUs by number that has a vendor's name: slices of GPUs, RDMA cards, other vendors'.
+fn others(row: &Used) -> String {
+    let all = row.room.iter().map(|(name, _)| name);
+    let devices = all.filter(|name| name.contains('/') && *name != NVIDIA_GPU);
+    let words: Vec<String> = devices
+        .map(|name| format!("{name} {}", share(row, name, |count| count.to_string())))
+        .collect();
+    if words.is_empty() {
+        "-".to_string()
+    } else {
+        words.join(", ")
     }
 }
 
@@ -229,7 +245,8 @@ fn status(node: &Node) -> String {
 fn suspicion(node: &Node) -> Option<String> {
     let conditions = node.status.as_ref()?.conditions.as_ref()?;
     // What keeps gangs off comes first.
-    let said = [FABRIC_FAILED, SUSPECT].into_iter().filter_map(|name| {
+    let all = [FABRIC_FAILED, SUSPECT, DEVICES_UNHEALTHY].into_iter();
+    let said = all.filter_map(|name| {
         let mut all = conditions.iter();
         let found = all.find(|c| c.type_ == name && c.status == "True")?;
         Some(found.message.clone().unwrap_or_default())
@@ -325,6 +342,23 @@ mod tests {
         );
         assert_eq!(cells[2], "1 of 2 (1 unhealthy)");
         assert_eq!(cells[3], "2x H100");
+    }
+
+    #[test]
+    fn a_node_shows_devices_of_other_names_and_why_some_are_not_well() {
+        let mut row = row(Some(Amounts::default()));
+        assert_eq!(others(&row), "-");
+        let why = "accel1 is given to nobody: its check failed";
+        let status = row.node.status.as_mut().unwrap();
+        status.conditions = serde_json::from_value(json!([
+            {"type": "muster.io/devices-unhealthy", "status": "True", "message": why}]))
+        .unwrap();
+        assert_eq!(suspicion(&row.node).as_deref(), Some(why));
+        for (name, count) in [("habana.ai/gaudi", 8), ("rdma/hca", 64), ("cpu", 4000)] {
+            row.room.set(name, count);
+        }
+        row.used.as_mut().unwrap().set("habana.ai/gaudi", 3);
+        assert_eq!(others(&row), "habana.ai/gaudi 3 of 8, rdma/hca 0 of 64");
     }
 
     #[test]
