@@ -45,8 +45,8 @@ const SYNC: Duration = Duration::from_secs(30);
 /// Changes within this time are told together.
 const COALESCE: Duration = Duration::from_millis(20);
 
-/// How often the sources that a pod lacks are looked for again.
-const RESOLVE_AGAIN: Duration = Duration::from_secs(3);
+/// How long to wait before what could not be done, or what a pod lacks, is tried again.
+const AGAIN: Duration = Duration::from_secs(3);
 
 /// How often a live node's lease is renewed.
 const RENEW: Duration = Duration::from_secs(5);
@@ -70,7 +70,8 @@ pub struct Session {
     pub asks: Asks,
     book: Mutex<Book>,
     heard: Mutex<Instant>,
-    inventory: Mutex<NodeInventory>,
+    /// What the node has; written by a task of its own, the latest only.
+    inventory: watch::Sender<NodeInventory>,
     /// What the agent last said of its health; written by a task of its own, the latest only.
     health: watch::Sender<Option<health::Health>>,
     description: Description,
@@ -199,7 +200,7 @@ async fn begin(
         asks: Asks::default(),
         book: Mutex::new(book),
         heard: Mutex::new(Instant::now()),
-        inventory: Mutex::new(inventory),
+        inventory: watch::Sender::new(inventory),
         health: watch::Sender::new(None),
         description,
     });
@@ -221,8 +222,10 @@ async fn begin(
         };
         let reports = Reports::new(fleet.client.clone(), session.node.clone());
         let mut ended = session.ended.subscribe();
+        // Before anything is heard that could be missed.
+        let inventories = session.inventory.subscribe();
         let why = tokio::select! {
-            why = read(&fleet, &session, &reports, inbound) => why,
+            why = read(&session, &reports, inbound) => why,
             () = async {
                 session.send(welcome).await;
                 for stop in stops {
@@ -230,6 +233,7 @@ async fn begin(
                 }
                 drive(&fleet, &session).await;
             } => "the agent is gone".to_owned(),
+            () = write_inventories(&fleet, &session, inventories) => "the inventory's writer ended".to_owned(),
             () = health::write(&fleet, &session.node, session.health.subscribe()) => "the health writer ended".to_owned(),
             () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
             () = reports.clone().run() => "the reports ended".to_owned(),
@@ -273,7 +277,6 @@ async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::Flee
 
 /// Takes in what the agent says until the connection ends; answers why it did.
 async fn read(
-    fleet: &Arc<Fleet>,
     session: &Arc<Session>,
     reports: &Arc<Reports>,
     mut inbound: Streaming<AgentMessage>,
@@ -303,19 +306,7 @@ async fn read(
             }
             Some(Body::Event(note)) => reports.event(note),
             Some(Body::Inventory(inventory)) => match read_inventory(&inventory.json) {
-                Ok(inventory) => {
-                    *session.inventory.lock() = inventory.clone();
-                    let (fleet, session) = (fleet.clone(), session.clone());
-                    tokio::spawn(async move {
-                        let written = fleet
-                            .nodes
-                            .write_inventory(&session.description, &inventory)
-                            .await;
-                        if let Err(error) = written {
-                            tracing::warn!(node = session.node, %error, "an inventory was not written");
-                        }
-                    });
-                }
+                Ok(inventory) => drop(session.inventory.send_replace(inventory)),
                 Err(status) => tracing::warn!(
                     node = session.node,
                     error = status.message(),
@@ -327,6 +318,28 @@ async fn read(
             Some(Body::LogChunk(chunk)) => session.logs.chunk(chunk.stream_id, chunk.data.into()),
             Some(Body::LogEnd(end)) => session.logs.ended(end),
             Some(Body::RdmaAnswer(answer)) => session.asks.answered(answer),
+        }
+    }
+}
+
+/// Writes what the node has whenever that changes, for as long as its session lasts: one after the other, so
+/// that what stands is what was said last. The first was written with the Hello.
+async fn write_inventories(
+    fleet: &Fleet,
+    session: &Session,
+    mut said: watch::Receiver<NodeInventory>,
+) {
+    while said.changed().await.is_ok() {
+        let inventory = said.borrow_and_update().clone();
+        let written = fleet
+            .nodes
+            .write_inventory(&session.description, &inventory)
+            .await;
+        if let Err(error) = written {
+            tracing::warn!(node = session.node, %error, "an inventory was not written yet");
+            tokio::time::sleep(AGAIN).await;
+            // Tried again, with what was said last.
+            said.mark_changed();
         }
     }
 }
@@ -352,7 +365,7 @@ struct Sent {
 async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
     let mut sent: BTreeMap<String, Sent> = BTreeMap::new();
     let mut complete = false;
-    let mut resolve_at = Instant::now() + RESOLVE_AGAIN;
+    let mut resolve_at = Instant::now() + AGAIN;
     loop {
         let pods = fleet.index.lock().pods_of_node(&session.node);
         let tells = session.book.lock().review(&pods);
@@ -365,7 +378,7 @@ async fn drive(fleet: &Arc<Fleet>, session: &Arc<Session>) {
             return;
         }
         if Instant::now() >= resolve_at {
-            resolve_at = Instant::now() + RESOLVE_AGAIN;
+            resolve_at = Instant::now() + AGAIN;
             if !resolve_again(fleet, session, &mut sent, &pods).await {
                 return;
             }
@@ -425,7 +438,7 @@ async fn carry_out(
                     tracing::warn!(node = session.node, pod = name, %error, "whether a pod is gone is not known; asking again");
                     let session = session.clone();
                     tokio::spawn(async move {
-                        tokio::time::sleep(RESOLVE_AGAIN).await;
+                        tokio::time::sleep(AGAIN).await;
                         session.wake();
                     });
                     true
@@ -557,7 +570,7 @@ async fn keep(fleet: &Arc<Fleet>, session: &Arc<Session>) {
         if session.heard.lock().elapsed() > ALIVE {
             continue;
         }
-        let inventory = session.inventory.lock().clone();
+        let inventory = session.inventory.borrow().clone();
         let kept = async {
             fleet.nodes.renew_lease(&session.node).await?;
             fleet
