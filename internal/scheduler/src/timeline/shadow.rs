@@ -12,6 +12,7 @@ use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::place::Placement;
 use crate::resource::{GPU, GPU_UNIT, Room};
+use crate::share::{FreeGpus, Ledger};
 use crate::state::Scheduler;
 use crate::topology::{DomainIx, Level};
 
@@ -202,15 +203,24 @@ impl Scheduler {
     }
 
     /// How many members of a class a node holds once so much is given back. Of parts of GPUs those
-    /// that are free now.
+    /// that are free now. Of GPUs that are given back as many count as such that the class may have
+    /// as there are of these.
     pub(super) fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
         let node = &self.nodes[at];
+        let offer = (node.offer.as_ref()).filter(|offer| offer.withholds_from(class));
+        let most = offer.map_or(i64::MAX, |offer| {
+            FreeGpus::for_class(class, offer, &Ledger::default()).whole * GPU_UNIT
+        });
         let more = |ix| match ix {
             // Parts of GPUs that are given back may be of several.
             GPU => given.get(ix) / GPU_UNIT * GPU_UNIT,
             _ => given.get(ix),
         };
-        headroom(class, node, &node.gpus, |ix| node.free(ix) + more(ix)).0
+        let free = |ix| match ix {
+            GPU => (node.free_for(class, ix) + more(ix)).min(most),
+            _ => node.free(ix) + more(ix),
+        };
+        headroom(class, node, node.gpus_for(class), free).0
     }
 
     /// Where the ask fits without anybody ending.
