@@ -7,8 +7,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use jiff::SignedDuration;
 use resources::report::Verdict;
-use scheduler::{Event, Plan, Scheduler};
+use scheduler::{Config, Event, Plan, ReservationKind, Scheduler};
 use serde_json::{Value, json};
 use support::cluster::{Cluster, evicted};
 use support::*;
@@ -198,6 +199,47 @@ fn those_are_evicted_who_have_what_several_can_be_had_of() {
     assert_eq!(evicted(&plan), wanted);
     c.leave(&plan);
     assert_eq!(given(&c.run())["high-0"], ["n-2", "n-3"]);
+}
+
+#[test]
+fn room_is_reserved_from_when_what_several_can_be_had_of_is_given_back() {
+    let mut s = Scheduler::new(Config {
+        reserve_after: SignedDuration::ZERO,
+        ..Config::default()
+    });
+    s.apply(with_alone("n", 4, &[0, 1]));
+    // Those that have what the head can't end first.
+    for (gpu, seconds) in [100, 200, 300, 400].into_iter().enumerate() {
+        s.apply(pod_with(&format!("p{gpu}"), None, 1, |pod| {
+            let devices = json!({"main": {"nvidia.com/gpu": [format!("n-{gpu}")]}}).to_string();
+            pod["metadata"]["annotations"] = json!({"muster.io/devices": devices,
+                "muster.io/walltime": seconds.to_string()});
+            pod["spec"]["nodeName"] = json!("n");
+            pod["status"] = json!({"phase": "Running", "startTime": now().to_string()});
+        }));
+    }
+    s.apply(group("head", 1));
+    s.apply(pod("head-0", "head", 2));
+    let plan = s.plan(at(1));
+    let planned = plan.reservations.iter().map(|held| held.kind);
+    let planned: Vec<ReservationKind> = planned.collect();
+    assert_eq!(planned, [ReservationKind::Planned { at: at(400) }]);
+    assert_eq!(report(&plan, "head").estimate.unwrap().likely, at(400));
+    // Who ends before it may have any, and longer only what the head can't have.
+    s.apply(pod_gone("p0"));
+    s.apply(pod_gone("p2"));
+    for (name, seconds) in [("long", "9000"), ("longer", "9000"), ("short", "50")] {
+        s.apply(pod_with(name, None, 1, |pod| {
+            pod["metadata"]["annotations"] = json!({"muster.io/walltime": seconds});
+            pod["metadata"]["creationTimestamp"] = json!(at(1).to_string());
+        }));
+    }
+    let plan = s.plan(at(2));
+    let got = given(&plan);
+    assert_eq!(got.len(), 2, "{got:?}");
+    assert!(got.contains_key("short"), "{got:?}");
+    let estimate = report(&plan, "head").estimate.unwrap();
+    assert_eq!(estimate.likely, at(400));
 }
 
 #[test]
