@@ -182,6 +182,76 @@ fn a_gang_starts_where_all_its_members_have_gpus_that_one_can_have_several_of() 
 }
 
 #[test]
+fn a_gpu_and_a_slice_are_several() {
+    const SMALL: &str = "nvidia.com/mig-1g.10gb";
+    let slice = json!({"id": "MIG-a", "profile": "1g.10gb", "healthy": true});
+    let cut = json!({"id": "n-cut", "index": 1, "healthy": true, "slices": [slice]});
+    let asks = |apart: bool| {
+        pod_with("p", None, 0, |pod| {
+            let asks = |of: &[&str]| {
+                let limits: serde_json::Map<String, Value> =
+                    of.iter().map(|of| (of.to_string(), json!("1"))).collect();
+                json!({"name": of.join("-").replace(['/', '.'], "-"),
+                    "resources": {"limits": limits}})
+            };
+            pod["spec"]["containers"] = match apart {
+                true => json!([asks(&["nvidia.com/gpu"]), asks(&[SMALL])]),
+                false => json!([asks(&["nvidia.com/gpu", SMALL])]),
+            };
+        })
+    };
+    for (alone, apart, fits) in [
+        (true, true, true),
+        (true, false, false),
+        (false, false, true),
+    ] {
+        let gpu = json!({"id": "n-0", "index": 0, "healthy": true, "alone": alone});
+        let inventory = json!({"gpus": [gpu, cut.clone()]}).to_string();
+        let node = node_with("n", 1, |node| {
+            node["status"]["allocatable"][SMALL] = json!("1");
+            node["metadata"]["annotations"]["muster.io/inventory"] = json!(inventory);
+        });
+        let plan = tell([node, asks(apart)]).plan(now());
+        let is_bound = bound(&plan).contains_key("p");
+        assert_eq!(is_bound, fits, "alone {alone}, apart {apart}");
+        if !fits {
+            assert!(report(&plan, "p").sentence().contains(ONE));
+        }
+    }
+}
+
+#[test]
+fn where_it_can_start_at_once_is_better_than_where_somebody_has_yet_to_leave() {
+    let mut s = tell([with_alone("a", 4, &[0, 1]), with_alone("b", 4, &[])]);
+    s.apply(pod_with("leaver", None, 1, |pod| {
+        let devices = json!({"main": {"nvidia.com/gpu": ["a-2"]}}).to_string();
+        pod["metadata"]["annotations"]["muster.io/devices"] = json!(devices);
+        pod["metadata"]["deletionTimestamp"] = json!(now().to_string());
+        pod["spec"]["nodeName"] = json!("a");
+        pod["status"] = json!({"phase": "Running"});
+    }));
+    // Two are free on the first node, and it is the fuller one; but a container has each by itself.
+    s.apply(lone("p", 2));
+    assert_eq!(bound(&s.plan(now()))["p"], "b");
+}
+
+#[test]
+fn a_place_that_is_held_is_given_back_where_its_gpus_are_shared_meanwhile() {
+    let mut c = Cluster::new();
+    c.tell(with_alone("n", 2, &[]));
+    c.gang("low", "default", "low", 1, 1, 2);
+    assert_eq!(c.run().binds.len(), 1);
+    c.gang("high", "default", "high", 1, 1, 2);
+    let plan = c.run();
+    assert_eq!(evicted(&plan), ["low-0"]);
+    c.tell(with_alone("n", 2, &[1]));
+    c.leave(&plan);
+    let plan = c.run();
+    assert_eq!(given(&plan), BTreeMap::new());
+    assert!(report(&plan, "high").sentence().contains(ONE));
+}
+
+#[test]
 fn those_are_evicted_who_have_what_several_can_be_had_of() {
     let mut c = Cluster::new();
     c.tell(with_alone("n", 4, &[0, 1]));
