@@ -75,18 +75,24 @@ enum Op {
 
 fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
-        2 => (0..3i64).prop_map(Ask::Whole),
+        2 => (0..4i64).prop_map(Ask::Whole),
         4 => (1..=9i64, prop_oneof![4 => Just(1i64), 1 => 2..4i64])
             .prop_map(|(tenths, gpus)| Ask::Part(tenths * 100, gpus)),
         2 => prop_oneof![Just(100i64), Just(333), Just(700), Just(1500)].prop_map(Ask::Memory),
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn node() -> impl Strategy<Value = Op> {
     let memory = proptest::option::of(prop_oneof![Just(1000i64), Just(2000)]);
+    let known = proptest::option::weighted(0.75, 0..6usize);
+    let alone = prop_oneof![1 => Just(0), 2 => 1..16u8];
+    (0..3u8, 0..5i64, memory, known, alone)
+        .prop_map(|(name, gpus, memory, known, alone)| Op::Node(name, gpus, memory, known, alone))
+}
+
+fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (0..3u8, 0..4i64, memory, proptest::option::of(0..5usize), prop_oneof![Just(0), 0..8u8])
-            .prop_map(|(name, gpus, memory, known, alone)| Op::Node(name, gpus, memory, known, alone)),
+        3 => node(),
         1 => (0..3u8).prop_map(Op::DropNode),
         6 => (0..12u8, ask(), 0..3i32).prop_map(|(name, ask, prio)| Op::Pod(name, ask, prio)),
         2 => (0..4u8, 1..4usize, ask()).prop_map(|(name, n, ask)| Op::Gang(name, n, ask)),
