@@ -455,6 +455,16 @@ fn shared_gpus_are_given_to_several_pods_under_their_own_name_and_the_others_as_
     let shared = "nvidia.com/gpu.shared";
     ground.until_allocatable_of(shared, 6);
     ground.until_allocatable(6);
+    eventually("schedulers are told of what one gets one", SOON, || {
+        let node = ground.cluster.get(&["node", "box"]);
+        let said = node["metadata"]["annotations"]["muster.io/inventory"].as_str()?;
+        let inventory: Value = serde_json::from_str(said).ok()?;
+        let alone: Vec<&Value> = (inventory["gpus"].as_array()?.iter())
+            .filter(|gpu| gpu["alone"] == true)
+            .map(|gpu| &gpu["id"])
+            .collect();
+        (inventory["oneAtMost"] == json!([shared]) && alone == [&ids[6], &ids[7]]).then_some(())
+    });
 
     // One after another, as the numbers of those who have each are looked at.
     let pod = |name: &str, count: usize| {

@@ -11,12 +11,18 @@ use e2e::{Platform, eventually, free_address, get, repository, run};
 
 const SOON: Duration = Duration::from_secs(120);
 const UUIDS: [&str; 2] = ["GPU-first", "GPU-second"];
+const OTHERS: [&str; 2] = ["GPU-third", "GPU-fourth"];
 
 /// Two GPUs in these states, put in place whole or not at all.
 fn describe(file: &Path, states: &str) {
+    describe_as(file, UUIDS, states);
+}
+
+/// The same of these UUIDs.
+fn describe_as(file: &Path, ids: [&str; 2], states: &str) {
     let gpus = format!(
         "[machine]\n[[gpu]]\nmodel = \"NVIDIA H100 80GB HBM3\"\nmemory_mib = 80000\ncount = 2\n\
-         compute_capability = \"9.0\"\nid = {UUIDS:?}\n"
+         compute_capability = \"9.0\"\nid = {ids:?}\n"
     );
     let partial = file.with_extension("partial");
     std::fs::write(&partial, format!("{gpus}{states}")).unwrap();
@@ -122,6 +128,38 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
         assert!(events.contains(words), "{words}: {events}");
     }
     assert_eq!(phase("large"), "Running");
+
+    // A container with two GPUs has none that is shared so. It waits, says so, and is placed elsewhere.
+    platform.apply(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: pair}\nspec:\n  restartPolicy: Never\n  containers:\n    \
+         - name: main\n      command: [sh, -c, 'echo $NVIDIA_VISIBLE_DEVICES; exec sleep 600']\n      \
+         resources: {limits: {nvidia.com/gpu: 2}}\n",
+    );
+    let why = eventually("the pod says why it waits", SOON, || {
+        let pod = platform.get("pod", "pair");
+        let conditions = pod["status"]["conditions"].as_array()?.clone();
+        let is =
+            |one: &&serde_json::Value| one["type"] == "PodScheduled" && one["status"] == "False";
+        Some(conditions.iter().find(is)?["message"].to_string())
+    });
+    let one = "1 node(s) gave a container one at most of their shared GPUs";
+    assert!(why.contains(one), "{why}");
+    let explained = platform.cli(&["explain", "pod/pair"]).out;
+    assert!(
+        explained.contains(one) && explained.contains("one for each container"),
+        "{explained}"
+    );
+    let plain = platform.manifest("plain.toml", "");
+    describe_as(&plain, OTHERS, "");
+    let plain = plain.display().to_string();
+    let _other = platform.agent("plain", None, &["--machine", &plain]);
+    let seen = eventually("it runs where GPUs aren't shared", SOON, || {
+        let log = platform.cli(&["logs", "pair"]).out;
+        let mut ids: Vec<String> = log.trim().split(',').map(str::to_owned).collect();
+        ids.sort();
+        (ids.len() == 2).then_some(ids)
+    });
+    assert_eq!(seen, ["GPU-fourth", "GPU-third"]);
 
     // The agent ends, and with it the daemon that nobody uses.
     let number =

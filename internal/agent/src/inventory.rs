@@ -1,10 +1,10 @@
 //! The machine as the server is told of it, from what `hardware` finds.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use crate::kubelet::Sharing;
+use crate::kubelet::{self, Sharing};
 use crate::labels;
 use crate::mps::Stands;
 use crate::rdma::{Cards, Pool};
@@ -52,6 +52,7 @@ impl Machine {
             numa: gpu.numa,
             healthy: gpu.healthy,
             failed: gpu.failed,
+            alone: false,
             pci: gpu.pci.clone(),
             switch: switch(found, &gpu.under),
             compute_capability: gpu.compute_capability.clone(),
@@ -79,6 +80,7 @@ impl Machine {
                 os: found.os.clone(),
                 source: found.origin.as_str().to_owned(),
                 mig_strategy: found.mig_strategy.clone(),
+                one_at_most: BTreeSet::new(),
                 shared: BTreeMap::new(),
                 described: BTreeMap::new(),
                 labels: BTreeMap::new(),
@@ -109,9 +111,10 @@ impl Machine {
         }
     }
 
-    /// The same with its node's labels.
+    /// The same with its node's labels, and what its sharing makes of its devices.
     pub fn labelled(found: &hardware::Inventory, sharing: &Sharing, since: i64) -> Machine {
         let mut machine = Machine::of(found);
+        kubelet::mark(&mut machine.inventory, sharing);
         machine.inventory.labels = labels::of(found, sharing, since);
         machine
     }
@@ -171,6 +174,7 @@ fn slice(slice: &hardware::Slice) -> MigSlice {
         profile: slice.profile.clone(),
         memory_mib: slice.memory_mib,
         healthy: true,
+        alone: false,
     }
 }
 

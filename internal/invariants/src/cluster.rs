@@ -12,6 +12,7 @@ use resources::names;
 use resources::quantity::Quantity;
 
 use crate::Placement;
+use crate::alone;
 use crate::constraints::Demands;
 use crate::gpus::{self, GpuAsk};
 use crate::products::{self, GpuNeeds};
@@ -42,6 +43,10 @@ pub(crate) struct NodeFacts {
     pub(crate) not_ready: bool,
     /// Device id to health; none where devices are only counted.
     pub(crate) devices: Option<BTreeMap<String, bool>>,
+    /// GPUs beside which a container can have no other device.
+    pub(crate) alone: BTreeSet<String>,
+    /// Resources of which a container gets one at most.
+    pub(crate) one_at_most: BTreeSet<String>,
     /// MiB of each GPU, where known.
     pub(crate) gpu_memory: Option<i64>,
     /// Slices of its GPUs and other vendors' devices by id: their resource, and whether they may be given out.
@@ -60,6 +65,8 @@ pub(crate) struct PodFacts {
     pub(crate) requests: Amounts,
     pub(crate) gpus: GpuAsk,
     pub(crate) needs: GpuNeeds,
+    /// Resources beside GPUs of which a container asks for more than one.
+    pub(crate) several: Vec<String>,
     /// Thousandths of GPUs on its queue's account.
     charged: i64,
     pub(crate) group: Option<GroupId>,
@@ -126,6 +133,10 @@ impl Cluster {
                 .map(|device| (device.id.clone(), (resource.clone(), device.healthy)))
         });
         let mut each: BTreeMap<_, _> = described.collect();
+        let one_at_most = inventory
+            .iter()
+            .flat_map(|inventory| &inventory.one_at_most);
+        let one_at_most = one_at_most.cloned().collect();
         let offered = inventory
             .filter(|inventory| !inventory.gpus.is_empty())
             .map(|inventory| inventory.offered());
@@ -155,6 +166,10 @@ impl Cluster {
                 .iter()
                 .any(|c| c.type_ == "Ready" && c.status != "True"),
             listed: each,
+            alone: (listed.iter().filter(|gpu| gpu.alone))
+                .map(|gpu| gpu.id.clone())
+                .collect(),
+            one_at_most,
             devices: known.map(|gpus| gpus.into_iter().map(|gpu| (gpu.id, gpu.healthy)).collect()),
         };
         self.change_node(name, Some(facts));
@@ -218,6 +233,7 @@ impl Cluster {
             uid: meta.uid.clone().unwrap_or_default(),
             gpus: GpuAsk::read(meta, &mut requests),
             needs: GpuNeeds::read(meta),
+            several: alone::several(spec),
             charged: 0,
             requests,
             group: said(names::GROUP_NAME).map(|group| (id.namespace.clone(), group)),

@@ -11,7 +11,9 @@
 //! | I4 | no queue holds more than its capability |
 //! | I5 | a pod is bound once, and is the one that was meant |
 //! | I6 | a pod goes where its selector, affinity and tolerations let it, to a node that takes pods |
+//! | I7 | no container gets several devices where it can have one by itself only |
 
+mod alone;
 mod cluster;
 mod constraints;
 mod gpus;
@@ -56,6 +58,8 @@ pub enum Invariant {
     BoundOnce = 5,
     /// Constraints of pod and node.
     Constraints = 6,
+    /// Devices that a container has by themselves.
+    ByItself = 7,
 }
 
 impl fmt::Display for Invariant {

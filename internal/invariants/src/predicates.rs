@@ -6,6 +6,7 @@ use resources::amounts::{Amounts, quantity_of};
 use resources::names::{GPU_OF_MODEL, GPU_SHARED, NVIDIA_GPU};
 use resources::quantity::Quantity;
 
+use crate::alone;
 use crate::cluster::{Cluster, GroupId, PodFacts, PodId};
 use crate::constraints::forbidden;
 use crate::gpus;
@@ -20,6 +21,7 @@ pub fn check(before: &Cluster, binds: &[Placement]) -> Vec<Violation> {
     constraints(before, binds, &mut violations);
     node_capacity(before, binds, &mut violations);
     devices(before, binds, &mut violations);
+    alone::by_itself(before, binds, &mut violations);
     whole_gangs(before, binds, &mut violations);
     queue_capability(before, binds, &mut violations);
     violations

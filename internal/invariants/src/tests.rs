@@ -1,5 +1,7 @@
 //! Each predicate stays silent on a sound plan and fires on a planted fault.
 
+mod alone;
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{Node, Pod};

@@ -44,6 +44,10 @@ pub struct NodeInventory {
     /// else gives them out.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub described: BTreeMap<String, Vec<DescribedDevice>>,
+    /// Resources of which a container gets one at most, as their devices are shared; `nvidia.com/gpu` is none of them:
+    /// each GPU says it of itself.
+    #[serde(skip_serializing_if = "BTreeSet::is_empty")]
+    pub one_at_most: BTreeSet<String>,
     /// How slices of GPUs are given out: [`MIG_SINGLE`], [`MIG_NONE`], or by their profile where it is anything else.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub mig_strategy: String,
@@ -153,6 +157,7 @@ impl NodeInventory {
                         model: format!("{} MIG {}", gpu.model, slice.profile),
                         memory_mib: slice.memory_mib,
                         healthy,
+                        alone: slice.alone,
                         slices: None,
                         links: Vec::new(),
                         ..gpu.clone()
@@ -214,6 +219,9 @@ pub struct MigSlice {
     pub memory_mib: u64,
     /// May it be given out, as far as it is up to itself?
     pub healthy: bool,
+    /// As a GPU's.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
 }
 
 /// One GPU.
@@ -235,6 +243,10 @@ pub struct GpuDevice {
     /// Can what runs on it not go on? Never of one that is healthy.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub failed: bool,
+    /// Has a container that has it no other beside it? So where it is shared by MPS, one of whose daemons serves one GPU,
+    /// or in turns by who refuses to give several.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub alone: bool,
     /// PCI address.
     pub pci: String,
     /// The PCIe switch that it hangs on, by its address; empty where it hangs on none, or nobody knows.
@@ -339,6 +351,7 @@ mod tests {
             profile: profile.into(),
             memory_mib: 10_000,
             healthy: true,
+            ..MigSlice::default()
         };
         let gpu = |index: u32, slices| GpuDevice {
             id: format!("GPU-{index}"),
@@ -404,6 +417,7 @@ mod tests {
             profile: profile.into(),
             memory_mib: 10_000,
             healthy: true,
+            ..MigSlice::default()
         };
         let mut inventory = NodeInventory {
             gpus: vec![GpuDevice {

@@ -168,7 +168,7 @@ impl Add for Quantity {
             self.format
         };
         Self {
-            nanos: (self.nanos + other.nanos).clamp(-MAX, MAX),
+            nanos: self.nanos.saturating_add(other.nanos).clamp(-MAX, MAX),
             format,
         }
     }
@@ -182,7 +182,7 @@ impl Sub for Quantity {
             self.format
         };
         Self {
-            nanos: (self.nanos - other.nanos).clamp(-MAX, MAX),
+            nanos: self.nanos.saturating_sub(other.nanos).clamp(-MAX, MAX),
             format,
         }
     }

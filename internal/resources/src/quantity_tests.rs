@@ -142,6 +142,14 @@ fn quantities_of_objects_are_read_and_written() {
     );
 }
 
+#[test]
+fn the_largest_quantities_add_up_to_the_largest() {
+    let (most, least) = (q("1e29"), q("-1e29"));
+    assert_eq!(most + most, most);
+    assert_eq!(least - most, least);
+    assert_eq!(most + least, q("0"));
+}
+
 const SUFFIXES: [&str; 19] = [
     "n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei", "e3",
     "E-2", "e+1",

@@ -53,6 +53,16 @@ pub const MUTANTS: &[Mutant] = &[
         ),
     },
     Mutant {
+        property: "by itself: no container gets several GPUs of which it can have one by itself only",
+        file: "src/share/pick.rs",
+        find: "node.held.of(id) == 0 && !(apart && devices.is_alone(id));",
+        replace: "node.held.of(id) == 0;",
+        test: (
+            "sharing_properties",
+            "no_gpu_is_given_beyond_what_it_has_and_nobody_waits_beside_room",
+        ),
+    },
+    Mutant {
         property: "work conservation: nothing waits that fits within its rights",
         file: "src/fit.rs",
         find: "None => free(ix).max(0) / amount,",

@@ -141,22 +141,15 @@ impl Scheduler {
         {
             return (last.class.0, last.asks.clone());
         }
+        let asks = devices::wished(&kind.gist, &wish, &kind.asks, &kind.listed);
         let class = self.classes.join(
             &kind.gist,
-            kind.requests.clone(),
+            (kind.requests.clone(), &asks),
             &wish,
             namespace,
             labels,
             &mut self.names,
         );
-        let mut asks = match wish.share {
-            // Containers that ask for GPUs each get their number of them.
-            Some(share) if kind.asks.is_empty() || wish.container.is_some() => {
-                devices::asks_of_share(&kind.gist, wish.container.as_deref(), share.gpus)
-            }
-            _ => kind.asks.clone(),
-        };
-        asks.extend_from_slice(&kind.listed);
         // The same asks as another kind's are kept once.
         if *self.last_asks != asks[..] {
             self.last_asks = Arc::from(asks);

@@ -15,6 +15,7 @@ use resources::devices::ChosenDevices;
 use crate::class::ClassIx;
 use crate::config::Strategy;
 use crate::devices::{self, Ask};
+use crate::filter::Refusal;
 use crate::fit::Standing;
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -192,10 +193,13 @@ impl Scheduler {
         match view.standing(at) {
             Standing::Absent => Err(unknown()),
             Standing::Refused(refusal) => Err(NoPlace::lasting(refusal.of_one())),
-            Standing::Short(set) => {
-                let names: Vec<&str> = each(set).map(|ix| self.names.name(ix)).collect();
+            Standing::Short { limits, apart } => {
+                let names: Vec<&str> = each(limits).map(|ix| self.names.name(ix)).collect();
                 Err(NoPlace {
-                    why: format!("Insufficient {}", names.join(", ")),
+                    why: match apart {
+                        true => Refusal::OneAtMost.of_one().to_owned(),
+                        false => format!("Insufficient {}", names.join(", ")),
+                    },
                     lasting: view.empty_at(at) == 0,
                 })
             }

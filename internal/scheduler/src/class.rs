@@ -10,6 +10,7 @@ use resources::names::NVIDIA_GPU_PRODUCT;
 use resources::names::REPLACES_LOST;
 use serde::Serialize;
 
+use crate::devices::{self, Ask};
 use crate::filter::neighbours::Manners;
 use crate::filter::volumes::Reach;
 use crate::gpu::{Needs, Product};
@@ -56,6 +57,8 @@ struct Key {
     reach: Option<Arc<Reach>>,
     /// Its pods' work goes over the network between them.
     spans: bool,
+    /// The resources of which a container gets more than one.
+    several: Set,
 }
 
 /// One class.
@@ -190,6 +193,16 @@ impl Class {
         self.key.spans
     }
 
+    /// The resources of which a container gets more than one.
+    pub(crate) fn several(&self) -> Set {
+        self.key.several
+    }
+
+    /// Does a container get a GPU with another beside it?
+    pub(crate) fn has_several_gpus(&self) -> bool {
+        self.key.several & 1 << GPU != 0
+    }
+
     /// What it asks of the pods around it; none if it does not care.
     pub(crate) fn manners(&self) -> Option<&Manners> {
         self.manners.as_deref()
@@ -219,11 +232,11 @@ impl Classes {
         }
     }
 
-    /// The class of such pods, which ask for so much, with one member more.
+    /// The class of such pods, which ask for so much, by their containers so, with one member more.
     pub(crate) fn join(
         &mut self,
         spec: &k8s::PodSpec,
-        requests: Amounts,
+        (requests, asks): (Amounts, &[Ask]),
         wish: &Wish,
         namespace: &str,
         labels: Option<&BTreeMap<String, String>>,
@@ -242,8 +255,12 @@ impl Classes {
         if let Some(gpus) = whole.or(share.map(|_| 0)) {
             demand.set(GPU, gpus * GPU_UNIT);
         }
-        let asks = |(ix, _): &(Ix, i64)| names.devices() & 1 << *ix != 0;
-        let devices = share.is_some() || demand.0.iter().any(asks);
+        let of_gpus = |(ix, _): &(Ix, i64)| names.devices() & 1 << *ix != 0;
+        let devices = share.is_some() || demand.0.iter().any(of_gpus);
+        let several = devices::several(asks).filter_map(|name| names.find(name));
+        let several = several.filter(|ix| demand.get(*ix) > 0);
+        let gpus = Set::from(devices::has_several_gpus(asks)) << GPU;
+        let several = several.fold(gpus, |set, ix| set | 1 << ix);
         let key = Key {
             demand,
             share,
@@ -265,6 +282,7 @@ impl Classes {
             claims: (spec.resource_claims.as_ref()).is_some_and(|claims| !claims.is_empty()),
             reach: None,
             spans: false,
+            several,
         };
         if let Some(ix) = self.index.get(&key) {
             if let Some(class) = &mut self.table[*ix] {

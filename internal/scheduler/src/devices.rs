@@ -8,15 +8,18 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1 as k8s;
 use resources::amounts::Amounts;
 use resources::devices::{ChosenDevices, DescribedDevice, GpuDevice};
-use resources::names::NVIDIA_GPU;
+use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
 
 use crate::links::Links;
+use crate::share::Wish;
 
 #[derive(Clone, Debug, PartialEq)]
 struct Device {
     id: Arc<str>,
     numa: Option<u32>,
     healthy: bool,
+    /// A container that has it has no other.
+    alone: bool,
 }
 
 /// A node's devices, by index.
@@ -24,6 +27,8 @@ struct Device {
 pub(crate) struct Devices {
     list: Vec<Device>,
     links: Links,
+    /// Some are such that a container has no other beside it.
+    some_alone: bool,
 }
 
 impl Devices {
@@ -34,10 +39,12 @@ impl Devices {
             id: Arc::from(gpu.id.as_str()),
             numa: gpu.numa,
             healthy: gpu.healthy,
+            alone: gpu.alone,
         };
         Devices {
             list: sorted.iter().copied().map(device).collect(),
             links: Links::read(&sorted),
+            some_alone: gpus.iter().any(|gpu| gpu.alone),
         }
     }
 
@@ -47,15 +54,27 @@ impl Devices {
             id: Arc::from(device.id.as_str()),
             numa: device.numa,
             healthy: device.healthy,
+            alone: false,
         };
         Devices {
             list: devices.iter().map(device).collect(),
             links: Links::read(&[]),
+            some_alone: false,
         }
     }
 
     pub(crate) fn healthy(&self) -> i64 {
         self.list.iter().filter(|device| device.healthy).count() as i64
+    }
+
+    /// Are there some of which a container that has one has no other?
+    pub(crate) fn some_alone(&self) -> bool {
+        self.some_alone
+    }
+
+    /// Has a container that has it no other?
+    pub(crate) fn is_alone(&self, id: &str) -> bool {
+        self.some_alone && self.list.iter().any(|it| it.alone && *it.id == *id)
     }
 
     pub(crate) fn is_healthy(&self, id: &Arc<str>) -> bool {
@@ -135,6 +154,22 @@ impl Ask {
     }
 }
 
+/// Does a container get a GPU with another, or with a slice of one, beside it?
+pub(crate) fn has_several_gpus(asks: &[Ask]) -> bool {
+    let gpus = asks.iter().filter(|ask| ask.resource.is_none());
+    gpus.into_iter().any(|ask| {
+        let beside = asks.iter().filter(|it| it.container == ask.container);
+        let is_gpu = |it: &&Ask| (it.resource.as_ref()).is_none_or(|it| it.starts_with(NVIDIA_MIG));
+        beside.filter(is_gpu).map(|it| it.count).sum::<usize>() > 1
+    })
+}
+
+/// The resources beside GPUs of which a container asks for more than one.
+pub(crate) fn several(asks: &[Ask]) -> impl Iterator<Item = &str> {
+    let many = asks.iter().filter(|ask| ask.count > 1);
+    many.filter_map(|ask| ask.resource.as_deref())
+}
+
 /// What each container of a pod asks for; empty for pods without GPUs.
 pub(crate) fn asks(spec: &k8s::PodSpec) -> Vec<Ask> {
     let counted = |container: &k8s::Container| vec![(None, amount_of(container, NVIDIA_GPU))];
@@ -182,9 +217,23 @@ fn all_asks(
         .collect()
 }
 
+/// What each container of a pod gets, whose containers ask for these GPUs and for what else is listed: of GPUs as
+/// its wish says.
+pub(crate) fn wished(spec: &k8s::PodSpec, wish: &Wish, gpus: &[Ask], listed: &[Ask]) -> Vec<Ask> {
+    let mut asks = match wish.share {
+        // Containers that ask for GPUs each get their number of them.
+        Some(share) if gpus.is_empty() || wish.container.is_some() => {
+            asks_of_share(spec, wish.container.as_deref(), share.gpus)
+        }
+        _ => gpus.to_vec(),
+    };
+    asks.extend_from_slice(listed);
+    asks
+}
+
 /// What is asked for by a pod that takes parts of so many GPUs: the named container gets them, else
 /// the first that asks for any, else the first.
-pub(crate) fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<Ask> {
+fn asks_of_share(spec: &k8s::PodSpec, named: Option<&str>, count: i64) -> Vec<Ask> {
     let all = || spec.containers.iter();
     let named = named.and_then(|name| all().find(|container| container.name == name));
     let container = named

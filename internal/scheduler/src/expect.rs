@@ -10,6 +10,7 @@ use resources::amounts::pod_requests;
 
 use crate::class::{ClassIx, Classes};
 use crate::config::Strategy as Placing;
+use crate::devices;
 use crate::filter;
 use crate::fragment::{
     ANY_MODEL, Chooser, Demand, MAX_GPUS, Mix, Room, Shape, Site, Tuning, WHOLE, Window,
@@ -69,7 +70,13 @@ impl Expected {
             let wish = Wish::read(&pod.metadata, spec, &requests);
             let namespace = pod.metadata.namespace.as_deref().unwrap_or("default");
             let labels = pod.metadata.labels.as_ref();
-            let class = classes.join(spec, requests, &wish, namespace, labels, names);
+            let asks = devices::wished(
+                spec,
+                &wish,
+                &devices::asks(spec),
+                &devices::listed_asks(spec),
+            );
+            let class = classes.join(spec, (requests, &asks), &wish, namespace, labels, names);
             *declared.entry(class).or_insert(0) += count;
         }
         Expected {

@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use crate::class::{Class, Need};
 use crate::filter::{self, Refusal};
 use crate::node::{Node, NodeIx, Offer};
-use crate::resource::{GPU, Ix, NAMES_MAX, Set};
+use crate::resource::{GPU, GPU_UNIT, Ix, NAMES_MAX, Set};
 use crate::score::{self, Key};
 use crate::share::FreeGpus;
 use crate::topology::{DomainIx, Tree};
@@ -25,7 +25,11 @@ pub(crate) enum Standing {
         limits: Set,
     },
     /// Holds none for want of these.
-    Short(Set),
+    Short {
+        limits: Set,
+        /// It has what is lacking, were it not GPUs of which a container gets one.
+        apart: bool,
+    },
 }
 
 impl Standing {
@@ -79,6 +83,8 @@ impl Default for Site {
 pub(crate) struct Tally {
     refused: [usize; Refusal::ALL.len()],
     short: Vec<usize>,
+    /// Those short of GPUs that have enough only with such as a container gets one of.
+    pub(crate) apart: usize,
     pub(crate) nodes: usize,
 }
 
@@ -87,6 +93,7 @@ impl Default for Tally {
         Tally {
             refused: [0; Refusal::ALL.len()],
             short: vec![0; NAMES_MAX],
+            apart: 0,
             nodes: 0,
         }
     }
@@ -98,13 +105,16 @@ impl Tally {
         match standing {
             Standing::Absent => return,
             Standing::Refused(refusal) => change(&mut self.refused[refusal as usize]),
-            Standing::Holds { limits: set, .. } | Standing::Short(set) => {
-                let mut rest = set;
+            Standing::Holds { limits, .. } | Standing::Short { limits, .. } => {
+                let mut rest = limits;
                 while rest != 0 {
                     change(&mut self.short[rest.trailing_zeros() as usize]);
                     rest &= rest - 1;
                 }
             }
+        }
+        if let Standing::Short { apart: true, .. } = standing {
+            change(&mut self.apart);
         }
         change(&mut self.nodes);
     }
@@ -282,10 +292,10 @@ impl View {
     pub(crate) fn full(&self) -> impl Iterator<Item = (Ix, usize)> {
         let mut short = std::collections::BTreeMap::new();
         for site in &self.sites {
-            let Standing::Short(set) = site.standing else {
+            let Standing::Short { limits, .. } = site.standing else {
                 continue;
             };
-            let mut rest = set;
+            let mut rest = limits;
             while rest != 0 {
                 *short.entry(rest.trailing_zeros() as Ix).or_insert(0) += 1;
                 rest &= rest - 1;
@@ -423,7 +433,7 @@ impl View {
             let why = match site.standing {
                 Standing::Refused(refusal) => refusal.of_one(),
                 Standing::Holds { .. } => "room for some",
-                Standing::Short(_) => "full",
+                Standing::Short { .. } => "full",
                 Standing::Absent => "gone",
             };
             (at, why)
@@ -444,24 +454,41 @@ impl View {
 }
 
 fn judge(class: &Class, node: &Node, offer: &Offer) -> Fixed {
-    let refusal = filter::refusal(class, node, offer);
-    let (tier, empty) = if refusal.is_some() {
-        (0, 0)
-    } else {
+    let holds = match filter::refusal(class, node, offer) {
+        Some(refusal) => Err(refusal),
+        None => holds_empty(class, node, offer),
+    };
+    let tier = holds.map_or(0, |_| score::tier(class, node, offer));
+    Fixed {
+        offered: node.offered,
+        refusal: holds.err(),
+        tier,
+        empty: holds.unwrap_or(0),
+        runs: class.need() == Need::Image && offer.runtimes.images,
+    }
+}
+
+/// How many pods of a class a node holds when empty.
+fn holds_empty(class: &Class, node: &Node, offer: &Offer) -> Result<u32, Refusal> {
+    let all = || {
         // Only those who take parts of GPUs ask which are free.
         let shares = class
             .share()
             .map(|_| FreeGpus::of(offer, &Default::default()));
         let gpus = shares.unwrap_or_default();
-        let (count, _) = headroom(class, node, &gpus, |ix| offer.capacity(ix));
-        (score::tier(class, node, offer), count)
+        headroom(class, node, &gpus, |ix| offer.capacity(ix)).0
     };
-    Fixed {
-        offered: node.offered,
-        refusal,
-        tier,
-        empty,
-        runs: class.need() == Need::Image && offer.runtimes.images,
+    if !offer.withholds_from(class) {
+        return Ok(all());
+    }
+    let gpus = FreeGpus::for_class(class, offer, &Default::default());
+    let capacity = |ix| match ix {
+        GPU => gpus.whole * GPU_UNIT,
+        _ => offer.capacity(ix),
+    };
+    match headroom(class, node, &gpus, capacity).0 {
+        0 if all() > 0 => Err(Refusal::OneAtMost),
+        count => Ok(count),
     }
 }
 
@@ -469,9 +496,12 @@ fn stand(class: &Class, node: &Node, offer: &Offer, fixed: Fixed) -> Standing {
     if let Some(refusal) = fixed.refusal {
         return Standing::Refused(refusal);
     }
-    let (count, limits) = headroom(class, node, &node.gpus, |ix| node.free(ix));
+    let gpus = node.gpus_for(class);
+    let (count, limits) = headroom(class, node, gpus, |ix| node.free_for(class, ix));
     if count == 0 || node.curtained {
-        return Standing::Short(limits);
+        let all = || headroom(class, node, &node.gpus, |ix| node.free(ix)).0;
+        let apart = count == 0 && offer.withholds_from(class) && all() > 0;
+        return Standing::Short { limits, apart };
     }
     Standing::Holds {
         key: score::key(class, node, offer, fixed.tier, count),

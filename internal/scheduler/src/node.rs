@@ -9,6 +9,7 @@ use resources::amounts::Amounts;
 use resources::devices::inventory;
 use resources::names::{NVIDIA_GPU_MEMORY, RUNTIME_CRI, RUNTIME_HOST_IMAGES, RUNTIME_PROCESS};
 
+use crate::class::Class;
 use crate::cutting::{Cuttable, State};
 use crate::devices::Devices;
 use crate::gpu::Kind;
@@ -41,6 +42,8 @@ pub(crate) struct Offer {
     pub(crate) devices: Option<Devices>,
     /// Its slices of GPUs and other vendors' devices, where its inventory names them.
     pub(crate) listed: Listed,
+    /// The resources of which a container gets one at most.
+    pub(crate) one_at_most: Set,
     /// What it says of cutting its GPUs.
     pub(crate) cuttable: Option<Cuttable>,
     /// Its GPUs and slices whose work can't go on.
@@ -73,6 +76,9 @@ impl Offer {
             allocatable.set(resource, least);
         }
         let allocatable = names.room(&allocatable);
+        let single = inventory.one_at_most.iter();
+        let single = single.filter_map(|name| names.find(name));
+        let one_at_most = single.fold(0, |set, ix| set | 1 << ix);
         let gpus = (!inventory.gpus.is_empty()).then_some(offered.gpus);
         let least = gpus.iter().flatten().map(|gpu| gpu.memory_mib).min();
         let label = labels.get(NVIDIA_GPU_MEMORY);
@@ -94,6 +100,7 @@ impl Offer {
             health: Health::read(node),
             devices: gpus.map(|gpus| Devices::new(&gpus)),
             listed,
+            one_at_most,
             cuttable: Cuttable::read(node, names),
             failed,
         };
@@ -131,6 +138,7 @@ impl Offer {
             health,
             devices,
             listed,
+            one_at_most,
             cuttable,
             failed,
             gpu_memory,
@@ -145,6 +153,7 @@ impl Offer {
             && *allocatable == other.allocatable
             && *devices == other.devices
             && *listed == other.listed
+            && *one_at_most == other.one_at_most
             && *cuttable == other.cuttable
             && *failed == other.failed
             && *gpu_memory == other.gpu_memory
@@ -157,6 +166,12 @@ impl Offer {
     pub(crate) fn recut(&self) -> bool {
         let cuttable = self.cuttable.as_ref();
         cuttable.is_some_and(|it| it.state == State::Changing)
+    }
+
+    /// Are some of its GPUs such as a class may not have?
+    pub(crate) fn withholds_from(&self, class: &Class) -> bool {
+        let devices = self.devices.as_ref().filter(|_| class.has_several_gpus());
+        devices.is_some_and(Devices::some_alone)
     }
 
     /// How much of a resource the node has when empty.
@@ -215,6 +230,8 @@ pub(crate) struct Node {
     pub(crate) pods: usize,
     /// What is free of the GPUs.
     pub(crate) gpus: FreeGpus,
+    /// What is free of those that a container may have several of; none where those are all.
+    together: Option<FreeGpus>,
     /// The number of the change that last touched the node.
     pub(crate) touched: u64,
     /// How empty it was then, in thousandths (`score::idle`).
@@ -242,6 +259,7 @@ impl Node {
             pipelined_held: Ledger::default(),
             pods: 0,
             gpus: FreeGpus::default(),
+            together: None,
             touched: 0,
             idle: 0,
             offered: 0,
@@ -269,6 +287,22 @@ impl Node {
             return self.gpus.whole.saturating_mul(GPU_UNIT);
         }
         offer.allocatable.get(ix) - self.used.get(ix)
+    }
+
+    /// What is free of such GPUs as a class may have.
+    pub(crate) fn gpus_for(&self, class: &Class) -> &FreeGpus {
+        match &self.together {
+            Some(together) if class.has_several_gpus() => together,
+            _ => &self.gpus,
+        }
+    }
+
+    /// How much of a resource is free for a class; of GPUs, as in `free`.
+    pub(crate) fn free_for(&self, class: &Class, ix: u8) -> i64 {
+        if ix == GPU {
+            return self.gpus_for(class).whole.saturating_mul(GPU_UNIT);
+        }
+        self.free(ix)
     }
 
     /// How much of a resource nobody uses: of GPUs, the parts too.
@@ -354,9 +388,12 @@ impl Node {
     }
 
     fn count_devices(&mut self) {
-        self.gpus = match &self.offer {
-            Some(offer) => FreeGpus::of(offer, &self.held),
-            None => FreeGpus::default(),
+        (self.gpus, self.together) = match &self.offer {
+            Some(offer) => (
+                FreeGpus::of(offer, &self.held),
+                FreeGpus::together(offer, &self.held),
+            ),
+            None => (FreeGpus::default(), None),
         };
     }
 }

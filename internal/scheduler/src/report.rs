@@ -9,7 +9,8 @@ use std::sync::Arc;
 use resources::report::{PlacementReport, ReasonCount, TaskReport, Verdict};
 
 use crate::class::{ClassIx, Need};
-use crate::filter::Snub;
+use crate::filter::{Refusal, Snub};
+use crate::fit::Tally;
 use crate::gang::GangKey;
 use crate::queue::{Bound, QueueIx};
 use crate::resource::{GPU, Ix, PODS};
@@ -193,6 +194,15 @@ impl Obstacle {
     }
 }
 
+fn counted(reason: String, nodes: usize) -> ReasonCount {
+    ReasonCount { reason, nodes }
+}
+
+/// The most frequent first.
+fn sort(reasons: &mut [ReasonCount]) {
+    reasons.sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+}
+
 impl Scheduler {
     pub(crate) fn beyond_cluster(&self, resource: Ix, asked: i64) -> Obstacle {
         let name = self.names.name(resource);
@@ -347,21 +357,8 @@ impl Scheduler {
             nodes: view.tally.nodes,
             ..Obstacle::default()
         };
-        for (refusal, nodes) in view.tally.refused() {
-            obstacle.per_reason.push(ReasonCount {
-                reason: refusal.words().to_owned(),
-                nodes,
-            });
-        }
-        for (ix, nodes) in view.tally.short() {
-            obstacle.per_reason.push(ReasonCount {
-                reason: self.shortage(class, ix),
-                nodes,
-            });
-        }
-        obstacle
-            .per_reason
-            .sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        obstacle.per_reason = self.reasons(class, &view.tally, view.tally.short());
+        sort(&mut obstacle.per_reason);
         if view.tally.nodes == 0 {
             obstacle.verdict = Verdict::NoNodes;
             obstacle.binding = "there are no nodes".into();
@@ -422,6 +419,10 @@ impl Scheduler {
             ));
             obstacle.lasting = true;
         }
+        if view.tally.apart > 0 {
+            let remedy = Refusal::OneAtMost.remedy();
+            obstacle.would_fit.push_str(&format!("; or {remedy}"));
+        }
         obstacle
     }
 
@@ -438,18 +439,12 @@ impl Scheduler {
         let Some(view) = self.views.get(&class) else {
             return obstacle;
         };
-        let count = |reason: String, nodes: usize| ReasonCount { reason, nodes };
         let closed: usize = snubs.values().sum();
-        let of_snubs = snubs.iter().map(|(s, n)| count(s.words().to_owned(), *n));
-        let refused = view.tally.refused();
-        let of_refusals = refused.map(|(refusal, n)| count(refusal.words().to_owned(), n));
-        let of_room = view
-            .full()
-            .map(|(ix, n)| count(self.shortage(class, ix), n));
-        obstacle.per_reason = of_snubs.chain(of_refusals).chain(of_room).collect();
-        obstacle
-            .per_reason
-            .sort_by(|a, b| b.nodes.cmp(&a.nodes).then_with(|| a.reason.cmp(&b.reason)));
+        let of_snubs = snubs.iter().map(|(s, n)| counted(s.words().to_owned(), *n));
+        obstacle.per_reason = of_snubs.collect();
+        let others = self.reasons(class, &view.tally, view.full());
+        obstacle.per_reason.extend(others);
+        sort(&mut obstacle.per_reason);
         let nodes = if closed == 1 {
             "node has"
         } else {
@@ -542,6 +537,27 @@ impl Scheduler {
             "; {runners} of {nodes} nodes can run images: {}",
             named.join(", ")
         )
+    }
+
+    /// How many nodes are out for which reason, where so many are short of these.
+    fn reasons(
+        &self,
+        class: ClassIx,
+        tally: &Tally,
+        short: impl Iterator<Item = (Ix, usize)>,
+    ) -> Vec<ReasonCount> {
+        // Who has enough GPUs, were they such as one can have several of, is told by itself.
+        let mut refused: BTreeMap<Refusal, usize> = tally.refused().collect();
+        if tally.apart > 0 {
+            *refused.entry(Refusal::OneAtMost).or_default() += tally.apart;
+        }
+        let apart = |ix: Ix| if ix == GPU { tally.apart } else { 0 };
+        let short = short.map(|(ix, nodes)| (ix, nodes - apart(ix)));
+        let short = short.filter(|(_, nodes)| *nodes > 0);
+        let of_room = short.map(|(ix, nodes)| counted(self.shortage(class, ix), nodes));
+        let refused = refused.into_iter();
+        let of_refusals = refused.map(|(why, nodes)| counted(why.words().to_owned(), nodes));
+        of_refusals.chain(of_room).collect()
     }
 
     /// What nodes run out of first for the class, the most frequent first, then by name.

@@ -88,6 +88,11 @@ impl Names {
         ix
     }
 
+    /// The number of a name, if it has one.
+    pub(crate) fn find(&self, name: &str) -> Option<Ix> {
+        self.index.get(name).copied()
+    }
+
     /// The resources that are counted in thousandths.
     pub(crate) fn gpus(&self) -> Set {
         self.gpus

@@ -92,7 +92,7 @@ pub(crate) fn key(class: &Class, node: &Node, offer: &Offer, tier: i64, count: u
     let begins = class.packs()
         && class.share().is_some_and(|share| {
             let each = share.of(node.gpu_memory());
-            share.gpus == 1 && !each.is_some_and(|each| node.gpus.fits_begun(each))
+            share.gpus == 1 && !each.is_some_and(|each| node.gpus_for(class).fits_begun(each))
         });
     let strain = if asked > 0 {
         let held = |id: &str| node.held.of(id) > 0;
@@ -117,8 +117,7 @@ pub(crate) fn awaits(class: &Class, node: &Node) -> bool {
     let mut others = others.into_iter();
     node.leavers > 0
         && (others.any(|(ix, amount)| node.free_now(*ix) < *amount)
-            || (class.demand().get(GPU) > 0
-                && !fits_at_once(node, &class.take(Some(node)), class.share().is_some())))
+            || (class.demand().get(GPU) > 0 && !fits_at_once(node, class)))
 }
 
 /// How empty a node is, in thousandths of what it has. The same for every class: worked out once

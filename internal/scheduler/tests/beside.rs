@@ -88,6 +88,35 @@ fn a_node_is_out_for_what_only_its_gpus_say_and_says_whether_evictions_would_hel
 }
 
 #[test]
+fn a_node_is_out_where_it_has_enough_gpus_only_with_such_as_a_container_gets_one_of() {
+    let shares = |name: &str, alone: usize| {
+        let gpu =
+            |i: usize| json!({"id": format!("{name}-{i}"), "healthy": true, "alone": i < alone});
+        let gpus: Vec<Value> = (0..4).map(gpu).collect();
+        node_with(name, 4, |node| {
+            node["metadata"]["annotations"]["muster.io/inventory"] =
+                json!(json!({"gpus": gpus}).to_string());
+        })
+    };
+    let mut s = told([shares("all", 4), shares("half", 2)]);
+    s.apply(pod_with("ours", None, 1, |pod| {
+        pod["spec"]["nodeName"] = json!("half");
+        pod["metadata"]["annotations"]["muster.io/devices"] =
+            json!(r#"{"main":{"nvidia.com/gpu":["half-2"]}}"#);
+    }));
+    let one = |lasting| ("one shared GPU a container".to_owned(), lasting);
+    let nodes = ["all", "half"];
+    assert_eq!(
+        words(&mut s, &plain("p", 2), &nodes),
+        [one(true), one(false)]
+    );
+    let good = (String::new(), false);
+    assert_eq!(words(&mut s, &plain("q", 1), &nodes), [good.clone(), good]);
+    s.apply(pod_gone("ours"));
+    assert_eq!(settle(&mut s, &plain("p", 2), "half"), ["half-2", "half-3"]);
+}
+
+#[test]
 fn resource_claims_are_the_other_schedulers_to_allocate() {
     let mut s = told([described("good", 2, |_| true)]);
     let pod = theirs("claims", 1, |pod| {

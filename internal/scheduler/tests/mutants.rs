@@ -34,6 +34,7 @@ fn every_property_of_plans_has_a_planted_bug() {
     for word in [
         "all or nothing",
         "capacity",
+        "by itself",
         "quota",
         "guarantees",
         "work conservation",

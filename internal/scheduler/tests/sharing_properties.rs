@@ -9,6 +9,7 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use resources::devices::NodeInventory;
 use scheduler::{Event, Plan, Scheduler};
 use serde_json::json;
 use support::*;
@@ -19,6 +20,18 @@ struct NodeModel {
     memory: Option<i64>,
     /// GPUs known one by one; the one with this index is broken.
     known: Option<usize>,
+    /// Of those that are known a container gets one at most of these: a bit for each.
+    alone: u8,
+}
+
+impl NodeModel {
+    /// Does a container that gets the GPU get no other?
+    fn is_alone(&self, id: &str) -> bool {
+        let index = id
+            .rsplit_once('-')
+            .and_then(|(_, index)| index.parse().ok());
+        index.is_some_and(|index: u32| self.alone & 1 << index != 0)
+    }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -51,7 +64,7 @@ struct World {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Node(u8, i64, Option<i64>, Option<usize>),
+    Node(u8, i64, Option<i64>, Option<usize>, u8),
     DropNode(u8),
     Pod(u8, Ask, i32),
     Gang(u8, usize, Ask),
@@ -62,18 +75,24 @@ enum Op {
 
 fn ask() -> impl Strategy<Value = Ask> {
     prop_oneof![
-        2 => (0..3i64).prop_map(Ask::Whole),
+        2 => (0..4i64).prop_map(Ask::Whole),
         4 => (1..=9i64, prop_oneof![4 => Just(1i64), 1 => 2..4i64])
             .prop_map(|(tenths, gpus)| Ask::Part(tenths * 100, gpus)),
         2 => prop_oneof![Just(100i64), Just(333), Just(700), Just(1500)].prop_map(Ask::Memory),
     ]
 }
 
-fn op() -> impl Strategy<Value = Op> {
+fn node() -> impl Strategy<Value = Op> {
     let memory = proptest::option::of(prop_oneof![Just(1000i64), Just(2000)]);
+    let known = proptest::option::weighted(0.75, 0..6usize);
+    let alone = prop_oneof![1 => Just(0), 2 => 1..16u8];
+    (0..3u8, 0..5i64, memory, known, alone)
+        .prop_map(|(name, gpus, memory, known, alone)| Op::Node(name, gpus, memory, known, alone))
+}
+
+fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
-        3 => (0..3u8, 0..4i64, memory, proptest::option::of(0..5usize))
-            .prop_map(|(name, gpus, memory, known)| Op::Node(name, gpus, memory, known)),
+        3 => node(),
         1 => (0..3u8).prop_map(Op::DropNode),
         6 => (0..12u8, ask(), 0..3i32).prop_map(|(name, ask, prio)| Op::Pod(name, ask, prio)),
         2 => (0..4u8, 1..4usize, ask()).prop_map(|(name, n, ask)| Op::Gang(name, n, ask)),
@@ -100,6 +119,14 @@ impl World {
         let Event::NodeChanged(mut object) = event else {
             unreachable!()
         };
+        let notes = object.metadata.annotations.get_or_insert_default();
+        if let Some(text) = notes.get_mut("muster.io/inventory") {
+            let mut inventory: NodeInventory = serde_json::from_str(text).unwrap();
+            for gpu in &mut inventory.gpus {
+                gpu.alone = node.is_alone(&gpu.id);
+            }
+            *text = serde_json::to_string(&inventory).unwrap();
+        }
         if let Some(memory) = node.memory {
             let labels = object.metadata.labels.get_or_insert_default();
             labels.insert("nvidia.com/gpu.memory".into(), memory.to_string());
@@ -148,13 +175,14 @@ impl World {
 
     fn act(&mut self, op: &Op) -> Vec<Event> {
         match op {
-            Op::Node(name, gpus, memory, known) => {
+            Op::Node(name, gpus, memory, known, alone) => {
                 let name = format!("n{name}");
-                let (gpus, memory, known) = (*gpus, *memory, *known);
+                let (gpus, memory, known, alone) = (*gpus, *memory, *known, *alone);
                 let node = NodeModel {
                     gpus,
                     memory,
                     known,
+                    alone,
                 };
                 self.nodes.insert(name.clone(), node);
                 vec![self.node_event(&name)]
@@ -258,6 +286,9 @@ impl World {
                 None => i.to_string(),
             })
             .collect();
+        let several = matches!(ask, Ask::Whole(gpus) | Ask::Part(_, gpus) if gpus > 1);
+        let may = |id: &String| !(several && known.is_some() && node.is_alone(id));
+        let ids: Vec<String> = ids.into_iter().filter(may).collect();
         let free = |id: &String| 1000 - held.by_id.get(id).copied().unwrap_or(0);
         let idle = ids.iter().filter(|id| free(id) == 1000).count() as i64;
         let idle = idle.min(node.gpus - held.by_id.len() as i64) - held.unnamed;
@@ -289,6 +320,14 @@ impl World {
             let distinct: BTreeSet<&String> = ids.iter().collect();
             if names {
                 prop_assert_eq!(distinct.len() as i64, gpus, "{}", bind.pod.name);
+            }
+            let alone = |id: &&String| self.nodes[&bind.node].is_alone(id);
+            if names && self.nodes[&bind.node].known.is_some() && ids.len() > 1 {
+                prop_assert!(
+                    !ids.iter().any(|id| alone(&id)),
+                    "{}: {ids:?}",
+                    bind.pod.name
+                );
             }
             touched.extend(ids.iter().map(|id| (bind.node.clone(), id.clone())));
             pod.node = Some(bind.node.clone());
@@ -411,7 +450,7 @@ fn places_kept_for_the_evicted_stay_so_when_nothing_has_changed_since_that_was_s
     use Op::{Gang, Gone, Leave, Node, Plan, Pod};
     run(&[
         Pod(0, Whole(2), 0),
-        Node(0, 3, None, Some(0)),
+        Node(0, 3, None, Some(0), 0),
         Plan,
         Leave(0),
         Gang(2, 2, Part(100, 1)),
@@ -420,12 +459,12 @@ fn places_kept_for_the_evicted_stay_so_when_nothing_has_changed_since_that_was_s
         Pod(1, Whole(0), 0),
         Gone(3),
         Plan,
-        Node(1, 3, None, None),
+        Node(1, 3, None, None, 0),
         Pod(1, Whole(1), 1),
-        Node(2, 1, None, Some(1)),
+        Node(2, 1, None, Some(1), 0),
         Plan,
         Gang(0, 3, Whole(1)),
-        Node(2, 1, None, None),
+        Node(2, 1, None, None, 0),
         Pod(2, Part(300, 1), 1),
         Plan,
         Pod(3, Part(800, 1), 1),
@@ -440,17 +479,17 @@ fn a_held_place_is_given_back_where_the_nodes_gpus_come_and_go() {
     use Ask::{Memory, Whole};
     use Op::{Gang, Node, Plan, Pod};
     run(&[
-        Node(0, 1, None, Some(1)),
+        Node(0, 1, None, Some(1), 0),
         Pod(3, Whole(1), 0),
         Pod(4, Whole(0), 0),
         Plan,
         Gang(0, 1, Whole(0)),
-        Node(0, 2, Some(1000), None),
+        Node(0, 2, Some(1000), None, 0),
         Pod(1, Whole(1), 2),
         Pod(0, Memory(100), 1),
         Plan,
-        Node(0, 0, None, None),
-        Node(0, 2, None, None),
+        Node(0, 0, None, None, 0),
+        Node(0, 2, None, None, 0),
         Plan,
     ])
     .unwrap();

@@ -30,9 +30,10 @@ pub const DEVICE_PLUGIN: &str = "Device plugin (--device-plugin-config), with --
 
   By sharing.mps an nvidia-cuda-mps-control runs for each GPU, started anew when it dies; a
   container gets its CUDA_MPS_PIPE_DIRECTORY, /dev/shm, and its limits: the part that its pod
-  asks for where Muster's scheduler placed it, else one of the GPU's equal parts. Renaming by
-  product, and the strategy volume-mounts are refused. What is wrong is said at the start,
-  with its field and what would be right.
+  asks for where Muster's scheduler placed it, else one of the GPU's equal parts. It has one such
+  GPU, as with failRequestsGreaterThanOne: Muster's scheduler gives others to who asks for several.
+  Renaming by product, and the strategy volume-mounts are refused. What is wrong is said at the
+  start, with its field and what would be right.
 
 MIG manager (--mig-manager), with --engine kubernetes: the node's label nvidia.com/mig.config names a
 configuration, and nvidia.com/mig.config.state says how far it is: pending, rebooting (MIG mode waits

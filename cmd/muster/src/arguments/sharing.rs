@@ -34,8 +34,8 @@ pub const ISOLATION: &str = "Sharing GPUs: what is kept apart, and what is not
 #[derive(Args, Debug, Clone, Default)]
 pub struct SharingOptions {
     /// GPUs that containers share by NVIDIA's Multi-Process Service (MPS), which holds each to the
-    /// part that it asks for: all, or indices and UUIDs with commas. A container gets a part of one of
-    /// them. Beside a kubelet, sharing.mps of --device-plugin-config says it [default: none, containers
+    /// part that it asks for: all, or indices and UUIDs with commas. A container gets one of them, or a
+    /// part of one; who asks for several is placed where others are. Beside a kubelet, sharing.mps of --device-plugin-config says it [default: none, containers
     /// have parts of GPUs in turns]
     #[arg(long, value_name = "GPUS", value_parser = selection)]
     pub mps: Option<Selection>,

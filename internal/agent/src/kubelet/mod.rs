@@ -4,6 +4,7 @@
 //! out is on disk (`xids::kept`), so an agent that dies and starts again changes nothing.
 
 mod admission;
+mod alone;
 mod cluster;
 mod delivery;
 mod described;
@@ -29,6 +30,7 @@ use std::time::Duration;
 use hardware::{HardwareError, Source};
 use tokio::sync::watch;
 
+pub use alone::mark;
 pub use cluster::Cluster;
 pub use delivery::Way;
 pub use mig::{Configurations, Drain, Hand, MigSettings};

@@ -265,7 +265,7 @@ impl Scheduler {
             let takes = |at: NodeIx| match standing(at) {
                 Standing::Refused(refusal) => refusal == Refusal::Recut,
                 Standing::Absent => false,
-                Standing::Holds { .. } | Standing::Short(_) => true,
+                Standing::Holds { .. } | Standing::Short { .. } => true,
             };
             let sites = places.iter().filter(|(at, _)| takes(**at));
             Members {

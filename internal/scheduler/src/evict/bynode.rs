@@ -237,7 +237,8 @@ impl Scheduler {
         }
         let node = &self.nodes[at];
         let Some(offer) = &node.offer else { return 0 };
-        let (class, gpus) = (self.classes.get(class), FreeGpus::of(offer, &held));
+        let class = self.classes.get(class);
+        let gpus = FreeGpus::for_class(class, offer, &held);
         let free = |ix: u8| match ix {
             GPU => gpus.whole * GPU_UNIT,
             _ => node.free(ix) + freed.get(ix),

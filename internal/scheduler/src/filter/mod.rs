@@ -28,6 +28,7 @@ pub(crate) enum Refusal {
     Spare,
     Fabric,
     Recut,
+    OneAtMost,
     GpuModel,
     GpuMemory,
     GpuCompute,
@@ -41,7 +42,7 @@ pub(crate) enum Refusal {
 }
 
 impl Refusal {
-    pub(crate) const ALL: [Refusal; 19] = [
+    pub(crate) const ALL: [Refusal; 20] = [
         Refusal::Unschedulable,
         Refusal::NotReady,
         Refusal::NoImages,
@@ -51,6 +52,7 @@ impl Refusal {
         Refusal::Spare,
         Refusal::Fabric,
         Refusal::Recut,
+        Refusal::OneAtMost,
         Refusal::GpuModel,
         Refusal::GpuMemory,
         Refusal::GpuCompute,
@@ -75,6 +77,7 @@ impl Refusal {
             Refusal::Spare => "node(s) were kept as spares for interrupted gangs",
             Refusal::Fabric => "node(s) had failing RDMA, over which the gang's pods would work",
             Refusal::Recut => "node(s) were having their GPUs cut anew (MIG)",
+            Refusal::OneAtMost => "node(s) gave a container one at most of their shared GPUs",
             Refusal::GpuModel => "node(s) had no GPU of the model asked for",
             Refusal::GpuMemory => "node(s) had no GPU with the memory asked for",
             Refusal::GpuCompute => "node(s) had no GPU of the compute capability asked for",
@@ -100,6 +103,7 @@ impl Refusal {
             Refusal::Spare => "a spare",
             Refusal::Fabric => "its RDMA fails",
             Refusal::Recut => "its GPUs being cut",
+            Refusal::OneAtMost => "one shared GPU a container",
             Refusal::GpuModel => "another GPU",
             Refusal::GpuMemory => "too little GPU memory",
             Refusal::GpuCompute => "an older GPU",
@@ -134,6 +138,10 @@ impl Refusal {
             Refusal::Recut => {
                 "the GPUs being cut: the node's label nvidia.com/mig.config.state says how far they are, \
                  and its events who or what is waited for"
+            }
+            Refusal::OneAtMost => {
+                "a node with enough GPUs that aren't shared (by MPS, or in turns with \
+                 failRequestsGreaterThanOne), or one for each container"
             }
             Refusal::GpuModel => "a node with GPUs of the model asked for",
             Refusal::GpuMemory => "a node whose GPUs have the memory asked for",
@@ -190,6 +198,9 @@ pub(crate) fn refusal(class: &Class, node: &Node, offer: &Offer) -> Option<Refus
     }
     if offer.recut() && class.wants_devices() {
         return Some(Refusal::Recut);
+    }
+    if class.several() & offer.one_at_most != 0 {
+        return Some(Refusal::OneAtMost);
     }
     if class.kind().is_some_and(|kind| kind != offer.models) {
         return Some(Refusal::GpuModel);

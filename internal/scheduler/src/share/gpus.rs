@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use super::Take;
+use crate::class::Class;
 use crate::devices::Devices;
 use crate::node::Offer;
 use crate::resource::{GPU, GPU_UNIT};
@@ -108,9 +109,33 @@ pub(crate) struct FreeGpus {
 impl FreeGpus {
     /// Of a node where so much is held.
     pub(crate) fn of(offer: &Offer, ledger: &Ledger) -> FreeGpus {
+        FreeGpus::among(offer, ledger, |_| true)
+    }
+
+    /// Of those that a container may have several of; none where those are all. What nobody names may be
+    /// any of them.
+    pub(crate) fn together(offer: &Offer, ledger: &Ledger) -> Option<FreeGpus> {
+        let devices = (offer.devices.as_ref()).filter(|devices| devices.some_alone())?;
+        let several = |id: &str| !devices.is_alone(id);
+        Some(FreeGpus::among(offer, ledger, several))
+    }
+
+    /// Of such as a class may have.
+    pub(crate) fn for_class(class: &Class, offer: &Offer, ledger: &Ledger) -> FreeGpus {
+        let several = class.has_several_gpus();
+        let together = several.then(|| FreeGpus::together(offer, ledger));
+        together
+            .flatten()
+            .unwrap_or_else(|| FreeGpus::of(offer, ledger))
+    }
+
+    /// Of these of its devices.
+    fn among(offer: &Offer, ledger: &Ledger, is: impl Fn(&str) -> bool) -> FreeGpus {
         let all = offer.allocatable.get(GPU) / GPU_UNIT;
         if ledger.held.is_empty() {
-            let healthy = offer.devices.as_ref().map_or(all, Devices::healthy);
+            let these =
+                |devices: &Devices| devices.healthy_ids().filter(|id| is(id)).count() as i64;
+            let healthy = offer.devices.as_ref().map_or(all, these);
             return FreeGpus {
                 whole: all.min(healthy) - ledger.unnamed,
                 begun: Vec::new(),
@@ -122,7 +147,7 @@ impl FreeGpus {
         match &offer.devices {
             Some(devices) => {
                 let mut idle = 0;
-                for id in devices.healthy_ids() {
+                for id in devices.healthy_ids().filter(|id| is(id)) {
                     match ledger.of(id) {
                         0 => idle += 1,
                         GPU_UNIT => {}

@@ -7,7 +7,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use super::{FreeGpus, Take};
-use crate::class::ClassIx;
+use crate::class::{Class, ClassIx};
 use crate::node::{Node, NodeIx};
 use crate::resource::{GPU, GPU_UNIT};
 use crate::share::gpus::{COUNTED_MAX, is_counted};
@@ -37,12 +37,12 @@ impl Scheduler {
     /// and wanted whole.
     pub(crate) fn pick_gpus(&mut self, class: ClassIx, at: NodeIx, take: &Take) -> Vec<Arc<str>> {
         let best = self.best_piece(class, at, take);
-        let node = &self.nodes[at];
+        let (node, facts) = (&self.nodes[at], self.classes.get(class));
         let count = usize::try_from(take.gpus).unwrap_or(0);
-        match self.classes.get(class).share() {
+        match facts.share() {
             _ if count == 0 => Vec::new(),
-            Some(_) => shared(node, take, count, self.config.gpus, best),
-            None => whole(node, count),
+            Some(_) => shared(node, facts, take, self.config.gpus, best),
+            None => whole(node, facts, count),
         }
     }
 
@@ -58,9 +58,12 @@ impl Scheduler {
             return false;
         }
         let shares = share.is_some();
+        let several = self.classes.get(class).has_several_gpus();
         match &offer.devices {
             Some(devices) => {
-                ids.len() as i64 == gpus && ids.iter().all(|id| devices.is_healthy(id))
+                let well = |id: &Arc<str>| devices.is_healthy(id);
+                let suits = |id: &Arc<str>| !(several && devices.is_alone(id));
+                ids.len() as i64 == gpus && ids.iter().all(|id| well(id) && suits(id))
             }
             None if shares => {
                 ids.len() as i64 == gpus && ids.iter().all(|id| is_counted(offer, id))
@@ -77,30 +80,34 @@ impl Scheduler {
 
 /// Whole GPUs that nobody holds; those that somebody is about to leave only where the others do
 /// not suffice.
-fn whole(node: &Node, count: usize) -> Vec<Arc<str>> {
-    let devices = node.offer.as_ref().and_then(|offer| offer.devices.as_ref());
-    let Some(devices) = devices else {
+fn whole(node: &Node, class: &Class, count: usize) -> Vec<Arc<str>> {
+    let Some(offer) = &node.offer else {
         return Vec::new();
     };
+    let Some(devices) = &offer.devices else {
+        return Vec::new();
+    };
+    let apart = offer.withholds_from(class);
+    let idle = |id: &str| node.held.of(id) == 0 && !(apart && devices.is_alone(id));
     if node.leavers > 0 {
-        let idle = |id: &str| node.held.of(id) == 0 && node.leaving_held.of(id) == 0;
-        let free = devices.choose(idle, count);
+        let free = devices.choose(|id| idle(id) && node.leaving_held.of(id) == 0, count);
         if free.len() == count {
             return free;
         }
     }
-    devices.choose(|id| node.held.of(id) == 0, count)
+    devices.choose(idle, count)
 }
 
 /// GPUs to share; where it is known of how much there is most use, of such a one.
 fn shared(
     node: &Node,
+    class: &Class,
     take: &Take,
-    count: usize,
     order: GpuOrder,
     best: Option<i64>,
 ) -> Vec<Arc<str>> {
-    let mut seats = seats(node, take.each);
+    let count = usize::try_from(take.gpus).unwrap_or(0);
+    let mut seats = seats(node, class, take.each);
     let begun = |seat: &Seat| seat.free < GPU_UNIT;
     if count > 1 {
         // From those that have room for most: so as many such pods fit as were counted.
@@ -115,19 +122,23 @@ fn shared(
     seats.into_iter().take(count).map(|seat| seat.id).collect()
 }
 
-/// Every GPU of a node that has so much free.
-fn seats(node: &Node, each: i64) -> Vec<Seat> {
+/// Every GPU of a node that a class may have and that has so much free.
+fn seats(node: &Node, class: &Class, each: i64) -> Vec<Seat> {
     let Some(offer) = &node.offer else {
         return Vec::new();
     };
     let ids: Vec<Arc<str>> = match &offer.devices {
-        Some(devices) => devices.healthy_ids().cloned().collect(),
+        Some(devices) => {
+            let apart = offer.withholds_from(class);
+            let suits = |id: &&Arc<str>| !(apart && devices.is_alone(id));
+            devices.healthy_ids().filter(suits).cloned().collect()
+        }
         None => {
             let counted = (offer.allocatable.get(GPU) / GPU_UNIT).min(COUNTED_MAX);
             (0..counted).map(|at| Arc::from(at.to_string())).collect()
         }
     };
-    let mut idle = node.gpus.whole;
+    let mut idle = node.gpus_for(class).whole;
     let all = ids.into_iter().enumerate().filter_map(|(index, id)| {
         let free = GPU_UNIT - node.held.of(&id);
         if free == GPU_UNIT {
@@ -146,13 +157,14 @@ fn seats(node: &Node, each: i64) -> Vec<Seat> {
     all.collect()
 }
 
-/// Is there room at once, without waiting for those who leave?
-pub(crate) fn fits_at_once(node: &Node, take: &Take, shared: bool) -> bool {
+/// Is there room for one of a class at once, without waiting for those who leave?
+pub(crate) fn fits_at_once(node: &Node, class: &Class) -> bool {
     let Some(offer) = &node.offer else {
         return false;
     };
-    let free = FreeGpus::of(offer, &node.held_now());
-    if shared {
+    let take = class.take(Some(node));
+    let free = FreeGpus::for_class(class, offer, &node.held_now());
+    if class.share().is_some() {
         free.slots(take.each, take.gpus) > 0
     } else {
         free.whole >= take.gpus

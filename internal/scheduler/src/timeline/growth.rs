@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use jiff::Timestamp;
 
-use super::shadow::{Ask, Ends};
+use super::shadow::{Ask, Ends, take_from};
 use crate::class::ClassIx;
 use crate::gang::GangKey;
 use crate::resource::Room;
@@ -75,9 +75,11 @@ impl Scheduler {
                 continue;
             }
             let before = steps.all;
+            let mut withheld = self.withheld(&end.1, run, class);
             for (node, held, count) in run.held.iter() {
                 let room = &mut steps.given[*node];
                 room.add(self.classes.get(*held).demand(), i64::from(*count));
+                take_from(room, withheld.remove(node));
                 if view.empty_at(*node) > 0 {
                     let then = self.holds_then(*node, class, room);
                     steps.all += u64::from(then.saturating_sub(steps.holds[*node]));

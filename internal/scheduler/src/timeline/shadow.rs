@@ -3,6 +3,7 @@
 //! so many each node holds at that time.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use jiff::Timestamp;
 
@@ -82,12 +83,24 @@ struct Sums {
 impl Timeline {
     /// Those that run, by their ends.
     pub(super) fn in_order(&self, ends: Ends) -> impl Iterator<Item = (i64, &Run)> {
+        self.named(ends).map(|(end, _, run)| (end, run))
+    }
+
+    /// The same with whose runs they are.
+    fn named(&self, ends: Ends) -> impl Iterator<Item = (i64, &GangKey, &Run)> {
         let all = match ends {
             Ends::Likely | Ends::Known => &self.ends,
             Ends::Latest => &self.latest_ends,
         };
-        let all = all.iter().map(|((end, _), run)| (*end, &**run));
-        all.filter(move |(_, run)| ends != Ends::Known || run.known)
+        let all = all.iter().map(|((end, key), run)| (*end, key, &**run));
+        all.filter(move |(.., run)| ends != Ends::Known || run.known)
+    }
+}
+
+/// Takes so many thousandths of GPUs out of what is given back.
+pub(super) fn take_from(room: &mut Room, gpus: Option<i64>) {
+    if let Some(gpus) = gpus.filter(|gpus| *gpus > 0) {
+        room.set(GPU, room.get(GPU) - gpus);
     }
 }
 
@@ -160,13 +173,15 @@ impl Scheduler {
         let mut scope = self.scope_now(ask, &sums, &holds);
         let mut at = now;
         if scope.is_none() {
-            for (end, run) in self.timeline.in_order(ends) {
+            for (end, key, run) in self.timeline.named(ends) {
                 if scope.is_some() && end > at {
                     break;
                 }
+                let mut withheld = self.withheld(key, run, class);
                 for (node, held, count) in run.held.iter() {
                     let room = given.entry(*node).or_default();
                     room.add(self.classes.get(*held).demand(), i64::from(*count));
+                    take_from(room, withheld.remove(node));
                     if view.empty_at(*node) == 0 {
                         continue;
                     }
@@ -201,6 +216,42 @@ impl Scheduler {
         })
     }
 
+    /// What those that run hold, by node, of GPUs that a class may not have: nothing that they give back
+    /// to it.
+    pub(super) fn withheld(
+        &self,
+        key: &GangKey,
+        run: &Run,
+        class: &Class,
+    ) -> BTreeMap<NodeIx, i64> {
+        let mut all = BTreeMap::new();
+        let of = |at: NodeIx| self.nodes[at].offer.as_ref();
+        let withholds = |at| of(at).is_some_and(|offer| offer.withholds_from(class));
+        let gang = self.gangs.get(key).filter(|_| class.has_several_gpus());
+        let Some(gang) = gang.filter(|_| run.held.iter().any(|(at, ..)| withholds(*at))) else {
+            return all;
+        };
+        for pod in gang.members.iter().filter_map(|pod| self.pods.get(pod)) {
+            if let Some(at) = pod.node.filter(|_| pod.stage.occupies()) {
+                let amount = self.withheld_of(at, class, pod.class, &pod.devices);
+                *all.entry(at).or_default() += amount;
+            }
+        }
+        all
+    }
+
+    /// The same of one pod of a class that has these GPUs.
+    fn withheld_of(&self, at: NodeIx, from: &Class, of: ClassIx, ids: &[Arc<str>]) -> i64 {
+        let offer = self.nodes[at].offer.as_ref();
+        let offer = offer.filter(|offer| offer.withholds_from(from));
+        let Some(devices) = offer.and_then(|offer| offer.devices.as_ref()) else {
+            return 0;
+        };
+        let alone = ids.iter().filter(|id| devices.is_alone(id)).count() as i64;
+        let each = self.classes.get(of).demand().get(GPU) / ids.len().max(1) as i64;
+        alone * each
+    }
+
     /// How many members of a class a node holds once so much is given back. Of parts of GPUs those
     /// that are free now.
     pub(super) fn holds_then(&self, at: NodeIx, class: &Class, given: &Room) -> u32 {
@@ -210,7 +261,8 @@ impl Scheduler {
             GPU => given.get(ix) / GPU_UNIT * GPU_UNIT,
             _ => given.get(ix),
         };
-        headroom(class, node, &node.gpus, |ix| node.free(ix) + more(ix)).0
+        let free = |ix| node.free_for(class, ix) + more(ix);
+        headroom(class, node, node.gpus_for(class), free).0
     }
 
     /// Where the ask fits without anybody ending.
@@ -258,10 +310,18 @@ impl Scheduler {
 
     /// Notes placements that will be over when the head starts.
     pub(super) fn pass_before(&self, shadow: &mut Shadow, placed: &[Placement]) {
+        let head = self.classes.get(shadow.ask.class);
         for placement in placed {
-            let demand = self.classes.get(placement.class).demand();
-            let room = shadow.given.entry(placement.node).or_default();
+            let Placement {
+                node,
+                class,
+                devices,
+                ..
+            } = placement;
+            let demand = self.classes.get(*class).demand();
+            let room = shadow.given.entry(*node).or_default();
             room.add(demand, 1);
+            take_from(room, Some(self.withheld_of(*node, head, *class, devices)));
         }
     }
 

@@ -1,0 +1,64 @@
+//! What a container gets one at most of: GPUs that it can have no other device beside, and resources whose
+//! devices are shared so. Read here from the objects anew.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1 as k8s;
+use resources::amounts::Amounts;
+use resources::names::{NVIDIA_GPU, NVIDIA_MIG};
+
+use crate::cluster::{Cluster, NodeFacts, PodFacts};
+use crate::{Invariant, Placement, Violation};
+
+/// The resources, but for GPUs, of which one of the pod's containers asks for more than one.
+pub(crate) fn several(spec: &k8s::PodSpec) -> Vec<String> {
+    let inits = spec.init_containers.iter().flatten();
+    let resources = (spec.containers.iter().chain(inits)).filter_map(|it| it.resources.as_ref());
+    let lists = resources.flat_map(|all| [all.requests.as_ref(), all.limits.as_ref()]);
+    let mut names = BTreeSet::new();
+    for list in lists.flatten() {
+        let amounts = Amounts::from_k8s(list);
+        let counted = list.keys().filter(|name| name.contains('/'));
+        let others = counted.filter(|name| *name != NVIDIA_GPU);
+        names.extend(others.filter(|name| amounts.get(name) > 1).cloned());
+    }
+    names.into_iter().collect()
+}
+
+/// Why a bind gives a container what it can't have several of; once for each container and resource.
+fn wrong(bind: &Placement, pod: &PodFacts, node: &NodeFacts) -> Vec<String> {
+    let mut all = Vec::new();
+    for (container, given) in &bind.devices {
+        let nvidias = |resource: &str| resource == NVIDIA_GPU || resource.starts_with(NVIDIA_MIG);
+        let ids = given.iter().filter(|(resource, _)| nvidias(resource));
+        let ids: Vec<&String> = ids.flat_map(|(_, ids)| ids).collect();
+        let alone = ids.iter().find(|id| node.alone.contains(**id));
+        if let Some(alone) = alone.filter(|_| ids.len() > 1) {
+            all.push(format!(
+                "container {container} gets {} devices, of which it can have {alone} by itself only",
+                ids.len()
+            ));
+        }
+    }
+    let asked = pod.several.iter();
+    let single = asked.filter(|resource| node.one_at_most.contains(*resource));
+    all.extend(single.map(|resource| {
+        format!("a container asks for several of {resource}, of which it gets one at most")
+    }));
+    all
+}
+
+/// No container gets several devices where it can have one by itself only.
+pub(crate) fn by_itself(before: &Cluster, binds: &[Placement], out: &mut Vec<Violation>) {
+    for bind in binds {
+        let (pod, node) = (before.pods.get(&bind.pod), before.nodes.get(&bind.node));
+        let Some((pod, node)) = pod.zip(node) else {
+            continue;
+        };
+        out.extend(wrong(bind, pod, node).into_iter().map(|what| Violation {
+            invariant: Invariant::ByItself,
+            what: format!("pod {} on node {}: {what}", bind.pod, bind.node),
+            pods: vec![bind.pod.clone()],
+        }));
+    }
+}
