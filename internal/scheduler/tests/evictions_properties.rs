@@ -94,6 +94,8 @@ struct World {
     case: Case,
     pods: BTreeMap<String, PodAt>,
     arrived: BTreeSet<usize>,
+    /// Those who waited after the last plan with a place held for them.
+    promised: BTreeSet<String>,
 }
 
 const QUEUES: [&str; 3] = ["qa", "qb", "qc"];
@@ -104,6 +106,7 @@ impl World {
             case: case.clone(),
             pods: BTreeMap::new(),
             arrived: BTreeSet::new(),
+            promised: BTreeSet::new(),
         }
     }
 
@@ -263,7 +266,8 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             }
             EvictionReason::Reclaimed => {
                 prop_assert_ne!(victim.queue, taker.queue);
-                // What was placed earlier in the plan, or is held for somebody, counts.
+                // What was placed earlier in the plan counts, and what is held for somebody or was as the
+                // plan began: a place is on its queue's account until it is given up.
                 let going = |pod: &PodRef| plan.evictions.iter().any(|e| e.pod.name == pod.name);
                 let held = plan.reservations.iter().flat_map(|held| &held.pods);
                 // Where those who lose might go is nothing that their queue holds against anybody.
@@ -273,7 +277,12 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
                     .iter()
                     .map(|bind| &bind.pod)
                     .chain(held.map(|(pod, _)| pod));
-                let new = new.map(|pod| world.gang_of(&pod.name));
+                let new: BTreeSet<&String> = new.map(|pod| &pod.name).collect();
+                let new = new
+                    .union(&world.promised.iter().collect())
+                    .copied()
+                    .collect::<Vec<_>>();
+                let new = new.into_iter().map(|pod| world.gang_of(pod));
                 let new = new
                     .filter(|gang| gang.queue == victim.queue)
                     .map(|gang| gang.gpus);
@@ -472,6 +481,10 @@ fn run(case: &Case) -> Result<(), TestCaseError> {
                 world.pods.get_mut(&eviction.pod.name).unwrap().leaving = true;
                 s.apply(world.pod(&eviction.pod.name));
             }
+            let held = plan.reservations.iter().flat_map(|held| &held.pods);
+            let held = held.map(|(pod, _)| pod.name.clone());
+            let waits = |name: &String| world.pods[name].node.is_none();
+            world.promised = held.filter(waits).collect();
             for (i, gpus) in case.nodes.iter().enumerate() {
                 let name = format!("n{i}");
                 let on = world
@@ -506,4 +519,32 @@ proptest! {
     fn evictions_are_few_lawful_and_come_to_rest(case in case()) {
         run(&case)?;
     }
+}
+
+#[test]
+fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they_deserve() {
+    let gang = |queue, priority, (min, members), gpus, preemptible, late| Gang {
+        queue,
+        priority,
+        min,
+        members,
+        gpus,
+        preemptible,
+        late,
+    };
+    // The third queue's first gang has two of its members, and the place of the third on a node
+    // where its second gang has shrunk for it; both go for the first queue's, which needs that node.
+    let case = Case {
+        nodes: vec![3, 2, 2],
+        deserved: [3, 0, 5],
+        surplus: false,
+        consolidate: false,
+        budget: None,
+        gangs: vec![
+            gang(0, 0, (1, 1), 3, false, true),
+            gang(2, 1, (2, 3), 2, true, true),
+            gang(2, 0, (1, 3), 1, true, false),
+        ],
+    };
+    run(&case).unwrap();
 }
