@@ -494,3 +494,19 @@ fn a_held_place_is_given_back_where_the_nodes_gpus_come_and_go() {
     ])
     .unwrap();
 }
+
+#[test]
+fn a_node_that_goes_is_forgotten_with_the_place_kept_there_for_somebody_evicted() {
+    use Ask::{Memory, Part};
+    use Op::{DropNode, Gang, Node, Plan, Pod};
+    run(&[
+        Node(0, 1, Some(2000), None, 0),
+        Gang(0, 1, Part(300, 1)),
+        Plan,
+        Node(1, 1, None, None, 0),
+        Pod(0, Memory(1500), 1),
+        Plan,
+        DropNode(1),
+    ])
+    .unwrap();
+}

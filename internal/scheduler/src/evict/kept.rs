@@ -160,6 +160,8 @@ impl Scheduler {
     pub(crate) fn forget_places(&mut self, places: Vec<Kept>) {
         for place in places {
             self.leave_class(place.class);
+            // It may be gone, and known by what was kept on it alone.
+            self.tidy_node(place.node);
         }
     }
 
@@ -223,7 +225,7 @@ impl Scheduler {
                 self.wake = Some(self.wake.map_or(until, |wake| wake.min(until)));
                 self.keep_place(&key, place);
             } else {
-                self.leave_class(place.class);
+                self.forget_places(vec![place]);
             }
         }
     }
