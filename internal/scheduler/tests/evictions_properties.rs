@@ -277,11 +277,8 @@ fn judge(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
                     .iter()
                     .map(|bind| &bind.pod)
                     .chain(held.map(|(pod, _)| pod));
-                let new: BTreeSet<&String> = new.map(|pod| &pod.name).collect();
-                let new = new
-                    .union(&world.promised.iter().collect())
-                    .copied()
-                    .collect::<Vec<_>>();
+                let mut new: BTreeSet<&String> = new.map(|pod| &pod.name).collect();
+                new.extend(&world.promised);
                 let new = new.into_iter().map(|pod| world.gang_of(pod));
                 let new = new
                     .filter(|gang| gang.queue == victim.queue)
@@ -385,6 +382,7 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
         for gang in &world.arrived {
             plain.apply(world.group(*gang));
         }
+        let mut moved = BTreeSet::new();
         for (name, pod) in &world.pods {
             let goes = evictions.iter().any(|e| e.pod.name == *name) && !stays.contains(name);
             let waits = pod.node.is_none() && pod.gang != at;
@@ -399,15 +397,19 @@ fn minimal(world: &World, plan: &Plan) -> Result<(), TestCaseError> {
             if !goes && !waits && !pod.leaving {
                 plain.apply(world.pod(name));
             }
+            if goes && reasons.contains(&EvictionReason::Consolidated) {
+                moved.insert(name);
+                let mut without = world.clone();
+                without.pods.get_mut(name).unwrap().node = None;
+                plain.apply(without.pod(name));
+            }
         }
-        let placed = plain
-            .plan(now())
-            .binds
-            .iter()
-            .filter(|b| b.group.name == **taker)
-            .count();
+        let binds = plain.plan(now()).binds;
+        let placed = binds.iter().filter(|b| b.group.name == **taker).count();
+        // Who is moved must have another place.
+        let housed = binds.iter().filter(|b| moved.contains(&b.pod.name)).count();
         prop_assert!(
-            placed < coming,
+            placed < coming || housed < moved.len(),
             "{taker} would fit although {stays:?} stayed, of {:?}",
             evictions.iter().map(|e| &e.pod.name).collect::<Vec<_>>()
         );
@@ -521,17 +523,25 @@ proptest! {
     }
 }
 
-#[test]
-fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they_deserve() {
-    let gang = |queue, priority, (min, members), gpus, preemptible, late| Gang {
+fn gang(
+    (queue, priority): (usize, i32),
+    (min, members): (usize, usize),
+    gpus: i64,
+    late: bool,
+) -> Gang {
+    Gang {
         queue,
         priority,
         min,
         members,
         gpus,
-        preemptible,
+        preemptible: true,
         late,
-    };
+    }
+}
+
+#[test]
+fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they_deserve() {
     // The third queue's first gang has two of its members, and the place of the third on a node
     // where its second gang has shrunk for it; both go for the first queue's, which needs that node.
     let case = Case {
@@ -541,9 +551,51 @@ fn a_place_that_is_held_is_on_its_queues_account_when_others_take_back_what_they
         consolidate: false,
         budget: None,
         gangs: vec![
-            gang(0, 0, (1, 1), 3, false, true),
-            gang(2, 1, (2, 3), 2, true, true),
-            gang(2, 0, (1, 3), 1, true, false),
+            Gang {
+                preemptible: false,
+                ..gang((0, 0), (1, 1), 3, true)
+            },
+            gang((2, 1), (2, 3), 2, true),
+            gang((2, 0), (1, 3), 1, false),
+        ],
+    };
+    run(&case).unwrap();
+}
+
+#[test]
+fn who_goes_with_juniors_has_no_more_against_other_queues_than_with_them_still_there() {
+    // Without its junior the third queue's senior was within what its queue deserves, and took from
+    // the first queue what that had taken back from it as the junior borrowed; and the junior came
+    // back to what was idle.
+    let case = Case {
+        nodes: vec![4, 2, 2],
+        deserved: [2, 0, 3],
+        surplus: true,
+        consolidate: false,
+        budget: None,
+        gangs: vec![
+            gang((2, 0), (1, 2), 2, false),
+            gang((2, 1), (1, 1), 3, false),
+            gang((0, 0), (1, 1), 3, false),
+        ],
+    };
+    run(&case).unwrap();
+}
+
+#[test]
+fn nobody_who_is_moved_for_another_could_stay_if_all_moved_are_to_have_a_place() {
+    // Free are 1, 0 and 5 GPUs, and three members of 2 come: all nodes are full then, which takes a
+    // move of both pods of 1.
+    let case = Case {
+        nodes: vec![5, 4, 5],
+        deserved: [0, 0, 2],
+        surplus: false,
+        consolidate: true,
+        budget: None,
+        gangs: vec![
+            gang((0, 0), (2, 2), 1, false),
+            gang((0, 0), (1, 3), 2, false),
+            gang((0, 0), (3, 5), 2, true),
         ],
     };
     run(&case).unwrap();

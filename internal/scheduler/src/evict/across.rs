@@ -29,6 +29,8 @@ struct Lender {
     /// The first queues on the taker's and on this one's way that are not the same.
     left: QueueIx,
     right: QueueIx,
+    /// What the taker's queue deserves may be a ground.
+    deserved: bool,
     cursor: Cursor,
     bitten: bool,
     done: bool,
@@ -86,6 +88,7 @@ impl Lenders {
                 path,
                 left: fork.left,
                 right: fork.right,
+                deserved: true,
                 cursor: Cursor::new(name, limit),
                 bitten: false,
                 done: false,
@@ -94,12 +97,22 @@ impl Lenders {
         all
     }
 
+    /// Leaves what the taker's queue deserves as a ground only where it would hold no more with all that it
+    /// holds now: for who goes with juniors of his own queue as well. Those come back to whatever is idle, and
+    /// whoever lost his place by that takes it back from a queue that is beyond its share then, for ever.
+    pub(super) fn before_juniors_go(&mut self, queues: &Queues) {
+        for lender in &mut self.lenders {
+            lender.deserved = queues.within_deserved(lender.left, &self.demand, 1);
+        }
+    }
+
     /// Beyond its share, a queue loses to its equals and betters; what others deserve, to all.
     fn eligible(&self, queues: &Queues, lender: &Lender) -> bool {
         let priority = |at: QueueIx| queues.rules(at).map_or(0, |rules| rules.priority);
         let outranked = priority(lender.left) < priority(lender.right);
         (!outranked && queues.above_share_of(lender.right, &self.demand).is_some())
-            || (queues.within_deserved(lender.left, &self.demand, 1)
+            || (lender.deserved
+                && queues.within_deserved(lender.left, &self.demand, 1)
                 && above_deserved(queues, lender.right, &self.demand))
     }
 
@@ -108,7 +121,8 @@ impl Lenders {
     fn may_ever(&self, queues: &Queues, lender: &Lender) -> bool {
         let mut asked = self.demand.0.iter().filter(|(ix, _)| queues.counts(*ix));
         self.eligible(queues, lender)
-            || (asked.all(|(ix, amount)| *amount <= queues.deserved(lender.left, *ix))
+            || (lender.deserved
+                && asked.all(|(ix, amount)| *amount <= queues.deserved(lender.left, *ix))
                 && above_deserved(queues, lender.right, &self.demand))
     }
 

@@ -107,7 +107,8 @@ impl Scheduler {
         let Some((gang, payer)) = self.gangs.get(key).zip(ask.payer) else {
             return Err(none());
         };
-        let lenders = Lenders::new(self, payer.queue, ask, self.priority_of(gang), now);
+        let mut lenders = Lenders::new(self, payer.queue, ask, self.priority_of(gang), now);
+        lenders.before_juniors_go(&self.queues);
         self.search(key, ask, &mut Both { lenders, juniors }, now)
             .map_err(|vain| match vain {
                 Vain::NotWorth => Refusal::not_worth(),
