@@ -244,6 +244,7 @@ fn doctor_and_agent_see_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
     let network = ["-nic", "none"].map(str::to_owned);
     let console = run(&mut guest(&archive, &network)).ok();
     let up = said(&console, "up");
+    println!("{up}");
     assert_eq!(answers(up, "fail"), [""; 0], "{up}");
     let passed = answers(up, "pass");
     for row in [
