@@ -162,7 +162,7 @@ pub const MUTANTS: &[Mutant] = &[
     Mutant {
         property: "guarantees: what a queue deserves it gets where any lawful victims make room",
         file: "src/evict/across.rs",
-        find: "self.lenders[at].cursor.rewind();",
+        find: "lender.cursor.rewind();",
         replace: "",
         test: (
             "evictions_oracle",

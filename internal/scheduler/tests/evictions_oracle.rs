@@ -221,17 +221,6 @@ impl Case {
             .filter(|(gang, _, last)| *last && self.running[*gang].queue == 1);
         let last = last.map(|(_, gpus, _)| *gpus).max().unwrap_or(0);
         let rich = lost[1] == 0 || held[1] - (lost[1] - last) > self.deserved[1];
-        // And would be without all that any of them goes after for its priority: what juniors hold beyond
-        // the share is not the seniors'.
-        let below = |priority: i32| {
-            let pods = world.places.keys().copied();
-            let goes = |gang: &Gang| !gang.fixed && gang.priority < priority;
-            self.of_queue(1, pods.filter(|(gang, _)| goes(&self.running[*gang])))
-        };
-        let mut others = (victims.iter())
-            .map(|(gang, _)| &self.running[*gang])
-            .filter(|gang| gang.queue == 1);
-        let tail = others.all(|gang| held[1] - below(gang.priority) > self.deserved[1]);
         let entitled = lost[1] == 0
             || own <= self.deserved[0]
             || !strictly && lost[0] > 0 && own * self.deserved[1] <= other * self.deserved[0];
@@ -239,7 +228,7 @@ impl Case {
         let all: i64 = self.nodes.iter().sum();
         let kept =
             !self.guaranteed || own <= self.deserved[0] || own + other.max(self.deserved[1]) <= all;
-        juniors && modest && rich && tail && entitled && kept && (!strictly || lost[0] == 0)
+        juniors && modest && rich && entitled && kept && (!strictly || lost[0] == 0)
     }
 
     fn tell(&self, world: &World) -> Scheduler {

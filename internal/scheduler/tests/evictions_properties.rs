@@ -600,22 +600,3 @@ fn nobody_who_is_moved_for_another_could_stay_if_all_moved_are_to_have_a_place()
     };
     run(&case).unwrap();
 }
-
-#[test]
-fn a_senior_is_not_lost_for_what_his_queues_juniors_borrow_elsewhere() {
-    let case = Case {
-        nodes: vec![2, 5, 3, 2],
-        deserved: [5, 0, 0],
-        surplus: true,
-        consolidate: false,
-        budget: None,
-        gangs: vec![
-            gang((2, 0), (2, 2), 1, false),
-            gang((0, 2), (3, 3), 2, true),
-            gang((1, 0), (2, 2), 2, false),
-            gang((1, 0), (1, 1), 2, false),
-            gang((0, 0), (1, 3), 1, false),
-        ],
-    };
-    run(&case).unwrap();
-}

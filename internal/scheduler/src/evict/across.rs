@@ -216,52 +216,30 @@ impl Candidates for Lenders {
         })
     }
 
-    /// Of a queue that is beyond its share those of priorities at which it would still be, if all of lower ones
-    /// went: a senior is not lost for what juniors borrow elsewhere.
     fn everybody(&mut self, state: &mut Scheduler) -> Vec<Bite> {
-        let mut all = Vec::new();
+        let mut txn = state.begin();
+        let mut bites = Vec::new();
+        let queues = &state.queues;
         let each = self.lenders.iter();
-        let may: Vec<bool> = each
-            .map(|lender| self.may_ever(&state.queues, lender))
-            .collect();
-        for (at, may) in may.into_iter().enumerate() {
-            self.lenders[at].bitten = true;
+        let may: Vec<bool> = each.map(|lender| self.may_ever(queues, lender)).collect();
+        for (lender, may) in self.lenders.iter_mut().zip(may) {
+            lender.bitten = true;
             if !may {
                 continue;
             }
-            let mut txn = state.begin();
-            self.lenders[at].cursor.rewind();
-            let mut level = None;
-            let mut bites: Vec<Bite> = Vec::new();
-            let mut below = 0;
-            while let Some(turn) = self.lenders[at].cursor.peek(state, self.now) {
-                if level
-                    .replace(turn.priority())
-                    .is_some_and(|level| level != turn.priority())
-                {
-                    for bite in bites[below..].iter_mut().filter(|bite| !bite.shrinks) {
-                        state.take(&mut txn, bite);
-                    }
-                    below = bites.len();
-                    if !self.may_ever(&state.queues, &self.lenders[at]) {
-                        break;
-                    }
-                }
-                let Some(mut bite) = self.lenders[at].cursor.next(state, self.now) else {
-                    break;
-                };
+            lender.cursor.rewind();
+            // Whoever is not needed is out of the way when his gang's turn comes; nobody else's
+            // going makes a difference to who comes next.
+            while let Some(mut bite) = lender.cursor.next(state, self.now) {
                 bite.why = EvictionReason::Reclaimed;
-                // Whoever is not needed is out of the way when his gang's turn comes; nobody else's
-                // going makes a difference to who comes next.
                 if bite.shrinks {
                     state.take(&mut txn, &mut bite);
                 }
                 bites.push(bite);
             }
-            state.undo(txn);
-            all.extend(bites);
         }
-        all
+        state.undo(txn);
+        bites
     }
 
     fn may_take(&self, state: &Scheduler, bite: &Bite) -> bool {

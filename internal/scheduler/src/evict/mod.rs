@@ -36,8 +36,7 @@
 //!
 //! Nobody can be taken out of the set that goes, alone or with others. It need not be the smallest
 //! in number: who loses first is a matter of rank. One pod gets what its queue deserves wherever
-//! lawful victims make room for it: of another queue those that it would hold beyond its share even if all
-//! went who are of lower priority, as a senior is not lost for what juniors borrow. For a gang of several, nodes are cleared one after the other, and
+//! lawful victims make room for it. For a gang of several, nodes are cleared one after the other, and
 //! another choice of nodes is not tried: where others have little to lose it may wait though a set
 //! of victims would do (`tests/evictions_oracle.rs` tries every set).
 
