@@ -237,6 +237,25 @@ fn answers(table: &str, answer: &str) -> Vec<String> {
     ours.map(|row| row.join(" ")).collect()
 }
 
+/// Asserts that the table has a figure of each way between the two nodes, and of the latency.
+#[track_caller]
+fn measures(table: &str) {
+    let measured = answers(table, "unknown");
+    // Two ways that come to the same are one row.
+    for (way, unit) in [
+        ("rxe0/1 from first to second", "Gb/s;"),
+        ("rxe0/1 from second to first", "Gb/s;"),
+        ("latency rxe0/1", "us"),
+    ] {
+        let row = measured.iter().find(|row| row.contains(way));
+        let row = row.unwrap_or_else(|| panic!("{way}: {table}"));
+        let words: Vec<&str> = row.split_whitespace().collect();
+        let at = words.iter().position(|word| *word == unit);
+        let figure = at.and_then(|at| words[at - 1].parse::<f64>().ok());
+        assert!(figure.is_some_and(|figure| figure > 0.0), "{row}");
+    }
+}
+
 #[test]
 fn doctor_and_agent_see_soft_roce_of_a_real_kernel_come_up_go_down_and_go() {
     let dir = tempfile::tempdir().unwrap();
@@ -313,20 +332,7 @@ fn the_doctor_compares_two_nodes_and_measures_what_goes_between_them() {
         assert!(passed.iter().any(|it| it == row), "{row}: {pair}");
     }
     // Its interface has a smaller MTU, on purpose, and fits the same packets.
-    let measured = answers(pair, "unknown");
-    // Two ways that come to the same are one row.
-    for (way, unit) in [
-        ("rxe0/1 from first to second", "Gb/s;"),
-        ("rxe0/1 from second to first", "Gb/s;"),
-        ("latency rxe0/1", "us"),
-    ] {
-        let row = measured.iter().find(|row| row.contains(way));
-        let row = row.unwrap_or_else(|| panic!("{way}: {pair}\n--- the second's:\n{its}"));
-        let words: Vec<&str> = row.split_whitespace().collect();
-        let at = words.iter().position(|word| *word == unit);
-        let figure = at.and_then(|at| words[at - 1].parse::<f64>().ok());
-        assert!(figure.is_some_and(|figure| figure > 0.0), "{row}");
-    }
+    measures(pair);
 
     let itself = said("itself");
     assert!(
@@ -466,16 +472,7 @@ fn the_doctor_compares_two_nodes_of_a_kubernetes_cluster_and_measures_between_th
     let passed = answers(table, "pass");
     let row = "pass network rxe0/1 10.9.0.0/24 on both";
     assert!(passed.iter().any(|it| it == row), "{table}");
-    let measured = answers(table, "unknown");
-    for (way, unit) in [
-        ("rxe0/1 from first to second", "Gb/s;"),
-        ("rxe0/1 from second to first", "Gb/s;"),
-        ("latency rxe0/1", "us"),
-    ] {
-        let row = measured.iter().find(|row| row.contains(way));
-        let row = row.unwrap_or_else(|| panic!("{way}: {table}"));
-        assert!(row.contains(unit), "{row}");
-    }
+    measures(table);
     for name in ["first", "second"] {
         assert_eq!(nodes.notes(name), [""; 0], "nobody is asked any more");
     }

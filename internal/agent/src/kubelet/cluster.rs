@@ -1,11 +1,12 @@
 //! What the agent asks of the cluster's API, and tells it: the node's pods; the inventory, and
 //! what is wrong with it.
 
-use futures::Stream;
+use futures::{StreamExt, TryStreamExt};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Event, Node, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::api::{Api, ListParams, PartialObjectMeta, Patch, PatchParams, PostParams};
-use kube::runtime::watcher;
+use kube::runtime::{WatchStreamExt, watcher};
 use resources::alerts::{self, Alert};
 use resources::devices::MIG_SINGLE;
 use resources::load::NodeLoad;
@@ -48,14 +49,23 @@ impl Cluster {
         Ok(pods.list(&here).await?.items)
     }
 
-    /// The node as it is and becomes, but for its spec and status.
-    pub(super) fn watch_node(
-        &self,
-    ) -> impl Stream<Item = Result<watcher::Event<PartialObjectMeta<Node>>, watcher::Error>> + Send
-    {
+    /// Tells the node's labels and annotations as they are, and whenever it changes. What is heard so is named in
+    /// the log while it can't be.
+    pub(super) async fn follow_node(&self, what: &str, mut tell: impl FnMut(ObjectMeta)) {
         let nodes: Api<PartialObjectMeta<Node>> = Api::all(self.client.clone());
         let this = format!("metadata.name={}", self.node);
-        watcher::watcher(nodes, watcher::Config::default().fields(&this))
+        let events = watcher::watcher(nodes, watcher::Config::default().fields(&this));
+        let mut events = events.default_backoff().boxed();
+        loop {
+            match events.try_next().await {
+                Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => {
+                    tell(node.metadata);
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return,
+                Err(error) => tracing::debug!(%error, "{what} can't be heard"),
+            }
+        }
     }
 
     /// The address that other nodes reach the node by, where its kubelet has said one.

@@ -4,9 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use futures::{StreamExt, TryStreamExt};
 use hardware::rdma::pair::{Question, Reply, Told};
-use kube::runtime::{WatchStreamExt, watcher};
 use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use tokio::sync::{Semaphore, watch};
 
@@ -36,29 +34,21 @@ impl Pairing {
     /// Answers what is asked, for as long as there is an agent. A question that was there before it is its
     /// predecessor's: who asked has given up, or will.
     pub async fn answer(self) {
-        let mut events = self.cluster.watch_node().default_backoff().boxed();
         let lone = Arc::new(Semaphore::new(1));
         let mut last = Last::default();
-        loop {
-            let node = match events.try_next().await {
-                Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => node,
-                Ok(Some(_)) => continue,
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::debug!(%error, "what is asked about RDMA can't be heard");
-                    continue;
-                }
-            };
-            let annotations = node.metadata.annotations.unwrap_or_default();
+        let follow = (self.cluster).follow_node("what is asked about RDMA", |node| {
+            let annotations = node.annotations.unwrap_or_default();
             let first = !last.looked;
             let news = last.news(annotations.get(RDMA_ASK).map(String::as_str));
             if first {
                 tracing::info!("this node takes part in checks of RDMA between nodes");
             }
-            let Some(question) = news else { continue };
-            // A test takes a while, and meanwhile somebody may ask whether it runs.
-            tokio::spawn(self.clone().reply(question, lone.clone()));
-        }
+            if let Some(question) = news {
+                // A test takes a while, and meanwhile somebody may ask whether it runs.
+                tokio::spawn(self.clone().reply(question, lone.clone()));
+            }
+        });
+        follow.await;
     }
 
     async fn reply(self, question: Question, lone: Arc<Semaphore>) {

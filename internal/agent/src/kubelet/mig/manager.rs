@@ -4,9 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use futures::{StreamExt, TryStreamExt};
 use hardware::cutter::Card;
-use kube::runtime::{WatchStreamExt, watcher};
 use resources::devices::{MIG_NONE, MIG_SINGLE};
 use resources::mig::Possible;
 use resources::names::{MIG_CONFIG, MIG_CONFIG_STATE, MIG_CONFIGURATIONS};
@@ -150,18 +148,8 @@ pub async fn cut_nothing(cluster: &Cluster) {
 
 /// Hears what the node's labels say.
 async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
-    let mut events = cluster.watch_node().default_backoff().boxed();
-    loop {
-        let node = match events.try_next().await {
-            Ok(Some(watcher::Event::InitApply(node) | watcher::Event::Apply(node))) => node,
-            Ok(Some(_)) => continue,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::debug!(%error, "the node's labels can't be heard");
-                continue;
-            }
-        };
-        let all = node.metadata.labels.unwrap_or_default();
+    let follow = cluster.follow_node("the node's labels", |node| {
+        let all = node.labels.unwrap_or_default();
         let value = |name| all.get(name).filter(|value| !value.is_empty()).cloned();
         let labels = Labels {
             wanted: value(MIG_CONFIG),
@@ -174,7 +162,8 @@ async fn listen(cluster: &Cluster, told: &watch::Sender<Option<Labels>>) {
             }
             news
         });
-    }
+    });
+    follow.await;
 }
 
 impl Manager<'_> {
@@ -235,8 +224,7 @@ impl Manager<'_> {
         let all_out = next.withheld.keys().all(|gpu| free.contains(gpu));
         if self.settings.drain == Drain::Evict && all_out {
             let why = "its GPU is to be cut anew";
-            let asked = self.evictions.ask(&self.cluster, &next.held, &live, why);
-            asked.await;
+            (self.evictions.ask(&self.cluster, &next.held, &live, why)).await;
         }
         self.tell_pending(name, &next).await?;
         let unused = |cut: &Cut| !next.withheld.contains_key(&cut.gpu) || free.contains(&cut.gpu);
