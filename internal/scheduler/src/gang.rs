@@ -12,7 +12,7 @@ use resources::names::DEFAULT_QUEUE;
 use resources::report::PlacementReport;
 
 use crate::class::ClassIx;
-use crate::evict::{Kept, VictimPlace};
+use crate::evict::{Kept, VictimPlace, Won};
 use crate::few::{Few, FewSet};
 use crate::line::LineKey;
 use crate::named::Named;
@@ -194,8 +194,8 @@ pub(crate) struct Gang {
     pub(crate) starts: Few<Timestamp, usize>,
     /// Its place among those that could be evicted from its queue.
     pub(crate) victim: Option<VictimPlace>,
-    /// The age of the world in which it got in by an eviction, or was moved: see `evict`.
-    pub(crate) won: Option<u64>,
+    /// When it got in by an eviction, or was moved: see `evict`.
+    pub(crate) won: Option<Won>,
     /// Who was evicted for it and may not have left yet.
     pub(crate) awaits: BTreeSet<PodKey>,
     /// Places kept for members that were moved.

@@ -5,7 +5,7 @@
 //! Whoever is furthest beyond its share loses first.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use jiff::Timestamp;
 
@@ -17,7 +17,7 @@ use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::queue::rules::Reclaim;
 use crate::queue::{QueueIx, Queues, Share};
-use crate::resource::{Demand, PODS, Room};
+use crate::resource::{Demand, Ix, PODS, Room};
 use crate::state::Scheduler;
 
 /// Which of the queues on a level loses first. Lesser goes first: the reverse of whose turn it is.
@@ -32,6 +32,8 @@ struct Lender {
     /// What the taker's queue deserves may be a ground.
     deserved: bool,
     cursor: Cursor,
+    /// Of priorities of gangs that got in by an eviction: what the queue's juniors to those hold who stay.
+    juniors: BTreeMap<i32, Room>,
     bitten: bool,
     done: bool,
 }
@@ -89,7 +91,8 @@ impl Lenders {
                 left: fork.left,
                 right: fork.right,
                 deserved: true,
-                cursor: Cursor::new(name, limit),
+                cursor: Cursor::for_others(name, limit),
+                juniors: BTreeMap::new(),
                 bitten: false,
                 done: false,
             });
@@ -108,12 +111,42 @@ impl Lenders {
 
     /// Beyond its share, a queue loses to its equals and betters; what others deserve, to all.
     fn eligible(&self, queues: &Queues, lender: &Lender) -> bool {
+        self.eligible_but_for(queues, lender, &Room::default())
+    }
+
+    /// The same, if it did not hold so much of what it holds.
+    fn eligible_but_for(&self, queues: &Queues, lender: &Lender, less: &Room) -> bool {
         let priority = |at: QueueIx| queues.rules(at).map_or(0, |rules| rules.priority);
         let outranked = priority(lender.left) < priority(lender.right);
-        (!outranked && queues.above_share_of(lender.right, &self.demand).is_some())
+        let at = lender.right;
+        (!outranked && self.above(queues, at, less, Queues::allocatable))
             || (lender.deserved
                 && queues.within_deserved(lender.left, &self.demand, 1)
-                && above_deserved(queues, lender.right, &self.demand))
+                && self.above(queues, at, less, Queues::deserved))
+    }
+
+    /// Does a queue hold more than it is bound to, of anything that is asked for, without so much?
+    fn above(
+        &self,
+        queues: &Queues,
+        at: QueueIx,
+        less: &Room,
+        bound: fn(&Queues, QueueIx, Ix) -> i64,
+    ) -> bool {
+        let asked = self.demand.0.iter().map(|(ix, _)| *ix);
+        let mut counted = asked.filter(|ix| queues.counts(*ix));
+        counted.any(|ix| {
+            let held = queues.allocated(at, ix).saturating_sub(less.get(ix));
+            held > bound(queues, at, ix)
+        })
+    }
+
+    /// May the queue lose this gang? One that got in by an eviction itself is not lost for what juniors hold who
+    /// stay: they borrow whatever is idle, and it would take back the place that it is entitled to, for ever.
+    fn may_lose(&self, state: &Scheduler, lender: &Lender, gang: &GangKey) -> bool {
+        let priority = state.won_at(gang);
+        let juniors = priority.and_then(|priority| lender.juniors.get(&priority));
+        juniors.is_none_or(|juniors| self.eligible_but_for(&state.queues, lender, juniors))
     }
 
     /// Is it eligible, or could it be once others are gone? Shares do not change by evictions, and
@@ -123,7 +156,7 @@ impl Lenders {
         self.eligible(queues, lender)
             || (lender.deserved
                 && asked.all(|(ix, amount)| *amount <= queues.deserved(lender.left, *ix))
-                && above_deserved(queues, lender.right, &self.demand))
+                && self.above(queues, lender.right, &Room::default(), Queues::deserved))
     }
 
     fn goes_before(&self, a: &Lender, b: &Lender) -> bool {
@@ -167,13 +200,6 @@ fn within(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
     })
 }
 
-fn above_deserved(queues: &Queues, at: QueueIx, demand: &Demand) -> bool {
-    let asked = demand.0.iter().filter(|(ix, _)| *ix != PODS);
-    asked
-        .into_iter()
-        .any(|(ix, _)| queues.allocated(at, *ix) > queues.deserved(at, *ix))
-}
-
 fn place(queues: &Queues, at: QueueIx) -> Place {
     (
         queues.rules(at).map_or(0, |rules| rules.priority),
@@ -192,10 +218,19 @@ impl Candidates for Lenders {
             }
         }
         loop {
-            let at = self.first(queues)?;
+            let at = self.first(&state.queues)?;
             let lender = &mut self.lenders[at];
             match lender.cursor.next(state, self.now) {
                 Some(mut bite) => {
+                    if let Some(priority) = state.won_at(&bite.gang) {
+                        // Whoever of them goes has gone.
+                        let held = || state.held_below(lender.cursor.queue(), priority);
+                        lender.juniors.entry(priority).or_insert_with(held);
+                        if !self.may_lose(state, &self.lenders[at], &bite.gang) {
+                            continue;
+                        }
+                    }
+                    let lender = &mut self.lenders[at];
                     bite.why = EvictionReason::Reclaimed;
                     lender.bitten = true;
                     self.last = Some(at);
@@ -228,6 +263,17 @@ impl Candidates for Lenders {
                 continue;
             }
             lender.cursor.rewind();
+            // Who goes is not known yet: all that juniors hold is theirs.
+            let won = lender
+                .cursor
+                .gangs(state)
+                .filter_map(|gang| state.won_at(gang));
+            let held = |priority| (priority, state.held_below(lender.cursor.queue(), priority));
+            lender.juniors = won
+                .collect::<BTreeSet<i32>>()
+                .into_iter()
+                .map(held)
+                .collect();
             // Whoever is not needed is out of the way when his gang's turn comes; nobody else's
             // going makes a difference to who comes next.
             while let Some(mut bite) = lender.cursor.next(state, self.now) {
@@ -248,7 +294,9 @@ impl Candidates for Lenders {
             let mut lenders = self.lenders.iter();
             lenders.find(|lender| lender.path.last() == Some(&payer.queue))
         });
-        lender.is_some_and(|lender| self.eligible(&state.queues, lender))
+        lender.is_some_and(|lender| {
+            self.eligible(&state.queues, lender) && self.may_lose(state, lender, &bite.gang)
+        })
     }
 
     /// Where branches part above the taker's queue, its branch is within its share, or nearer to it
@@ -269,6 +317,28 @@ impl Candidates for Lenders {
 }
 
 impl Scheduler {
+    /// The priority of a gang that got in by an eviction, or was moved.
+    fn won_at(&self, gang: &GangKey) -> Option<i32> {
+        let gang = self.gangs.get(gang).filter(|gang| gang.won.is_some())?;
+        Some(self.priority_of(gang))
+    }
+
+    /// What a queue's gangs of lower priorities hold that could be evicted.
+    fn held_below(&self, queue: &str, priority: i32) -> Room {
+        let mut held = Room::default();
+        let all = self
+            .victims
+            .get(queue)
+            .into_iter()
+            .flat_map(|gangs| &gangs.all);
+        for next in all.take_while(|next| next.priority < priority) {
+            if let Some(gang) = self.gangs.get(&next.gang.0) {
+                held.add_room(&gang.allocated, 1);
+            }
+        }
+        held
+    }
+
     /// Seeks room for a gang in queues that hold more than their share.
     pub(super) fn reclaim(
         &mut self,

@@ -116,6 +116,8 @@ pub(crate) enum Spared {
 pub(crate) struct Cursor {
     queue: String,
     limit: Limit,
+    /// Do they go for another queue's?
+    for_others: bool,
     at: Option<VictimKey>,
     /// The last gang of a lower priority than those gone through now.
     from: Option<VictimKey>,
@@ -131,6 +133,7 @@ impl Cursor {
         Cursor {
             queue: queue.to_owned(),
             limit,
+            for_others: false,
             at: None,
             from: None,
             priority: None,
@@ -140,9 +143,24 @@ impl Cursor {
         }
     }
 
+    /// Through the candidates of a queue to lose what another takes.
+    pub(crate) fn for_others(queue: &str, limit: Limit) -> Cursor {
+        Cursor {
+            for_others: true,
+            ..Cursor::new(queue, limit)
+        }
+    }
+
+    pub(super) fn queue(&self) -> &str {
+        &self.queue
+    }
+
     /// Begins again.
     pub(crate) fn rewind(&mut self) {
-        *self = Cursor::new(&self.queue, self.limit);
+        *self = Cursor {
+            for_others: self.for_others,
+            ..Cursor::new(&self.queue, self.limit)
+        };
     }
 
     /// All gangs that it could come to.
@@ -225,7 +243,10 @@ impl Cursor {
         let Some(gang) = state.gangs.get(key) else {
             return;
         };
-        if self.losing {
+        let spared = gang.spared_from_others(now).filter(|_| self.for_others);
+        if let Some(then) = spared {
+            self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
+        } else if self.losing {
             match state.spared(gang, now) {
                 Some(Spared::Until(then)) => {
                     self.spared_until = Some(self.spared_until.map_or(then, |old| old.min(then)));
@@ -297,7 +318,7 @@ impl Scheduler {
 
     /// Did the gang get where it is by a plan that nothing from outside has come after?
     fn is_new(&self, gang: &Gang) -> bool {
-        gang.won == Some(self.age) || gang.assumed > 0
+        gang.won.is_some_and(|won| won.age == self.age) || gang.assumed > 0
     }
 
     /// Is the gang not to be lost now?

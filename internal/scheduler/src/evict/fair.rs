@@ -82,7 +82,11 @@ impl Sharers {
             let reclaimable =
                 queue == own || queues.rules(queue).is_none_or(|rules| rules.reclaimable);
             if limit != Limit::Nobody && borrows && reclaimable && queues.holds(all.top, queue) {
-                all.cursors.insert(queue, Cursor::new(name, limit));
+                let cursor = match queue == own {
+                    true => Cursor::new(name, limit),
+                    false => Cursor::for_others(name, limit),
+                };
+                all.cursors.insert(queue, cursor);
             }
         }
         all

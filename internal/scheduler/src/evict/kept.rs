@@ -80,11 +80,11 @@ impl Scheduler {
     }
 
     /// Keeps places for those who are moved.
-    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>) {
+    pub(super) fn keep_places(&mut self, places: Vec<(GangKey, Kept)>, now: Timestamp) {
         let age = self.age;
         for (key, place) in places {
             if let Some(gang) = self.gangs.get_mut(&key).filter(|_| place.firm) {
-                gang.won = Some(age);
+                gang.wins(age, now);
             }
             self.classes.rejoin(place.class);
             self.keep_place(&key, place);
@@ -270,7 +270,8 @@ impl Scheduler {
             self.undo(txn);
             match places {
                 Some(places) => {
-                    self.keep_places(places.into_iter().map(|at| (key.clone(), at)).collect());
+                    let places = places.into_iter().map(|at| (key.clone(), at));
+                    self.keep_places(places.collect(), now);
                 }
                 None => {
                     hopeless.insert(classes);

@@ -14,12 +14,24 @@
 //! an eviction does not change: it turns what was held into what is waited for. So they stand
 //! still while nothing comes from outside, and a queue within its share loses nothing.
 //!
-//! Both rules together would still allow a long way round where gangs are of different sizes.
-//! That is ruled out by the last one: a gang that got in by an eviction, or was moved, is not
-//! evicted again before the world has changed by itself (`age`: a gang arrives or ends, a node, a
-//! queue or a priority changes). At one age every gang gets in by an eviction at most once, and
-//! each eviction is for one that does: the number of gangs that have not yet strictly falls with
-//! every plan that evicts. There are finitely many, so plans come to rest.
+//! Both rules together would still allow a long way round where gangs are of different sizes: a
+//! gang is lost whole, so its queue may lose more than it held beyond its share, and is entitled to
+//! take that back. That is ruled out by the last one: a gang that got in by an eviction, or was
+//! moved, is not evicted again before the world has changed by itself (`age`: a gang arrives or
+//! ends, a node, a queue or a priority changes). At one age every gang gets in by an eviction at
+//! most once, and each eviction is for one that does: the number of gangs that have not yet
+//! strictly falls with every plan that evicts. There are finitely many, so plans come to rest.
+//!
+//! Where the world changes all the time, that alone would let the same gangs go round with it. So
+//! who got in by an eviction is not lost for what juniors of its queue hold (`across`), and who loses
+//! to another queue soon what it got by an eviction loses nothing to others for a time once it is
+//! back, and for twice as long the time after (`won`). While that time runs, whatever comes and
+//! goes around them, plans come to rest: an endless chain would have some gang get in by an
+//! eviction again and again, so lose its place in between; to another queue it can't, and within
+//! its queue only to one of higher priority, which loses its own again in the same way, up to the
+//! highest, which nobody takes from. As the time doubles, so many evictions in a span as its
+//! logarithm are the most that a gang which is known all along can cause (a pod by itself that
+//! comes back under another name is another gang).
 //!
 //! Moves come under the last rule: whoever is moved for another is as safe at that age as who got
 //! in by it, and the other got in. Defragmentation moves for nobody; there, each move's node was
@@ -58,6 +70,7 @@ mod tidy;
 pub(crate) mod txn;
 mod whom;
 mod within;
+mod won;
 
 use std::collections::BTreeSet;
 
@@ -67,6 +80,7 @@ pub(crate) use budgets::Budgets;
 pub(crate) use candidates::{Bite, VictimPlace, Victims};
 pub(crate) use kept::Kept;
 pub use tidy::{Move, Proposal, Tidying};
+pub(crate) use won::Won;
 
 use crate::class::ClassIx;
 use crate::gang::GangKey;
@@ -206,7 +220,7 @@ impl Scheduler {
         if self.config.actions.consolidate {
             match self.consolidate(key, &ask, now) {
                 Ok(found) => {
-                    self.decide(key, found, plan);
+                    self.decide(key, found, now, plan);
                     return (Sought::Made, true);
                 }
                 Err(refusal) => {
@@ -244,7 +258,7 @@ impl Scheduler {
                         .and_then(|weight| self.loses_more(key, weight, &found.bites, wait, now))
                     {
                         None => {
-                            self.decide(key, found, plan);
+                            self.decide(key, found, now, plan);
                             return (Sought::Made, true);
                         }
                         Some((why, then)) => {
@@ -376,7 +390,7 @@ impl Scheduler {
     }
 
     /// Makes a set of evictions and what they make room for part of the plan.
-    fn decide(&mut self, key: &GangKey, found: Found, plan: &mut Plan) {
+    fn decide(&mut self, key: &GangKey, found: Found, now: Timestamp, plan: &mut Plan) {
         let Found {
             bites,
             placed,
@@ -393,6 +407,9 @@ impl Scheduler {
                 plan.evictions.extend(self.eviction(pod, why, Some(&by)));
             }
             losers.insert(bite.gang.clone());
+            if let Some(gang) = self.gangs.get_mut(&bite.gang) {
+                gang.loses(why, now);
+            }
         }
         for loser in losers {
             self.settle(&loser);
@@ -408,7 +425,7 @@ impl Scheduler {
         }
         let age = self.age;
         if let Some(gang) = self.gangs.get_mut(key) {
-            gang.won = Some(age);
+            gang.wins(age, now);
             gang.awaits.extend(leavers);
         }
         let bound = placed
@@ -416,7 +433,7 @@ impl Scheduler {
             .filter(|placement| self.is_bound(&placement.pod))
             .collect();
         self.write_binds(key, bound, &mut plan.binds);
-        self.keep_places(places);
+        self.keep_places(places, now);
         self.version += 1;
     }
 

@@ -27,6 +27,8 @@ const MOVED_MAX: usize = 512;
 const TRIES_MAX: usize = 24;
 /// How many clearings more are tried where the first do not do.
 pub(super) const MORE_MAX: usize = 4;
+/// Of so many on the move at most each is asked whether the others would do.
+const SINGLED_OUT_MAX: usize = 16;
 /// So many nodes are cleared as a whole at most, where moving the fewest does not do.
 const WHOLE_NODES_MAX: usize = 16;
 
@@ -172,7 +174,16 @@ impl Scheduler {
                 continue;
             }
             let mark = txn.len();
-            if let Some(done) = self.rearrange(key, &mut txn, &bites, now) {
+            if let Some(mut done) = self.rearrange(key, &mut txn, &bites, now) {
+                let count = done.moves.iter().filter(|moves| **moves).count();
+                if (2..=SINGLED_OUT_MAX).contains(&count) {
+                    self.undo_to(&mut txn, mark);
+                    let Some(fewer) = self.with_fewer(key, &mut txn, &mut bites, done.moves, now)
+                    else {
+                        break;
+                    };
+                    done = fewer;
+                }
                 let bites = bites.into_iter().zip(done.moves);
                 return Some(Found {
                     first: false,
@@ -186,6 +197,55 @@ impl Scheduler {
         }
         self.undo(txn);
         None
+    }
+
+    /// Lets whoever of those that move stay without whom the others would do, wherever the gang goes then.
+    fn with_fewer(
+        &mut self,
+        key: &GangKey,
+        txn: &mut Txn,
+        bites: &mut Vec<Bite>,
+        moves: Vec<bool>,
+        now: Timestamp,
+    ) -> Option<Rearranged> {
+        let begun = txn.len();
+        let mut movers = self.put_back_the_rest(txn, bites.clone(), &moves);
+        let mut at = movers.len();
+        while at > 0 && movers.len() > 1 {
+            at -= 1;
+            let mark = txn.len();
+            let mut others = movers.clone();
+            let one = others.remove(at);
+            self.put_back(txn, &one);
+            let without = txn.len();
+            match self.rearrange(key, txn, &others, now) {
+                Some(done) => {
+                    self.undo_to(txn, without);
+                    movers = self.put_back_the_rest(txn, others, &done.moves);
+                    at = at.min(movers.len());
+                }
+                None => self.undo_to(txn, mark),
+            }
+        }
+        if let Some(done) = self.rearrange(key, txn, &movers, now) {
+            *bites = movers;
+            return Some(done);
+        }
+        self.undo_to(txn, begun);
+        self.rearrange(key, txn, bites, now)
+    }
+
+    /// Those who move; the others are where they were.
+    fn put_back_the_rest(&mut self, txn: &mut Txn, bites: Vec<Bite>, moves: &[bool]) -> Vec<Bite> {
+        let mut movers = Vec::new();
+        for (bite, moves) in bites.into_iter().zip(moves) {
+            if *moves {
+                movers.push(bite);
+            } else {
+                self.put_back(txn, &bite);
+            }
+        }
+        movers
     }
 
     /// Places the gang, lets those stay who fit beside it, and finds places for the rest, so that

@@ -117,7 +117,7 @@ impl Sources {
             .any(|at| self.fits_quota(queues, at));
         self.all.push(Source {
             way,
-            cursor: Cursor::new(name, limit),
+            cursor: Cursor::for_others(name, limit),
             advantage,
             own: false,
         });

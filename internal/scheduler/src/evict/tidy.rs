@@ -120,7 +120,7 @@ impl Scheduler {
                 let why = EvictionReason::Defragmented;
                 plan.evictions.extend(self.eviction(pod, why, None));
             }
-            self.keep_places(places);
+            self.keep_places(places, now);
         }
         self.version += 1;
     }

@@ -173,7 +173,7 @@ impl Scheduler {
         .collect()
     }
 
-    /// A search that came to nothing; looked at again when somebody's minimum runtime is over.
+    /// A search that came to nothing; looked at again when somebody may be evicted who is spared now.
     pub(super) fn no_use(
         &mut self,
         spared_until: Option<Timestamp>,
@@ -183,9 +183,7 @@ impl Scheduler {
         let mut why = why.to_owned();
         let again = spared_until.filter(|then| *then > now);
         if let Some(then) = again {
-            why.push_str(&format!(
-                ", before the minimum runtime of others is over at {then}"
-            ));
+            why.push_str(&format!(" before {then}, until when others are spared"));
         }
         Refusal {
             why,

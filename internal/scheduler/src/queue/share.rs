@@ -80,13 +80,6 @@ impl Queues {
         self.above(queue, |ix| self.deserved(queue, ix))
     }
 
-    /// Like [`Queues::above_share`], for the resources of a demand only.
-    pub(crate) fn above_share_of(&self, queue: QueueIx, demand: &Demand) -> Option<Ix> {
-        let above = |ix: &Ix| self.allocated(queue, *ix) > self.allocatable(queue, *ix);
-        let resources = demand.0.iter().map(|(ix, _)| *ix);
-        resources.filter(|ix| self.counts(*ix)).find(above)
-    }
-
     fn above(&self, queue: QueueIx, bound: impl Fn(Ix) -> i64) -> Option<Ix> {
         let held = self.table[queue].sum.allocated.iter();
         let mut held = held.filter(|(ix, _)| self.counts(*ix));
