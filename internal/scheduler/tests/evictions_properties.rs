@@ -668,7 +668,7 @@ fn who_loses_soon_what_it_took_back_holds_it_for_longer_the_next_time() {
 }
 
 #[test]
-fn of_two_who_are_moved_for_another_none_could_stay_wherever_that_one_went() {
+fn of_few_who_are_moved_for_another_none_could_stay_wherever_that_one_went() {
     // Free are 1, 2, 4 and 0 GPUs, and two members of 3 come: the nodes of 3 and of 4 are cleared by
     // one move to the node that has 2 left, or by two to that which has 4.
     let case = Case {
@@ -684,6 +684,20 @@ fn of_two_who_are_moved_for_another_none_could_stay_wherever_that_one_went() {
                 preemptible: false,
                 ..gang((0, 0), (2, 3), 3, false)
             },
+        ],
+    };
+    run(&case).unwrap();
+    // Here one gang could stay whole, and none of it while another of it goes.
+    let case = Case {
+        nodes: vec![2, 6, 4, 6],
+        deserved: [0, 0, 0],
+        surplus: false,
+        consolidate: true,
+        budget: None,
+        gangs: vec![
+            gang((0, 0), (3, 5), 3, false),
+            gang((1, 0), (2, 2), 3, false),
+            gang((2, 0), (3, 3), 1, false),
         ],
     };
     run(&case).unwrap();

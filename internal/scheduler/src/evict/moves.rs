@@ -40,6 +40,18 @@ struct Rearranged {
     places: Vec<(GangKey, Kept)>,
 }
 
+/// Who of those that move are asked whether the others would do, the last first: each by himself, then all of a gang.
+fn singled_out(movers: &[Bite]) -> Vec<Vec<usize>> {
+    let mut gangs: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
+    for (at, mover) in movers.iter().enumerate() {
+        gangs.entry(&mover.gang).or_default().push(at);
+    }
+    let whole = gangs.into_values().filter(|all| all.len() > 1);
+    let each = (0..movers.len()).map(|at| vec![at]);
+    let all = whole.chain(each).filter(|some| some.len() < movers.len());
+    all.collect()
+}
+
 impl Scheduler {
     /// Seeks members to move so that a gang fits.
     pub(super) fn consolidate(
@@ -210,19 +222,18 @@ impl Scheduler {
     ) -> Option<Rearranged> {
         let begun = txn.len();
         let mut movers = self.put_back_the_rest(txn, bites.clone(), &moves);
-        let mut at = movers.len();
-        while at > 0 && movers.len() > 1 {
-            at -= 1;
+        let mut untried = singled_out(&movers);
+        while let Some(stay) = untried.pop() {
             let mark = txn.len();
-            let mut others = movers.clone();
-            let one = others.remove(at);
-            self.put_back(txn, &one);
+            let stays = |at: usize| stay.contains(&at);
+            let moves: Vec<bool> = (0..movers.len()).map(|at| !stays(at)).collect();
+            let others = self.put_back_the_rest(txn, movers.clone(), &moves);
             let without = txn.len();
             match self.rearrange(key, txn, &others, now) {
                 Some(done) => {
                     self.undo_to(txn, without);
                     movers = self.put_back_the_rest(txn, others, &done.moves);
-                    at = at.min(movers.len());
+                    untried = singled_out(&movers);
                 }
                 None => self.undo_to(txn, mark),
             }
