@@ -1,9 +1,10 @@
 //! How long it takes to find whom to evict: a gang of 512 GPUs that is entitled to them, from 4,000
-//! running pods of a queue beyond its share.
+//! running pods of a queue beyond its share; and whom to move: two nodes are cleared for a gang where
+//! every node has half of its GPUs free.
 
 use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
-use scheduler::{Config, Event, Scheduler};
+use scheduler::{Actions, Config, Event, Scheduler};
 use serde_json::{Value, json};
 
 const NODES: usize = 500;
@@ -100,5 +101,50 @@ fn reclaim(c: &mut Criterion) {
     cases.finish();
 }
 
-criterion_group!(benches, reclaim);
+/// Half of each node's GPUs are held, one by one, by gangs of four across four nodes; a gang of two pods that
+/// want a node each waits.
+fn scattered(nodes: usize) -> Scheduler {
+    let mut scheduler = Scheduler::new(Config {
+        actions: Actions {
+            consolidate: true,
+            ..Actions::default()
+        },
+        ..Config::default()
+    });
+    for event in (0..nodes).map(node) {
+        scheduler.apply(event);
+    }
+    scheduler.apply(queue("all", nodes * GPUS_EACH));
+    for at in 0..nodes {
+        let place = |i: usize| Some((at + i * nodes / 4) % nodes);
+        for event in gang(&format!("old-{at:05}"), "all", 4, 1, place) {
+            scheduler.apply(event);
+        }
+    }
+    scheduler.plan(Timestamp::UNIX_EPOCH);
+    for event in gang("new", "all", 2, GPUS_EACH, |_| None) {
+        scheduler.apply(event);
+    }
+    scheduler
+}
+
+fn consolidate(c: &mut Criterion) {
+    let mut cases = c.benchmark_group("two nodes of those that are half held");
+    cases.sample_size(10);
+    for nodes in [100, 1_000, 10_000] {
+        let told = scattered(nodes);
+        let plan = told.clone().plan(Timestamp::UNIX_EPOCH);
+        println!("{nodes} nodes: {} moves", plan.evictions.len());
+        cases.bench_function(format!("cleared among {nodes}"), |b| {
+            b.iter_batched(
+                || told.clone(),
+                |mut scheduler| scheduler.plan(Timestamp::UNIX_EPOCH),
+                BatchSize::LargeInput,
+            );
+        });
+    }
+    cases.finish();
+}
+
+criterion_group!(benches, reclaim, consolidate);
 criterion_main!(benches);

@@ -41,15 +41,16 @@ struct Rearranged {
 }
 
 /// Who of those that move are asked whether the others would do, the last first: each by himself, then all of a gang.
-fn singled_out(movers: &[Bite]) -> Vec<Vec<usize>> {
-    let mut gangs: BTreeMap<&GangKey, Vec<usize>> = BTreeMap::new();
-    for (at, mover) in movers.iter().enumerate() {
-        gangs.entry(&mover.gang).or_default().push(at);
+fn singled_out(movers: &[Bite]) -> Vec<Vec<PodKey>> {
+    let mut gangs: BTreeMap<&GangKey, Vec<PodKey>> = BTreeMap::new();
+    for mover in movers {
+        let all = gangs.entry(&mover.gang).or_default();
+        all.extend(mover.pods.iter().cloned());
     }
     let whole = gangs.into_values().filter(|all| all.len() > 1);
-    let each = (0..movers.len()).map(|at| vec![at]);
-    let all = whole.chain(each).filter(|some| some.len() < movers.len());
-    all.collect()
+    whole
+        .chain(movers.iter().map(|mover| mover.pods.clone()))
+        .collect()
 }
 
 impl Scheduler {
@@ -190,11 +191,11 @@ impl Scheduler {
                 let count = done.moves.iter().filter(|moves| **moves).count();
                 if (2..=SINGLED_OUT_MAX).contains(&count) {
                     self.undo_to(&mut txn, mark);
-                    let Some(fewer) = self.with_fewer(key, &mut txn, &mut bites, done.moves, now)
-                    else {
-                        break;
-                    };
-                    done = fewer;
+                    let moves = done.moves;
+                    match self.with_fewer(key, ask, &mut txn, (&mut bites, moves), now) {
+                        Some(fewer) => done = fewer,
+                        None => break,
+                    }
                 }
                 let bites = bites.into_iter().zip(done.moves);
                 return Some(Found {
@@ -215,25 +216,29 @@ impl Scheduler {
     fn with_fewer(
         &mut self,
         key: &GangKey,
+        ask: &Ask,
         txn: &mut Txn,
-        bites: &mut Vec<Bite>,
-        moves: Vec<bool>,
+        (bites, moves): (&mut Vec<Bite>, Vec<bool>),
         now: Timestamp,
     ) -> Option<Rearranged> {
         let begun = txn.len();
         let mut movers = self.put_back_the_rest(txn, bites.clone(), &moves);
         let mut untried = singled_out(&movers);
         while let Some(stay) = untried.pop() {
+            let stays = |mover: &Bite| mover.pods.iter().any(|pod| stay.contains(pod));
+            let moves: Vec<bool> = movers.iter().map(|mover| !stays(mover)).collect();
+            if moves.iter().all(|moves| *moves) || !moves.contains(&true) {
+                continue;
+            }
             let mark = txn.len();
-            let stays = |at: usize| stay.contains(&at);
-            let moves: Vec<bool> = (0..movers.len()).map(|at| !stays(at)).collect();
             let others = self.put_back_the_rest(txn, movers.clone(), &moves);
             let without = txn.len();
-            match self.rearrange(key, txn, &others, now) {
+            let fits = self.might_fit(ask);
+            let done = fits.then(|| self.rearrange(key, txn, &others, now));
+            match done.flatten() {
                 Some(done) => {
                     self.undo_to(txn, without);
                     movers = self.put_back_the_rest(txn, others, &done.moves);
-                    untried = singled_out(&movers);
                 }
                 None => self.undo_to(txn, mark),
             }
