@@ -2,7 +2,7 @@
 //! running pods of a queue beyond its share; and whom to move: two nodes are cleared for a gang where
 //! every node has half of its GPUs free.
 
-use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
+use criterion::{BatchSize, Bencher, Criterion, criterion_group, criterion_main};
 use jiff::Timestamp;
 use scheduler::{Actions, Config, Event, Scheduler};
 use serde_json::{Value, json};
@@ -80,6 +80,15 @@ fn told(size: usize, each: usize) -> Scheduler {
     scheduler
 }
 
+/// Times the plan that what was told asks for.
+fn time_plan(b: &mut Bencher, told: &Scheduler) {
+    b.iter_batched(
+        || told.clone(),
+        |mut scheduler| scheduler.plan(Timestamp::UNIX_EPOCH),
+        BatchSize::LargeInput,
+    );
+}
+
 fn reclaim(c: &mut Criterion) {
     let mut cases = c.benchmark_group("reclaim 512 GPUs from 4,000 pods");
     cases.sample_size(10);
@@ -91,11 +100,7 @@ fn reclaim(c: &mut Criterion) {
             plan.evictions.len()
         );
         cases.bench_function(format!("gangs of {size}, wanted in pods of {each}"), |b| {
-            b.iter_batched(
-                || told.clone(),
-                |mut scheduler| scheduler.plan(Timestamp::UNIX_EPOCH),
-                BatchSize::LargeInput,
-            );
+            time_plan(b, &told)
         });
     }
     cases.finish();
@@ -135,13 +140,7 @@ fn consolidate(c: &mut Criterion) {
         let told = scattered(nodes);
         let plan = told.clone().plan(Timestamp::UNIX_EPOCH);
         println!("{nodes} nodes: {} moves", plan.evictions.len());
-        cases.bench_function(format!("cleared among {nodes}"), |b| {
-            b.iter_batched(
-                || told.clone(),
-                |mut scheduler| scheduler.plan(Timestamp::UNIX_EPOCH),
-                BatchSize::LargeInput,
-            );
-        });
+        cases.bench_function(format!("cleared among {nodes}"), |b| time_plan(b, &told));
     }
     cases.finish();
 }

@@ -227,7 +227,7 @@ impl Scheduler {
         while let Some(stay) = untried.pop() {
             let stays = |mover: &Bite| mover.pods.iter().any(|pod| stay.contains(pod));
             let moves: Vec<bool> = movers.iter().map(|mover| !stays(mover)).collect();
-            if moves.iter().all(|moves| *moves) || !moves.contains(&true) {
+            if !moves.contains(&false) || !moves.contains(&true) {
                 continue;
             }
             let mark = txn.len();
