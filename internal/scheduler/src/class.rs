@@ -15,7 +15,7 @@ use crate::filter::neighbours::Manners;
 use crate::filter::volumes::Reach;
 use crate::gpu::{Needs, Product};
 use crate::node::Node;
-use crate::resource::{Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
+use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, Ix, Names, Set, each};
 use crate::share::{Share, Take, Wish, foreign};
 
 /// A class's place in the table. Depends on the order of events: nothing may be decided by it.
@@ -253,7 +253,7 @@ impl Classes {
         let whole = Share::whole(wish.share);
         let share = wish.share.filter(|_| whole.is_none());
         if let Some(gpus) = whole.or(share.map(|_| 0)) {
-            demand.set(GPU, gpus * GPU_UNIT);
+            demand.set(GPU, gpus.clamp(0, AMOUNT_MAX / GPU_UNIT) * GPU_UNIT);
         }
         let of_gpus = |(ix, _): &(Ix, i64)| names.devices() & 1 << *ix != 0;
         let devices = share.is_some() || demand.0.iter().any(of_gpus);

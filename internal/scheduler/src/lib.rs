@@ -51,6 +51,7 @@ mod timeline;
 mod topology;
 mod trial;
 mod view;
+mod what_if;
 
 pub use beside::{NoPlace, PREFERENCE_MAX};
 pub use config::{Actions, Config, Lead, Strategy};
@@ -67,3 +68,4 @@ pub use share::GpuOrder;
 pub use state::Scheduler;
 pub use trial::Trial;
 pub use view::{ClusterView, NodeView, PodView, QueueView};
+pub use what_if::WhatIf;

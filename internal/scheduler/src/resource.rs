@@ -22,6 +22,12 @@ pub(crate) const NAMES_MAX: usize = 128;
 /// A resource's number.
 pub(crate) type Ix = u8;
 
+/// The most of one resource that a pod can ask for or a node can have, in the unit in which it is
+/// counted: 64 TiB of memory, 70 thousand million GPUs. More than that counts as this much. So no sum
+/// over a hundred thousand pods or nodes reaches the end of 64 bits, where a sum would forget what
+/// was added to it, and be wrong once that is taken away again.
+pub(crate) const AMOUNT_MAX: i64 = 1 << 46;
+
 /// `cpu`, in thousandths.
 pub(crate) const CPU: Ix = 0;
 /// `memory`, in bytes.
@@ -147,7 +153,7 @@ impl Names {
             .filter(|(_, amount)| *amount > 0)
             .map(|(name, amount)| {
                 let ix = self.intern(name);
-                (ix, amount.saturating_mul(self.unit(ix)))
+                (ix, amount.saturating_mul(self.unit(ix)).min(AMOUNT_MAX))
             })
             .collect();
         list.sort_unstable();
@@ -179,7 +185,8 @@ impl Names {
         for (name, amount) in amounts.iter() {
             let ix = self.intern(name);
             if ix != BEYOND {
-                room.set(ix, amount.saturating_mul(self.unit(ix)));
+                let amount = amount.saturating_mul(self.unit(ix));
+                room.set(ix, amount.clamp(-AMOUNT_MAX, AMOUNT_MAX));
             }
         }
         room

@@ -14,6 +14,10 @@ use resources::span::seconds;
 /// Nobody keeps room that others take back for longer than this to save himself, in seconds.
 const CHECKPOINT_GRACE_MAX: i64 = 3600;
 
+/// The longest span that any of them counts as, in seconds: a hundred years. So a time plus a span is
+/// always a time, and a span times an amount a number.
+pub(crate) const SPAN_MAX: i64 = 100 * 366 * 86_400;
+
 /// What is said. Most say nothing, and are many: then nothing is kept.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Terms(Option<Arc<Said>>);
@@ -73,18 +77,17 @@ impl Terms {
             let words = maps.into_iter().flatten().filter_map(|map| map.get(name));
             words.map(|word| word.trim()).find(|word| !word.is_empty())
         };
+        let span = |name: &str| said(name).and_then(seconds).map(|span| span.min(SPAN_MAX));
         let truth = |name: &str| said(name).and_then(|word| word.parse().ok());
         Terms::of(Said {
             user: said(USER).map(Arc::from),
             team: said(TEAM).map(Arc::from),
             preemptible: truth(PREEMPTIBLE).or_else(|| truth(VOLCANO_PREEMPTABLE)),
             movable: truth(MOVABLE),
-            checkpoint: said(CHECKPOINT).and_then(seconds),
-            checkpoint_grace: said(CHECKPOINT_GRACE)
-                .and_then(seconds)
-                .map(|grace| grace.min(CHECKPOINT_GRACE_MAX)),
-            walltime: said(WALLTIME).and_then(seconds),
-            min_runtime: said(MIN_RUNTIME).and_then(seconds),
+            checkpoint: span(CHECKPOINT),
+            checkpoint_grace: span(CHECKPOINT_GRACE).map(|grace| grace.min(CHECKPOINT_GRACE_MAX)),
+            walltime: span(WALLTIME),
+            min_runtime: span(MIN_RUNTIME),
         })
     }
 
@@ -93,6 +96,7 @@ impl Terms {
         let Some(deadline) = deadline else {
             return self;
         };
+        let deadline = deadline.clamp(0, SPAN_MAX);
         let walltime = self.walltime.map_or(deadline, |said| said.min(deadline));
         Terms::of(Said {
             walltime: Some(walltime),
@@ -123,6 +127,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_span_counts_up_to_its_bound() {
+        for (text, counts) in [
+            ("3162240000", SPAN_MAX),
+            ("3162240001", SPAN_MAX),
+            ("999999999999999", SPAN_MAX),
+            ("100000000000000d", SPAN_MAX),
+        ] {
+            let names = [CHECKPOINT, CHECKPOINT_GRACE, WALLTIME, MIN_RUNTIME];
+            let said = names.map(|name| (name.to_owned(), text.to_owned()));
+            let terms = Terms::read(&ObjectMeta {
+                annotations: Some(said.into()),
+                ..ObjectMeta::default()
+            });
+            assert_eq!(terms.walltime, Some(counts), "{text}");
+            assert_eq!(terms.min_runtime, Some(counts), "{text}");
+            assert_eq!(terms.checkpoint, Some(counts), "{text}");
+            assert_eq!(terms.checkpoint_grace, Some(CHECKPOINT_GRACE_MAX), "{text}");
+        }
+    }
+
+    #[test]
     fn nobody_runs_beyond_its_deadline_whatever_it_says() {
         let says = |walltime| {
             Terms::of(Said {
@@ -136,6 +161,8 @@ mod tests {
             (Some(30), Some(60), Some(30)),
             (Some(90), Some(60), Some(60)),
             (Some(90), None, Some(90)),
+            (Some(90), Some(i64::MIN), Some(0)),
+            (None, Some(i64::MAX), Some(SPAN_MAX)),
         ] {
             assert_eq!(says(said).within(deadline).walltime, want);
         }

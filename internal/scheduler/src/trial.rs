@@ -1,4 +1,5 @@
-//! Trying things out: where would these pods go if they came now? Nothing is kept of a trial.
+//! Placement trials: where pods would go if they were created now. A trial runs on a [`WhatIf`], a
+//! copy of the state, and so cannot change the scheduler's own.
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
@@ -12,6 +13,7 @@ use crate::place::Attempt;
 use crate::plan::Bind;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
+use crate::what_if::WhatIf;
 
 /// Goes before the names of what is tried, so that they meet nobody's: no object's name has it.
 pub(crate) const MARK: &str = "trial:";
@@ -25,15 +27,14 @@ pub struct Trial {
     pub reports: Vec<PlacementReport>,
 }
 
-impl Scheduler {
-    /// Says where pods would be placed if they were there now, and why not. Those that name
-    /// `group` in their annotation are placed as that gang; each other one stands alone. What is
-    /// tried need not exist; if it does, the trial is of a second one. The state is afterwards
-    /// as it was before.
-    pub fn would_place(&mut self, group: Option<&PodGroup>, pods: &[Pod], now: Timestamp) -> Trial {
-        let before = (self.changed, self.stirred.clone(), self.wake);
-        self.rank_nodes();
-        let mut gone = Vec::new();
+impl WhatIf {
+    /// Says where pods would be placed if they existed now, and why the others would wait. Pods that
+    /// name `group` in their annotation are placed as that gang; each other pod stands alone. The
+    /// pods need not exist; if they do, the trial is of a second set of them.
+    #[must_use]
+    pub fn would_place(mut self, group: Option<&PodGroup>, pods: &[Pod], now: Timestamp) -> Trial {
+        let state = &mut self.0;
+        state.rank_nodes();
         let mut keys = Vec::new();
         for pod in pods {
             let mut pod = pod.clone();
@@ -49,11 +50,10 @@ impl Scheduler {
                 .clone()
                 .unwrap_or_else(|| "default".to_owned());
             let name = pod.metadata.name.clone().unwrap_or_default();
-            self.apply(Event::PodChanged(Box::new(pod)));
-            if let Some(known) = self.pods.get(&PodKey::new(&*namespace, &name)) {
+            state.apply(Event::PodChanged(Box::new(pod)));
+            if let Some(known) = state.pods.get(&PodKey::new(&*namespace, &name)) {
                 keys.push(known.gang.clone());
             }
-            gone.push(Event::PodGone(namespace, name));
         }
         if let Some(group) = group {
             let mut group = group.clone();
@@ -66,22 +66,16 @@ impl Scheduler {
                 .unwrap_or_else(|| "default".to_owned());
             let name = group.metadata.name.clone().unwrap_or_default();
             keys.push(GangKey::group(namespace.as_str().into(), &name));
-            self.apply(Event::PodGroupChanged(Box::new(group)));
-            gone.push(Event::PodGroupGone(namespace, name));
+            state.apply(Event::PodGroupChanged(Box::new(group)));
         }
         keys.sort_unstable();
         keys.dedup();
-        self.reckon_queues();
-        let trial = self.try_gangs(&keys, now);
-        for event in gone {
-            self.apply(event);
-        }
-        self.drop_shadow();
-        self.stir_all_claims();
-        (self.changed, self.stirred, self.wake) = before;
-        trial
+        state.reckon_queues();
+        state.try_gangs(&keys, now)
     }
+}
 
+impl Scheduler {
     fn try_gangs(&mut self, keys: &[GangKey], now: Timestamp) -> Trial {
         let mut trial = Trial::default();
         for key in keys {

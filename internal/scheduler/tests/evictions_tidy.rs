@@ -51,7 +51,7 @@ fn what_would_be_gained_is_said_before_anything_moves() {
     scattered(&mut c, Some(("muster.io/checkpoint", "30m")));
     let view = c.scheduler.view();
     let at = now() + jiff::SignedDuration::from_hours(3);
-    let said = c.scheduler.defragmentation(at);
+    let said = c.scheduler.what_if().defragmentation(at);
     assert_eq!(c.scheduler.view(), view, "it is only said");
     assert_eq!((said.whole_before, said.whole_after), (0, 2), "{said:?}");
     assert_eq!(said.gpus_gained, 8);
@@ -108,7 +108,7 @@ fn the_budget_is_an_hours_and_moves_come_to_rest() {
         c.tell(scheduler::Event::QueueGone("nudge".into()));
     }
     assert_eq!(moves.iter().sum::<usize>(), 2, "{moves:?}");
-    assert_eq!(c.scheduler.defragmentation(c.at).moves.len(), 0);
+    assert_eq!(c.scheduler.what_if().defragmentation(c.at).moves.len(), 0);
 }
 
 #[test]

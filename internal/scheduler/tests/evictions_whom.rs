@@ -5,6 +5,7 @@ mod support;
 
 use scheduler::{Actions, Config};
 use support::cluster::*;
+use support::{now, pod_object};
 
 /// A cluster whose plans evict nobody.
 fn gentle() -> Cluster {
@@ -21,7 +22,11 @@ fn gentle() -> Cluster {
 
 fn whom(c: &mut Cluster, gang: &str) -> Vec<(String, usize, String)> {
     let at = c.at;
-    let victims = c.scheduler.could_evict("ns", gang, at).into_iter();
+    let victims = c
+        .scheduler
+        .what_if()
+        .could_evict("ns", gang, at)
+        .into_iter();
     victims.map(|v| (v.group, v.members, v.why)).collect()
 }
 
@@ -54,4 +59,30 @@ fn nobody_is_named_for_who_has_no_right_does_not_wait_or_is_not_there() {
     for gang in ["new", "old", "nobody"] {
         assert_eq!(whom(&mut c, gang), [], "{gang}");
     }
+}
+
+/// A preview between two plans: an earlier implementation ran it as real events, which made the cluster
+/// look changed to the rule that ends rounds of evictions.
+#[test]
+fn a_preview_between_two_plans_changes_no_plan_that_evicts() {
+    let cluster = || {
+        let mut c = Cluster::new();
+        c.nodes(&[("n1", 4), ("n2", 4)]);
+        c.gang("one", "default", "low", 1, 1, 4);
+        c.gang("two", "default", "low", 1, 1, 4);
+        c.run();
+        c.gang("new", "default", "high", 1, 1, 4);
+        c
+    };
+    let (mut asked, mut plain) = (cluster(), cluster());
+    let evicting = asked.plan();
+    assert_eq!(evicting.evictions.len(), 1, "one victim makes room");
+    assert_eq!(evicting, plain.plan());
+    let before = format!("{:?}", asked.scheduler);
+    let pods = [pod_object("t-0", None, 4, |_| {})];
+    let trial = asked.scheduler.what_if().would_place(None, &pods, now());
+    assert_eq!(trial.reports.len(), 1, "the cluster is full");
+    assert_eq!(format!("{:?}", asked.scheduler), before);
+    assert_eq!(asked.plan(), plain.plan());
+    assert_eq!(asked.run(), plain.run());
 }

@@ -195,7 +195,7 @@ fn a_gang_that_one_node_holds_goes_to_the_node_that_leaves_most() {
 fn a_trial_goes_where_the_plan_would_put_it() {
     let mut s = expecting(&[(RARE, 1), (PLAIN, 1)]);
     rare_and_plain(&mut s);
-    let trial = s.would_place(None, &[asking("p", PLAIN)], now());
+    let trial = s.what_if().would_place(None, &[asking("p", PLAIN)], now());
     s.apply(arrives("p", PLAIN));
     assert_eq!(trial.binds[0].node, bound(&s.plan(now()))["p"]);
 }

@@ -271,7 +271,7 @@ fn a_trial_says_where_a_gang_would_go_and_leaves_nothing_behind() {
     let pods: Vec<_> = (0..2)
         .map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {}))
         .collect();
-    let trial = s.would_place(Some(&group), &pods, now());
+    let trial = s.what_if().would_place(Some(&group), &pods, now());
     assert_eq!(trial.binds.len(), 2);
     assert_eq!(trial.binds[0].pod.name, "g-0");
     assert_eq!(trial.binds[0].devices["main"]["nvidia.com/gpu"], ["n1-2"]);
@@ -279,7 +279,7 @@ fn a_trial_says_where_a_gang_would_go_and_leaves_nothing_behind() {
         .map(|i| pod_object(&format!("g-{i}"), Some("g"), 1, |_| {}))
         .collect();
     let group = group_object("g", 3, |_| {});
-    let trial = s.would_place(Some(&group), &more, now());
+    let trial = s.what_if().would_place(Some(&group), &more, now());
     assert!(trial.binds.is_empty());
     assert_eq!(
         (

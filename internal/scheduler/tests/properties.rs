@@ -563,7 +563,7 @@ proptest! {
     }
 
     #[test]
-    fn a_trial_changes_nothing_that_a_plan_can_see(
+    fn a_question_changes_nothing_of_the_state(
         ops in proptest::collection::vec(op(), 1..30),
         members in 1..6usize,
         gpus in 0..3i64,
@@ -578,12 +578,21 @@ proptest! {
             let group = group_object("trial", members as i32, |_| {});
             let pods: Vec<_> =
                 (0..members).map(|i| pod_object(&format!("t-{i}"), Some("trial"), gpus, |_| {})).collect();
-            let trial = tried.would_place(Some(&group), &pods, now());
+            let before = format!("{tried:?}");
+            let trial = tried.what_if().would_place(Some(&group), &pods, now());
+            let _ = tried.what_if().defragmentation(now());
+            prop_assert_eq!(format!("{tried:?}"), before, "every counter, cache and ledger is as it was");
             prop_assert!(trial.binds.is_empty() || trial.binds.len() == members, "whole or not at all");
             prop_assert!(trial.binds.is_empty() != trial.reports.is_empty(), "a place or a reason");
             prop_assert_eq!(tried.view(), plain.view());
+            let plan = tried.plan(now());
+            for report in plan.reports.iter().take(3) {
+                let before = format!("{tried:?}");
+                let _ = tried.what_if().could_evict(&report.namespace, &report.group, now());
+                prop_assert_eq!(format!("{tried:?}"), before, "every counter, cache and ledger is as it was");
+            }
+            prop_assert_eq!(plan, plain.plan(now()));
         }
-        prop_assert_eq!(tried.plan(now()), plain.plan(now()));
     }
 }
 

@@ -18,6 +18,7 @@ use crate::plan::{EvictionReason, GroupRef, Plan, PodRef};
 use crate::pod::PodKey;
 use crate::resource::{GPU, GPU_UNIT};
 use crate::state::Scheduler;
+use crate::what_if::WhatIf;
 
 /// How many nodes one proposal empties at most.
 const NODES_MAX: usize = 32;
@@ -80,22 +81,23 @@ struct Emptying {
     places: Vec<(GangKey, Kept)>,
 }
 
-impl Scheduler {
-    /// What defragmentation would do now if it were on, within what may still be moved this hour.
-    /// Changes nothing.
-    pub fn defragmentation(&mut self, now: Timestamp) -> Proposal {
-        let before = (self.changed, self.wake);
-        let budget = self.moves_left(now);
-        self.rank_nodes();
-        self.reckon_queues();
-        let mut txn = self.begin();
-        let emptied = self.empty_nodes(&mut txn, budget, now);
-        let proposal = self.propose(&emptied, now);
-        self.undo(txn);
-        (self.changed, self.wake) = before;
+impl WhatIf {
+    /// What defragmentation would do now if it were on, within the moves that are left this hour.
+    #[must_use]
+    pub fn defragmentation(mut self, now: Timestamp) -> Proposal {
+        let state = &mut self.0;
+        let budget = state.moves_left(now);
+        state.rank_nodes();
+        state.reckon_queues();
+        let mut txn = state.begin();
+        let emptied = state.empty_nodes(&mut txn, budget, now);
+        let proposal = state.propose(&emptied, now);
+        state.undo(txn);
         proposal
     }
+}
 
+impl Scheduler {
     /// Carries out what `defragmentation` says; the last part of a plan that decided nothing else.
     pub(crate) fn defragment(&mut self, now: Timestamp, plan: &mut Plan) {
         // Who comes back to where nodes are filled evenly would undo it.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 
+use super::kept::Kept;
 use crate::gang::GangKey;
 use crate::node::NodeIx;
 use crate::noted::Noted;
@@ -65,13 +66,15 @@ struct Past {
 enum Undo {
     Pod(PodKey, Standing),
     Gang(GangKey, Past),
+    /// Places that were kept for a gang's moved members, until the gang was placed in the try.
+    Places(GangKey, Vec<Kept>),
 }
 
 impl Undo {
     fn tried(&self) -> Option<GangKey> {
         match self {
             Undo::Gang(key, _) => Some(key.clone()),
-            Undo::Pod(..) => None,
+            Undo::Pod(..) | Undo::Places(..) => None,
         }
     }
 }
@@ -97,14 +100,16 @@ impl Scheduler {
 
     /// Makes what happened since `begin` last.
     pub(crate) fn keep(&mut self, txn: Txn) {
-        let touched: BTreeSet<GangKey> = txn
-            .log
-            .iter()
-            .filter_map(|undo| match undo {
-                Undo::Pod(pod, _) => self.pods.get(pod).map(|pod| pod.gang.clone()),
-                Undo::Gang(..) => None,
-            })
-            .collect();
+        let mut touched: BTreeSet<GangKey> = BTreeSet::new();
+        for undo in txn.log {
+            match undo {
+                Undo::Pod(pod, _) => {
+                    touched.extend(self.pods.get(&pod).map(|pod| pod.gang.clone()))
+                }
+                Undo::Places(_, places) => self.forget_places(places),
+                Undo::Gang(..) => {}
+            }
+        }
         // Those from before are many, those since few.
         let since = std::mem::replace(&mut self.stirred, txn.stirred);
         for key in since.into_sorted() {
@@ -148,6 +153,7 @@ impl Scheduler {
                     // What it was let in for counts again, or no more.
                     self.settle(&key);
                 }
+                Some(Undo::Places(key, places)) => self.keep_again(&key, places),
                 None => {}
             }
         }
@@ -189,6 +195,8 @@ impl Txn {
         self.log.retain(|undo| match undo {
             Undo::Pod(pod, _) => pods.insert(pod.clone()),
             Undo::Gang(key, _) => gangs.insert(key.clone()),
+            // Each place was let go once.
+            Undo::Places(..) => true,
         });
     }
 
@@ -254,9 +262,13 @@ impl Txn {
             told: gang.told.clone(),
         };
         self.log.push(Undo::Gang(key.clone(), past));
-        let Attempt::Placed(placed, _) = state.attempt_most(key, now, beyond) else {
+        let (attempt, used) = state.attempt_with_kept(key, now, beyond);
+        let Attempt::Placed(placed, _) = attempt else {
             return None;
         };
+        if !used.is_empty() {
+            self.log.push(Undo::Places(key.clone(), used));
+        }
         for placement in &placed {
             self.log
                 .push(Undo::Pod(placement.pod.clone(), Standing::pending()));
@@ -308,6 +320,53 @@ mod tests {
             }
         }
         s
+    }
+
+    /// A what-if that places a gang uses up the places that are kept for it; undone, it keeps them again.
+    #[test]
+    fn places_that_are_kept_outlive_a_try_that_is_undone() {
+        let now = Timestamp::UNIX_EPOCH;
+        let mut s = world(&[(2, None)]);
+        s.reckon_queues();
+        let key = GangKey::group("ns".into(), "g0");
+        let pods: Vec<PodKey> = s.gangs[&key].members.iter().cloned().collect();
+        let mut txn = s.begin();
+        let places = s.other_places(&mut txn, &key, &pods, true, now).unwrap();
+        s.undo(txn);
+        assert_eq!(places.len(), 2);
+        s.keep_places(
+            places
+                .into_iter()
+                .map(|place| (key.clone(), place))
+                .collect(),
+            now,
+        );
+        let (kept, view) = (s.gangs[&key].kept.clone(), s.view());
+
+        let mut txn = s.begin();
+        assert!(
+            txn.attempt(&mut s, &key, now).is_some(),
+            "there is room for the gang"
+        );
+        assert_eq!(
+            s.gangs[&key].kept,
+            [],
+            "its own places count as room for it"
+        );
+        s.undo(txn);
+        assert_eq!(s.gangs[&key].kept, kept);
+        assert!(s.keeping.contains(&key));
+        assert_eq!(s.view(), view);
+
+        let mut txn = s.begin();
+        txn.attempt(&mut s, &key, now);
+        s.keep(txn);
+        assert_eq!(
+            s.gangs[&key].kept,
+            [],
+            "a try that is kept uses its places up"
+        );
+        assert!(!s.keeping.contains(&key));
     }
 
     proptest! {

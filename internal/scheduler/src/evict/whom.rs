@@ -12,34 +12,33 @@ use crate::gang::GangKey;
 use crate::plan::EvictionReason;
 use crate::pod::PodKey;
 use crate::state::Scheduler;
+use crate::what_if::WhatIf;
 
-impl Scheduler {
-    /// Whose eviction would let a waiting gang start now: no more of them than needed. Nobody
-    /// where the gang does not wait for room, or no evictions that its queue and priority allow
-    /// would make any. Changes nothing; costs a search.
-    pub fn could_evict(
-        &mut self,
-        namespace: &str,
-        group: &str,
-        now: Timestamp,
-    ) -> Vec<Preemptable> {
+impl WhatIf {
+    /// The gangs whose eviction would let a waiting gang start now: no more victims than needed. Empty
+    /// where the gang does not wait for room, or where no eviction that its queue and priority allow
+    /// would make room. Costs a search for victims.
+    #[must_use]
+    pub fn could_evict(mut self, namespace: &str, group: &str, now: Timestamp) -> Vec<Preemptable> {
+        let state = &mut self.0;
         let gang = GangKey::group(namespace.into(), group);
         let pod = GangKey::lone(&PodKey::new(namespace, group));
-        let waiting = |key: &GangKey| self.gangs.get(key).is_some_and(|gang| gang.line.is_some());
+        let waiting = |key: &GangKey| state.gangs.get(key).is_some_and(|gang| gang.line.is_some());
         let Some(key) = [gang, pod].into_iter().find(waiting) else {
             return Vec::new();
         };
-        let polite = self.gangs.get(&key).is_some_and(|g| self.waits_politely(g));
-        if polite || self.keeping.contains(&key) || self.nominated.contains(&key) {
+        let polite = state
+            .gangs
+            .get(&key)
+            .is_some_and(|g| state.waits_politely(g));
+        if polite || state.keeping.contains(&key) || state.nominated.contains(&key) {
             return Vec::new();
         }
-        let before = (self.changed, self.wake, self.config.actions);
-        self.config.actions.reclaim = true;
-        self.config.actions.preempt = true;
-        self.rank_nodes();
-        self.reckon_queues();
-        let found = self.first_way(&key, now);
-        (self.changed, self.wake, self.config.actions) = before;
+        state.config.actions.reclaim = true;
+        state.config.actions.preempt = true;
+        state.rank_nodes();
+        state.reckon_queues();
+        let found = state.first_way(&key, now);
         let victims = found.into_iter().map(|((gang, why), members)| Preemptable {
             namespace: gang.namespace.to_string(),
             group: gang.name.to_string(),
@@ -48,7 +47,9 @@ impl Scheduler {
         });
         victims.collect()
     }
+}
 
+impl Scheduler {
     /// What the first way takes that leads anywhere: members by gang and reason.
     fn first_way(
         &mut self,

@@ -21,6 +21,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 
 use crate::class::ClassIx;
+use crate::evict::Kept;
 use crate::gang::{Gang, GangKey};
 use crate::node::NodeIx;
 use crate::pod::PodKey;
@@ -88,14 +89,26 @@ impl Scheduler {
 
     /// The same, whatever came of it before.
     pub(crate) fn attempt_most(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {
-        // What is kept for its moved members is theirs now.
+        let (attempt, used) = self.attempt_with_kept(key, now, beyond);
+        self.forget_places(used);
+        attempt
+    }
+
+    /// Tries a gang with the room of the places that are kept for its moved members. Gives the places
+    /// that its placement used up, which the caller forgets or, undoing the placement, keeps again.
+    pub(crate) fn attempt_with_kept(
+        &mut self,
+        key: &GangKey,
+        now: Timestamp,
+        beyond: usize,
+    ) -> (Attempt, Vec<Kept>) {
         let kept = self.let_go_for_turn(key);
         let attempt = self.attempt_freely(key, now, beyond);
-        match attempt {
-            Attempt::Placed(..) => self.forget_places(kept),
-            _ => self.keep_again(key, kept),
+        if matches!(attempt, Attempt::Placed(..)) {
+            return (attempt, kept);
         }
-        attempt
+        self.keep_again(key, kept);
+        (attempt, Vec::new())
     }
 
     fn attempt_freely(&mut self, key: &GangKey, now: Timestamp, beyond: usize) -> Attempt {

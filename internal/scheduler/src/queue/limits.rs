@@ -143,7 +143,8 @@ impl Queues {
                 break;
             }
             let parent = &self.table[queue.parent];
-            kept += parent.kept_below.get(ix) - queue.kept.get(ix);
+            let others = parent.kept_below.get(ix).saturating_sub(queue.kept.get(ix));
+            kept = kept.saturating_add(others);
             at = queue.parent;
         }
         if kept > 0 {

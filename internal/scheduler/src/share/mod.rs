@@ -22,7 +22,7 @@ use resources::parts::Asked;
 
 use crate::gpu::Needs;
 use crate::node::Node;
-use crate::resource::{Demand, GPU, GPU_UNIT, each};
+use crate::resource::{AMOUNT_MAX, Demand, GPU, GPU_UNIT, each};
 
 pub(crate) use gpus::{FreeGpus, Ledger};
 pub use pick::GpuOrder;
@@ -92,7 +92,10 @@ impl Wish {
         Wish {
             unreadable: asked.unreadable || needs.is_err(),
             needs: needs.unwrap_or_default(),
-            share: asked.share,
+            share: asked.share.map(|share| Share {
+                gpus: share.gpus.clamp(0, AMOUNT_MAX / GPU_UNIT),
+                ..share
+            }),
             container: asked.container,
         }
     }

@@ -139,13 +139,6 @@ impl Scheduler {
         }
     }
 
-    /// All claims are to be laid anew: what was on whose account was tried out and taken back.
-    pub(crate) fn stir_all_claims(&mut self) {
-        for claim in self.timeline.claims.values_mut() {
-            claim.fresh = false;
-        }
-    }
-
     /// After a gang was tried: takes back what would leave somebody with a claim too little.
     pub(crate) fn beside_claims(
         &mut self,

@@ -113,10 +113,10 @@ impl Scheduler {
                     let new = || (self.giving_back(scope, Ends::Likely), 0);
                     let (given, drawn) = limits.entry(scope).or_insert_with(new);
                     // None where no end of others gives it what it needs.
-                    let Some((from, _)) = first_with(given, lacks + *drawn) else {
+                    let Some((from, _)) = first_with(given, lacks.saturating_add(*drawn)) else {
                         continue;
                     };
-                    *drawn += gang.need(key).get(scope.ix);
+                    *drawn = drawn.saturating_add(gang.need(key).get(scope.ix));
                     (from.max(now), Some(scope))
                 }
             };

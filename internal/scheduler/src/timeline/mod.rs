@@ -65,6 +65,7 @@ use crate::queue::Payer;
 use crate::resource::{CPU, GPU, GPU_UNIT, Room};
 use crate::state::Scheduler;
 use crate::table::Table;
+use crate::terms::SPAN_MAX;
 
 use claims::Claim;
 use estimate::Estimates;
@@ -275,7 +276,9 @@ impl Scheduler {
         let held = self.held_by(gang);
         let facts = self.facts_of(gang);
         let seen = gang.starts.keys().next().map(|start| start.as_second());
-        let start = seen.or(old.map(|old| old.start)).unwrap_or(now).min(now);
+        let start = seen.or(old.map(|old| old.start)).unwrap_or(now);
+        // A status can say any time of a start.
+        let start = start.clamp(now.saturating_sub(SPAN_MAX), now);
         let end = self.timeline.end_of(&facts, start, now);
         let latest = self.timeline.latest_of(&facts, start, now);
         let known = self.timeline.at_most(&facts).is_some();

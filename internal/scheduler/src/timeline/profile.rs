@@ -29,10 +29,10 @@ impl Profile {
         if last > 0 && end - self.times[last] <= gap {
             // Close to the step before: it is moved here, so that nothing is free too early.
             self.times[last] = end.max(self.times[last]);
-            self.free[last] += amount;
+            self.free[last] = self.free[last].saturating_add(amount);
         } else {
             self.times.push(end);
-            self.free.push(self.free[last] + amount);
+            self.free.push(self.free[last].saturating_add(amount));
         }
     }
 
@@ -62,7 +62,7 @@ impl Profile {
         let first = self.step_at(from);
         let end = self.step_at(from.saturating_add(seconds));
         for free in &mut self.free[first..end] {
-            *free -= need;
+            *free = free.saturating_sub(need);
         }
     }
 

@@ -49,7 +49,9 @@ impl Weight {
     /// compare it with.
     pub(crate) fn saved(self, wait: i64, urgent: bool) -> i128 {
         let factor = if urgent { URGENT } else { 1 };
-        i128::from(self.need) * i128::from(wait) * factor * i128::from(self.total.max(1))
+        (i128::from(self.need) * i128::from(wait))
+            .saturating_mul(factor)
+            .saturating_mul(i128::from(self.total.max(1)))
     }
 
     /// What it weighs that somebody who has run for so long must go, for each unit of what it holds,
@@ -62,7 +64,7 @@ impl Weight {
     /// keeps up loses to evictions what it needs to catch up (`make bench-frontier`).
     pub(crate) fn price(self, ran: i64, wait: i64) -> i128 {
         let all = i128::from(self.total.max(1)) + i128::from(self.others);
-        (i128::from(ran) * i128::from(LOST) + i128::from(wait / WAITS_AGAIN)) * all
+        (i128::from(ran) * i128::from(LOST) + i128::from(wait / WAITS_AGAIN)).saturating_mul(all)
     }
 }
 
@@ -91,7 +93,7 @@ impl Scheduler {
         let Some(at) = self.first_room(&ask, now, growth) else {
             return Ok(None);
         };
-        let wait = at - now.as_second();
+        let wait = at.saturating_sub(now.as_second());
         if wait > 0 && wait < SOON {
             self.timeline.spared.insert(key.clone(), at);
             return Err(not_worth(at));
@@ -119,7 +121,8 @@ impl Scheduler {
                 let pod = self.pods.get(pod)?;
                 Some(self.classes.get(pod.class).demand().get(weight.main))
             });
-            lost += weight.price(ran, wait) * held.map(i128::from).sum::<i128>();
+            let held = held.map(i128::from).sum::<i128>();
+            lost = lost.saturating_add(weight.price(ran, wait).saturating_mul(held));
         }
         (lost > weight.saved(wait, urgent)).then(|| self.put_off(key, Some(wait), now))
     }

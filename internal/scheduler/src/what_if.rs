@@ -1,0 +1,20 @@
+//! Questions about the state: where pods would go, which gangs could be evicted, what defragmentation
+//! would do. Each question is answered on a copy of the state that is dropped with the answer, so no
+//! question can change a later plan, whatever the code that answers it does.
+//!
+//! Cost: one copy of the state for each question, and the search itself. `make bench-scheduler` prints
+//! what a copy costs. The caller may drop its lock on the scheduler before it asks the copy.
+
+use crate::state::Scheduler;
+
+/// A copy of a scheduler's state, for one question.
+#[derive(Debug)]
+pub struct WhatIf(pub(crate) Scheduler);
+
+impl Scheduler {
+    /// Copies the state for one question.
+    #[must_use]
+    pub fn what_if(&self) -> WhatIf {
+        WhatIf(self.clone())
+    }
+}
