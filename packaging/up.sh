@@ -16,7 +16,10 @@ ready_bound=120
 is_up() { "$muster" get nodes >/dev/null 2>&1; }
 
 start() {
+  # What the platform keeps is its owner's alone, its log too.
+  umask 077
   mkdir -p "$data"
+  if [ -e "$data/muster.log" ]; then chmod 600 "$data/muster.log"; fi
   setsid nohup "$muster" up --listen "$listen" ${MUSTER_UP_ARGUMENTS:-} >"$data/muster.log" 2>&1 </dev/null &
   echo $! >"$data/muster.pid"
   local i

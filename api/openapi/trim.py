@@ -44,6 +44,10 @@ KINDS = [
     "io.k8s.api.discovery.v1.EndpointSlice",
     "io.k8s.api.node.v1.RuntimeClass",
     "io.k8s.api.policy.v1.PodDisruptionBudget",
+    "io.k8s.api.rbac.v1.ClusterRole",
+    "io.k8s.api.rbac.v1.ClusterRoleBinding",
+    "io.k8s.api.rbac.v1.Role",
+    "io.k8s.api.rbac.v1.RoleBinding",
     "io.k8s.api.scheduling.v1.PriorityClass",
 ]
 
@@ -83,6 +87,7 @@ GROUPS = {
     ("discovery.k8s.io", "v1"),
     ("node.k8s.io", "v1"),
     ("policy", "v1"),
+    ("rbac.authorization.k8s.io", "v1"),
     ("scheduling.k8s.io", "v1"),
 }
 

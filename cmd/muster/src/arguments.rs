@@ -1,8 +1,11 @@
 //! The command line: what can be typed, and what it means when left out.
 
+mod audit;
 mod device_plugin;
+mod pod_security;
 mod serving;
 mod sharing;
+mod tenancy;
 mod until;
 
 use std::path::PathBuf;
@@ -10,8 +13,9 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 pub use serving::{
-    Agent, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions, MachineOptions, Metrics,
-    MigDrain, NcclTopology, PodsOf, Server, ServerOptions, Topology, Up, Xids,
+    Agent, AuditFlags, ControlledKind, DevicesBy, Doctor, Engine, KubernetesOptions,
+    MachineOptions, Metrics, MigDrain, NcclTopology, PodsOf, Server, ServerOptions, Topology, Up,
+    Xids,
 };
 pub use until::{SUCCEEDED, Until};
 
@@ -86,6 +90,9 @@ pub enum Command {
     Top(Listing),
     /// List nodes with their devices
     Nodes(Listing),
+    /// Remove nodes that are gone, or whose keys may be stolen
+    #[command(subcommand)]
+    Node(Node),
     /// List queues with their shares, or show how one stands: weight, entitlement, guarantee,
     /// what it borrows, limits by resource and by user, who waits
     Queue(Queue),
@@ -96,6 +103,9 @@ pub enum Command {
     /// Manage tokens: for programs (`create`) and for agents that join (`join`)
     #[command(subcommand)]
     Token(Token),
+    /// Check the audit log
+    #[command(subcommand)]
+    Audit(Audit),
     /// Print a kubeconfig for kubectl and SDKs
     Kubeconfig(Kubeconfig),
     /// Install Muster's kinds in a Kubernetes cluster (server-side apply), and wait until it
@@ -111,16 +121,26 @@ pub enum Command {
     /// Print what is done about a GPU for each error (XID) that its driver reports, as a file for
     /// --xid-policy of `muster agent`
     Xids(Xids),
-    /// Write everything the server knows to one file, while it runs
+    /// Write everything the server knows to one file, while it runs: all objects, and the keys that
+    /// it needs to come back on another machine
     Backup {
         /// The file to make, on the server's disk
         file: PathBuf,
+        /// Encrypt it with the passphrase on this file's first line [default: not encrypted]
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
     },
     /// Fill an empty data directory from a backup; the server must not be running
     Restore {
         /// The backup
         file: PathBuf,
+        /// The file with the passphrase that it was made with
+        #[arg(long, value_name = "FILE")]
+        passphrase_file: Option<PathBuf>,
     },
+    /// Check the server's store on this machine
+    #[command(subcommand)]
+    Store(StoreCommand),
     /// Print the versions of this binary and of the server
     Version,
     /// Print shell completions
@@ -360,6 +380,13 @@ pub struct Queue {
 }
 
 #[derive(Subcommand, Debug)]
+pub enum StoreCommand {
+    /// Say what the store under --data holds, which records are damaged, and which objects are lost with
+    /// them; changes nothing. The server must not be running. Ends with 1 where anything is damaged
+    Check,
+}
+
+#[derive(Subcommand, Debug)]
 pub enum Token {
     /// Issue an access token for a program; printed once
     Create {
@@ -373,18 +400,46 @@ pub enum Token {
         #[arg(long)]
         user: Option<String>,
     },
-    /// Issue a short-lived token with which agents join; printed once
+    /// Issue a short-lived token with which an agent joins; printed once
     Join {
+        /// The only node that may join with it [default: any one node]
+        #[arg(long, value_name = "NAME")]
+        node: Option<String>,
+        /// How many nodes may join with it
+        #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(fleet::MOST_USES)))]
+        uses: u32,
         /// Minutes until it expires
         #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=10_080))]
         minutes: u64,
     },
-    /// List tokens that have not expired
+    /// List tokens that have not expired; administrators see join tokens, too
     List,
-    /// End a token at once
+    /// End a token at once, an access token or a join token
     Revoke {
         /// Its id, as listed
         id: String,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Audit {
+    /// Check the audit log's hash chain: whether a line was changed, removed or inserted, or the end
+    /// cut off. Reads the files on this machine, also while the server runs. Ends with 1 where the
+    /// chain is broken
+    Verify {
+        /// The log's directory [default: audit under --data]
+        directory: Option<PathBuf>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Node {
+    /// Remove a node and revoke its certificates: its agent is refused until it joins again with a
+    /// new token (`muster token join --node NAME`). Jobs replace the pods that it ran elsewhere; on the
+    /// machine itself stop its agent and its pods by hand
+    Remove {
+        /// Its name
+        name: String,
     },
 }
 

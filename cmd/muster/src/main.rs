@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-use arguments::{Arguments, Command};
+use arguments::{Arguments, Audit, Command, StoreCommand};
 use client::{Answer, Exit};
 
 /// The server makes and frees millions of small pieces on many threads, which the C library's allocator takes three
@@ -67,7 +67,14 @@ async fn run(arguments: Arguments) -> anyhow::Result<Answer> {
         Command::Up(up) => serve::up(arguments.global, up).await,
         Command::Server(server) => serve::server(arguments.global, server).await,
         Command::Agent(agent) => serve::agent(arguments.global, agent).await,
-        Command::Restore { file } => serve::restore(arguments.global, file).await,
+        Command::Audit(Audit::Verify { directory }) => {
+            serve::verify_audit(&arguments.global, directory)
+        }
+        Command::Restore {
+            file,
+            passphrase_file,
+        } => serve::restore(arguments.global, file, passphrase_file).await,
+        Command::Store(StoreCommand::Check) => serve::check_store(arguments.global).await,
         Command::Doctor(doctor) if doctor.pair.is_none() => serve::doctor(doctor).await,
         Command::Topology(arguments) => serve::topology(arguments),
         Command::Xids(arguments) => serve::xids(&arguments),

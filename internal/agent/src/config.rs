@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use hardware::Inventory;
 use hardware::nccl::Tell;
 
+use crate::accounts::Accounts;
+use crate::container::Bounds;
 use crate::error::AgentError;
 use crate::identity::Trust;
 use crate::kubelet::Sharing;
@@ -21,6 +24,18 @@ use crate::xids::Hearing;
 
 /// Pods that a node takes.
 pub const MAX_PODS: u32 = 250;
+
+/// Processes and threads that a container may have unless configured otherwise: the data loaders of
+/// eight ranks on a machine of many cores need thousands of threads.
+pub const POD_PROCESSES: u64 = 32_768;
+
+/// Of the process numbers that the kernel has, one container may have one in so many.
+const PROCESS_SHARE: u64 = 4;
+
+/// A private temporary directory has one in so many of the machine's bytes of memory,
+const TEMPORARY_SHARE: u64 = 8;
+/// and at most so many.
+const TEMPORARY_MOST: u64 = 16 << 30;
 
 /// How often the hardware is looked at, unless configured otherwise.
 pub const LOOK: Duration = Duration::from_secs(15);
@@ -78,6 +93,14 @@ pub struct AgentConfig {
     pub mps: MpsConfig,
     /// What is done about containers that have more of a GPU than their share.
     pub over_share: OverShare,
+    /// Which Unix accounts pods run as.
+    pub accounts: Accounts,
+    /// The ids that the namespaces of other pods get.
+    pub pod_ids: RangeInclusive<u32>,
+    /// Processes and threads that a container may have.
+    pub pod_processes: u64,
+    /// Directories that no pod sees: `data`, and a server's on the same machine.
+    pub hidden: Vec<PathBuf>,
     /// The command that is a container's shim once a directory is added.
     pub shim_command: Vec<OsString>,
 }
@@ -104,6 +127,20 @@ impl AgentConfig {
             value: name.clone(),
             detail: "use lower case letters, digits, '-' and '.', at most 253".to_owned(),
         })
+    }
+
+    /// What holds every pod on a machine of so much memory.
+    pub(crate) fn bounds(&self, memory_bytes: u64) -> Bounds {
+        let numbers = std::fs::read_to_string("/proc/sys/kernel/pid_max");
+        let numbers = numbers.ok().and_then(|text| text.trim().parse().ok());
+        // Where the kernel has few, one container must leave some to the others.
+        let most = numbers.map_or(u64::MAX, |count: u64| (count / PROCESS_SHARE).max(1));
+        let hidden = self.hidden.iter().chain([&self.data]);
+        Bounds {
+            hidden: hidden.filter_map(|dir| dir.canonicalize().ok()).collect(),
+            processes: self.pod_processes.min(most),
+            temporary: (memory_bytes / TEMPORARY_SHARE).clamp(1, TEMPORARY_MOST),
+        }
     }
 
     /// What was found, with what the administrator says of it.
@@ -150,8 +187,27 @@ mod tests {
             sharing: Sharing::default(),
             mps: MpsConfig::default(),
             over_share: OverShare::default(),
+            accounts: Accounts::default(),
+            pod_ids: crate::POD_IDS,
+            pod_processes: POD_PROCESSES,
+            hidden: Vec::new(),
             shim_command: Vec::new(),
         }
+    }
+
+    #[test]
+    fn what_holds_pods_follows_the_machine_within_bounds() {
+        let mut config = named("a");
+        config.data = "/tmp".into();
+        config.hidden = vec!["/nowhere/at/all".into(), "/tmp".into()];
+        let bounds = config.bounds(64 << 30);
+        assert_eq!(bounds.temporary, 8 << 30);
+        assert!(bounds.processes >= 1 && bounds.processes <= POD_PROCESSES);
+        assert_eq!(bounds.hidden, vec![PathBuf::from("/tmp"); 2]);
+        assert_eq!(config.bounds(u64::MAX).temporary, TEMPORARY_MOST);
+        config.pod_processes = 3;
+        assert_eq!(config.bounds(0).processes, 3);
+        assert_eq!(config.bounds(0).temporary, 1);
     }
 
     #[test]

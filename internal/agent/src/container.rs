@@ -7,8 +7,10 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use resources::quantity::Quantity;
 use rpc::agent::v1::ContainerEnv;
 use runtime::spec::{DEFAULT_PATH, PullPolicy};
-use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, User};
+use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount};
 
+use crate::accounts::Owner;
+use crate::confinement::{self, Ground};
 use crate::devices;
 use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
@@ -17,6 +19,7 @@ use crate::mps;
 use crate::nccl;
 use crate::rdma::{self, Pool};
 use crate::shares::{Limit, share_of};
+use crate::temporary;
 use crate::volumes::Places;
 
 /// Where a container leaves its last words unless it says otherwise.
@@ -49,6 +52,21 @@ pub struct Parts<'a> {
     pub in_image: bool,
     /// Where device files are, normally /dev.
     pub dev: &'a Path,
+    /// Whom the pod runs as; nothing where the agent can run nothing as another user.
+    pub owner: Option<&'a Owner>,
+    /// What holds every pod of the node.
+    pub bounds: &'a Bounds,
+}
+
+/// What holds every pod of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Directories of the node that no pod sees.
+    pub hidden: Vec<PathBuf>,
+    /// Processes and threads that a container may have.
+    pub processes: u64,
+    /// Bytes of each of its private temporary directories.
+    pub temporary: u64,
 }
 
 /// The description; an error is why the container can't be made.
@@ -56,7 +74,17 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     let Parts { pod, container, .. } = parts;
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
     let id = ContainerId::of(uid, &container.name, attempt).map_err(|e| e.to_string())?;
-    let variables = variables(parts)?;
+    let mut variables = variables(parts)?;
+    let held = confine(parts)?;
+    // A process that is held has nothing of root's: its home is its owner's.
+    let owner = parts.owner.filter(|_| held.isolation.is_some());
+    let home = owner.filter(|_| !parts.in_image);
+    if let Some(owner) = home {
+        variables.set_default("HOME", &owner.home.display().to_string());
+        // Or programs ask for the name of a number that has none.
+        variables.set_default("USER", &owner.name);
+        variables.set_default("LOGNAME", &owner.name);
+    }
     let expand = |words: &Option<Vec<String>>| -> Vec<String> {
         words
             .iter()
@@ -87,12 +115,21 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
         _ => PullPolicy::IfNotPresent,
     };
     spec.cwd = container.working_dir.as_ref().map(PathBuf::from);
+    spec.cwd = spec.cwd.or_else(|| home.map(|owner| owner.home.clone()));
     spec.mounts = mounts(parts, &variables)?;
+    if home.is_some() {
+        let own = temporary::private(&spec.mounts, parts.bounds.temporary);
+        spec.mounts.extend(own);
+    }
     spec.hostname = Some(hostname(pod, parts.node));
     spec.hosts_file = Some(parts.hosts_file.to_owned());
     spec.limits = limits(container)?;
+    if owner.is_some() {
+        spec.limits.pids_max = Some(parts.bounds.processes);
+    }
     spec.devices = device_policy(parts)?;
-    spec.user = user(pod, container)?;
+    spec.user = held.user;
+    spec.isolation = held.isolation;
     spec.log = LogSettings::new(parts.log.clone());
     let grace = pod
         .spec
@@ -104,6 +141,17 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     spec.env = variables.into_pairs();
     spec.validate().map_err(|e| e.to_string())?;
     Ok(spec)
+}
+
+/// How the container is held.
+fn confine(parts: &Parts) -> Result<confinement::Confinement, String> {
+    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+    let ground = Ground {
+        owner: parts.owner,
+        hidden: &parts.bounds.hidden,
+        registers_memory: !gpus.ids.is_empty() || cards(parts)?.is_some(),
+    };
+    confinement::of(parts.pod, parts.container, &ground)
 }
 
 /// The pod's name for itself.
@@ -200,8 +248,8 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
     {
         mounts.push(Mount::bind(topology, nccl::SEEN_AT).read_only());
     }
-    // Processes of the node see it where it is.
-    if parts.in_image {
+    // Processes of the node see it where it is, unless they have that place for themselves.
+    if parts.in_image || parts.owner.is_some() {
         let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
         let by_mps = by_mps(parts, &gpus.ids)?.unwrap_or_default();
         let bound = by_mps.mounts.iter().map(|path| Mount::bind(path, path));
@@ -274,48 +322,6 @@ fn limits(container: &Container) -> Result<Limits, String> {
     })
 }
 
-fn user(pod: &Pod, container: &Container) -> Result<User, String> {
-    let of_pod = pod
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.security_context.as_ref());
-    let own = container.security_context.as_ref();
-    let number = |value: Option<i64>, what: &str| {
-        value
-            .map(|value| {
-                u32::try_from(value).map_err(|_| format!("{what} {value} is out of range"))
-            })
-            .transpose()
-    };
-    let uid = number(
-        own.and_then(|c| c.run_as_user)
-            .or(of_pod.and_then(|c| c.run_as_user)),
-        "runAsUser",
-    )?;
-    let gid = number(
-        own.and_then(|c| c.run_as_group)
-            .or(of_pod.and_then(|c| c.run_as_group)),
-        "runAsGroup",
-    )?;
-    let not_root = own
-        .and_then(|c| c.run_as_non_root)
-        .or(of_pod.and_then(|c| c.run_as_non_root));
-    if not_root == Some(true) && uid.is_none_or(|uid| uid == 0) {
-        return Err(format!(
-            "container {:?} has runAsNonRoot but no runAsUser other than 0",
-            container.name
-        ));
-    }
-    let groups = of_pod.into_iter().flat_map(|context| {
-        let supplemental = context.supplemental_groups.iter().flatten().copied();
-        context.fs_group.into_iter().chain(supplemental)
-    });
-    let groups = groups
-        .map(|group| u32::try_from(group).map_err(|_| format!("group {group} is out of range")))
-        .collect::<Result<_, _>>()?;
-    Ok(User { uid, gid, groups })
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -372,8 +378,80 @@ mod tests {
             log: PathBuf::from("/logs/0.log"),
             in_image,
             dev: Path::new("/nonexistent"),
+            owner: None,
+            bounds: &Bounds::default(),
         };
         describe(&parts, 0)
+    }
+
+    #[test]
+    fn a_held_process_has_a_home_limits_and_temporary_directories_of_its_own() {
+        let pod = |level: &str| -> Pod {
+            serde_json::from_value(json!({
+                "metadata": {"namespace": "ns", "name": "p", "uid": "u",
+                    "annotations": {"muster.io/pod-security-level": level}},
+                "spec": {"containers": [{"name": "main", "command": ["x"],
+                    "env": [{"name": "USER", "value": "mine"}],
+                    "securityContext": {"privileged": level == "privileged"}}]}}))
+            .unwrap()
+        };
+        let owner = Owner::of_id(2_000_000_000);
+        let bounds = Bounds {
+            hidden: vec!["/var/lib/muster".into()],
+            processes: 77,
+            temporary: 1 << 20,
+        };
+        let made = |level: &str, in_image: bool| {
+            let pod = pod(level);
+            let parts = Parts {
+                pod: &pod,
+                container: &pod.spec.as_ref().unwrap().containers[0],
+                resolved: None,
+                node: &NodeFacts::default(),
+                machine: &Machine::default(),
+                places: &Places::new(),
+                hosts_file: Path::new("/data/hosts"),
+                message_file: Path::new("/data/message"),
+                log: PathBuf::from("/logs/0.log"),
+                in_image,
+                dev: Path::new("/nonexistent"),
+                owner: Some(&owner),
+                bounds: &bounds,
+            };
+            describe(&parts, 0).unwrap()
+        };
+        let env = |spec: &ContainerSpec, name: &str| {
+            let mut all = spec.env.iter();
+            let found = all.find(|(other, _)| other == name);
+            found.map(|(_, value)| value.clone())
+        };
+        let own = |spec: &ContainerSpec| {
+            let mut mounts = spec.mounts.iter();
+            mounts.any(|mount| {
+                mount.target == Path::new("/tmp")
+                    && mount.source == MountSource::Tmpfs(Some(1 << 20))
+            })
+        };
+        let held = made("baseline", false);
+        assert_eq!(held.user.uid, Some(2_000_000_000));
+        assert_eq!(held.limits.pids_max, Some(77));
+        assert_eq!(held.cwd, Some(PathBuf::from("/tmp")));
+        assert_eq!(env(&held, "HOME").as_deref(), Some("/tmp"));
+        assert_eq!(env(&held, "USER").as_deref(), Some("mine"));
+        assert!(own(&held));
+        assert_eq!(held.isolation.unwrap().hidden, bounds.hidden);
+        // An image has directories of its own.
+        let image = made("baseline", true);
+        assert_eq!(image.user.uid, Some(2_000_000_000));
+        assert_eq!((env(&image, "HOME"), image.cwd.clone()), (None, None));
+        assert!(!own(&image));
+        let privileged = made("privileged", false);
+        assert_eq!(
+            (privileged.isolation.clone(), privileged.cwd.clone()),
+            (None, None)
+        );
+        assert_eq!(privileged.limits.pids_max, None);
+        assert!(!own(&privileged));
     }
 
     #[test]
@@ -402,7 +480,7 @@ mod tests {
         assert_eq!(spec.limits.memory_limit_bytes, Some(64 << 20));
         assert_eq!(
             spec.user,
-            User {
+            runtime::User {
                 uid: Some(7),
                 gid: Some(2),
                 groups: vec![3]

@@ -3,8 +3,8 @@
 //! life are two files, each replaced whole.
 
 use std::fs;
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use prost::Message;
@@ -25,16 +25,21 @@ pub struct Layout {
 impl Layout {
     /// Makes the directories that must exist.
     pub fn open(data: &Path) -> Result<Layout, AgentError> {
-        fs::create_dir_all(data).map_err(file("make", data))?;
+        private_dir(data)?;
         let data = data.canonicalize().map_err(file("resolve", data))?;
         let layout = Layout { data };
         for dir in [
             layout.pods(),
             layout.logs(),
+            layout.data.join("volumes"),
             layout.claims(),
             layout.identity(),
         ] {
-            fs::create_dir_all(&dir).map_err(file("make", &dir))?;
+            private_dir(&dir)?;
+        }
+        for name in fs::read_dir(layout.identity()).map_err(file("read", layout.identity()))? {
+            let path = name.map_err(file("read", layout.identity()))?.path();
+            tighten(&path, 0o600)?;
         }
         Ok(layout)
     }
@@ -71,6 +76,11 @@ impl Layout {
         self.data.join("nccl-topology.xml")
     }
 
+    /// The ids that namespaces have.
+    pub fn pod_ids(&self) -> PathBuf {
+        self.data.join("pod-ids.json")
+    }
+
     /// The process runtime's own.
     pub fn containers(&self) -> PathBuf {
         self.data.join("containers")
@@ -94,6 +104,36 @@ impl Layout {
         }
         Ok(found)
     }
+}
+
+/// Makes a directory that only its owner may enter; one that is there is made so.
+pub fn private_dir(dir: &Path) -> Result<(), AgentError> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(file("make", dir))?;
+    tighten(dir, 0o700)
+}
+
+/// Takes away what a mode allows beyond `allowed`, and says so: an earlier version, or somebody by
+/// hand, left it open to others of this machine.
+fn tighten(path: &Path, allowed: u32) -> Result<(), AgentError> {
+    let mode = fs::symlink_metadata(path)
+        .map_err(file("look at", path))?
+        .permissions()
+        .mode()
+        & 0o7777;
+    if mode & !allowed == 0 {
+        return Ok(());
+    }
+    tracing::warn!(
+        path = %path.display(),
+        "others could read it (mode {mode:o}); its mode is {:o} now",
+        mode & allowed
+    );
+    fs::set_permissions(path, fs::Permissions::from_mode(mode & allowed))
+        .map_err(file("protect", path))
 }
 
 /// Whether a uid can name a directory: what the API gives out can.
@@ -129,7 +169,6 @@ impl PodDir {
 
     /// Makes an empty file for a run's last words.
     pub fn make_message(&self, container: &str, attempt: u32) -> io::Result<PathBuf> {
-        use std::os::unix::fs::PermissionsExt;
         let path = self.message(container, attempt);
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
@@ -142,8 +181,11 @@ impl PodDir {
 
     /// Keeps the description.
     pub fn keep_assigned(&self, assigned: &Assign) -> Result<(), AgentError> {
-        fs::create_dir_all(&self.dir).map_err(file("make", &self.dir))?;
-        replace(&self.dir.join(ASSIGNED), &assigned.encode_to_vec())
+        private_dir(&self.dir)?;
+        replace(&self.dir.join(ASSIGNED), &assigned.encode_to_vec())?;
+        // The directory may be new: its own name must outlast a power cut, too.
+        let above = self.dir.parent().unwrap_or(&self.dir);
+        durable::sync_directory(above).map_err(|error| file("sync", above)(error.into()))
     }
 
     /// Keeps the state.
@@ -191,28 +233,36 @@ impl PodDir {
     }
 }
 
-/// Puts a file in the place of another, whole, readable by its owner only (descriptions hold
-/// Secrets' values).
+/// Puts a file in the place of another, whole, on the disk when this returns, and readable by its
+/// owner only (descriptions hold Secrets' values).
 pub fn replace(path: &Path, content: &[u8]) -> Result<(), AgentError> {
-    let mut temporary = path.to_owned();
-    temporary.as_mut_os_string().push(".new");
-    let written = (|| {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)
-    })();
-    written.map_err(file("write", path))
+    durable::replace(path, content).map_err(|error| file("write", path)(error.into()))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_agent_keeps_is_its_owners_alone_also_where_it_was_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let data = dir.path().join("agent");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        fs::create_dir_all(data.join("identity")).unwrap();
+        fs::write(data.join("identity/identity.json"), "key").unwrap();
+        for (path, open) in [
+            ("", 0o755),
+            ("identity", 0o755),
+            ("identity/identity.json", 0o644),
+        ] {
+            fs::set_permissions(data.join(path), fs::Permissions::from_mode(open)).unwrap();
+        }
+        Layout::open(&data).unwrap();
+        for name in ["", "pods", "logs", "identity", "volumes", "volumes/claims"] {
+            assert_eq!(mode(&data.join(name)), 0o700, "{name}");
+        }
+        assert_eq!(mode(&data.join("identity/identity.json")), 0o600);
+    }
 
     #[test]
     fn a_pod_is_found_again_with_its_state() {

@@ -51,6 +51,14 @@ pub trait Engine: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<ExecOutcome, String>>;
     /// Finds the containers of an agent that ran before this one.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>>;
+    /// Why it can start no container that is to be held, where it can't.
+    fn unfit(&self) -> Option<String> {
+        None
+    }
+    /// Whether it can run containers as other users than the agent's own.
+    fn changes_users(&self) -> bool {
+        false
+    }
     /// What is known of all containers.
     fn list(&self) -> Vec<ContainerStatus>;
     /// News of containers; a reader that falls behind reads [`Engine::list`].
@@ -62,7 +70,7 @@ pub trait Engine: Send + Sync + 'static {
 }
 
 macro_rules! engine {
-    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr) => {
+    ($runtime:ty, name: $name:expr, renumbers: $renumbers:literal, fetch: $fetch:expr, release: $release:expr, unfit: $unfit:expr, users: $users:expr) => {
         impl Engine for $runtime {
             fn name(&self) -> String {
                 ($name)(self)
@@ -115,6 +123,14 @@ macro_rules! engine {
                 Box::pin(async move { <$runtime>::recover(self).await.map_err(text) })
             }
 
+            fn unfit(&self) -> Option<String> {
+                ($unfit)(self)
+            }
+
+            fn changes_users(&self) -> bool {
+                ($users)(self)
+            }
+
             fn list(&self) -> Vec<ContainerStatus> {
                 <$runtime>::list(self)
             }
@@ -135,7 +151,9 @@ engine!(
     name: |_: &ProcessRuntime| concat!("muster-process://", env!("CARGO_PKG_VERSION")).to_owned(),
     renumbers: false,
     fetch: nothing_to_fetch,
-    release: nothing_to_release
+    release: nothing_to_release,
+    unfit: |runtime: &ProcessRuntime| runtime.capabilities().unfit(),
+    users: |runtime: &ProcessRuntime| runtime.capabilities().users.works()
 );
 
 engine!(
@@ -143,7 +161,9 @@ engine!(
     name: |runtime: &CriRuntime| runtime.version().to_owned(),
     renumbers: true,
     fetch: fetch_image,
-    release: release_sandbox
+    release: release_sandbox,
+    unfit: |_: &CriRuntime| None,
+    users: |_: &CriRuntime| true
 );
 
 fn nothing_to_fetch<'a>(

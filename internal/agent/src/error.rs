@@ -29,7 +29,7 @@ pub enum AgentError {
     /// There is neither an identity nor a token to get one with.
     #[error(
         "this node has not joined yet: no identity in {}; give a join token (--token, made with \
-         `muster token create` on the server)",
+         `muster token join` on the server)",
         path.display()
     )]
     NotJoined {
@@ -52,6 +52,14 @@ pub enum AgentError {
         /// The server.
         server: String,
         /// What went wrong.
+        detail: String,
+    },
+    /// The server doesn't take the node's certificate any more.
+    #[error("{server} refused the node's certificate: {detail}")]
+    CertificateRefused {
+        /// The server.
+        server: String,
+        /// In the server's words.
         detail: String,
     },
     /// A certificate or key can't be read or made.

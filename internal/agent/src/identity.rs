@@ -1,23 +1,26 @@
 //! The node's identity: a key made here that never leaves, and the certificate that the server
-//! gave for it against a join token. Kept in the data directory.
+//! gave for it against a join token. Kept in the data directory; renewed while it is in use.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use rcgen::{CertificateParams, KeyPair};
 use rpc::agent::v1::enrollment_client::EnrollmentClient;
 use rpc::agent::v1::{Certificate, JoinRequest, RenewRequest};
 use serde::{Deserialize, Serialize};
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 
-use crate::disk::replace;
+use crate::disk::{private_dir, replace};
 use crate::error::{AgentError, file};
 use crate::trust::{PinnedAuthority, parse_fingerprint};
 
-/// A certificate with less than this left is renewed.
-const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(24 * 120);
+/// How long to wait before a renewal that failed is tried again.
+const RENEW_AGAIN: Duration = Duration::from_secs(60);
+
+/// The longest sleep until a renewal: the clock may be set, and the machine may be suspended.
+const RENEW_LOOK: Duration = Duration::from_secs(600);
 
 /// How long connecting may take.
 const CONNECT: Duration = Duration::from_secs(10);
@@ -35,63 +38,60 @@ pub enum Trust {
     Fingerprint(String),
 }
 
-/// Key and certificates.
-#[derive(Clone)]
+/// Key and certificates. All of it is one file, which is replaced whole: a renewal that is
+/// interrupted leaves the identity from before.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
 pub struct Identity {
+    node: String,
+    issued: Timestamp,
+    not_after: Timestamp,
     key_pem: String,
     certificate_pem: String,
     ca_pem: String,
-    about: About,
 }
 
-/// What is kept beside the certificates, to know them by.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct About {
-    node: String,
-    not_after: Timestamp,
-}
+const FILE: &str = "identity.json";
 
-const KEY: &str = "node.key";
-const CERTIFICATE: &str = "node.pem";
-const CA: &str = "ca.pem";
-const ABOUT: &str = "identity.json";
+/// What earlier versions kept beside that file, which then held neither key nor certificates. Their
+/// certificates name no admission, so that no server takes them any more.
+const EARLIER: [&str; 3] = ["node.key", "node.pem", "ca.pem"];
 
 impl Identity {
     /// Reads the identity of an earlier start; none if the node hasn't joined.
     pub fn load(dir: &Path, node: &str) -> Result<Option<Identity>, AgentError> {
-        let about_path = dir.join(ABOUT);
-        // Written last: what is there is whole.
-        if !about_path.exists() {
+        let path = dir.join(FILE);
+        if !path.exists() {
             return Ok(None);
         }
-        let read = |name: &str| {
-            let path = dir.join(name);
-            fs::read_to_string(&path).map_err(file("read", path))
-        };
-        let about: About = serde_json::from_str(&read(ABOUT)?).map_err(|error| {
+        let damaged = |error: serde_json::Error| {
             AgentError::Certificate(format!(
                 "{}: {error}; remove {} to join again with a token",
-                about_path.display(),
+                path.display(),
                 dir.display()
             ))
-        })?;
-        if about.node != node {
+        };
+        let text = fs::read_to_string(&path).map_err(file("read", &path))?;
+        let kept: serde_json::Value = serde_json::from_str(&text).map_err(damaged)?;
+        if kept["notAfter"].is_string() && kept["keyPem"].is_null() {
+            tracing::warn!(
+                "the node's certificate is of an earlier version of Muster; it joins again with a \
+                 token"
+            );
+            return Ok(None);
+        }
+        let identity: Identity = serde_json::from_value(kept).map_err(damaged)?;
+        if identity.node != node {
             return Err(AgentError::Setting {
                 field: "node-name",
                 value: node.to_owned(),
                 detail: format!(
                     "this data directory belongs to node {:?}; use that name or another directory",
-                    about.node
+                    identity.node
                 ),
             });
         }
-        Ok(Some(Identity {
-            key_pem: read(KEY)?,
-            certificate_pem: read(CERTIFICATE)?,
-            ca_pem: read(CA)?,
-            about,
-        }))
+        Ok(Some(identity))
     }
 
     /// Joins with a token. [`AgentError::Connection`] is worth another try, others aren't.
@@ -125,30 +125,53 @@ impl Identity {
             })
             .await
             .map_err(|status| refused(server, node, &status))?;
-        let identity = Identity::of(node, key_pem, answer.into_inner());
+        let identity = Identity::of(node, key_pem, answer.into_inner(), Timestamp::now());
         identity.keep(dir)?;
         Ok(identity)
     }
 
-    /// Asks for a new certificate with this one, if it is time.
-    pub async fn renewed(
-        &self,
-        dir: &Path,
-        server: &str,
-        now: Timestamp,
-    ) -> Result<Option<Identity>, AgentError> {
-        if self.about.not_after.duration_since(now) > RENEW_BEFORE {
-            return Ok(None);
+    /// Whether the certificate's time is over: only a join gives another.
+    pub fn has_expired(&self, now: Timestamp) -> bool {
+        self.not_after <= now
+    }
+
+    /// Waits until the certificate is to be renewed, renews it, and hands back the new one; tries
+    /// again for as long as that fails.
+    pub async fn renew_in_time(&self, dir: &Path, server: &str) -> Identity {
+        loop {
+            let left = self.until_renewal(Timestamp::now());
+            if !left.is_zero() {
+                tokio::time::sleep(left.min(RENEW_LOOK)).await;
+                continue;
+            }
+            match self.renew(dir, server).await {
+                Ok(renewed) => return renewed,
+                Err(error) => {
+                    tracing::warn!(%error, until = %self.not_after, "the node's certificate was not renewed; trying again");
+                    tokio::time::sleep(RENEW_AGAIN).await;
+                }
+            }
         }
+    }
+
+    /// How long it is until the certificate is to be renewed.
+    fn until_renewal(&self, now: Timestamp) -> Duration {
+        let due = rpc::renewal_second(self.issued.as_second(), self.not_after.as_second());
+        Duration::from_secs(u64::try_from(due - now.as_second()).unwrap_or_default())
+    }
+
+    /// Asks for a new certificate with this one.
+    async fn renew(&self, dir: &Path, server: &str) -> Result<Identity, AgentError> {
         let channel = self.connect(server).await?;
-        let (key_pem, csr_pem) = request(&self.about.node)?;
+        let (key_pem, csr_pem) = request(&self.node)?;
         let answer = EnrollmentClient::new(channel)
             .renew(RenewRequest { csr_pem })
             .await
-            .map_err(|status| refused(server, &self.about.node, &status))?;
-        let identity = Identity::of(&self.about.node, key_pem, answer.into_inner());
+            .map_err(|status| refused(server, &self.node, &status))?;
+        let node = &self.node;
+        let identity = Identity::of(node, key_pem, answer.into_inner(), Timestamp::now());
         identity.keep(dir)?;
-        Ok(Some(identity))
+        Ok(identity)
     }
 
     /// A connection on which both ends have shown who they are.
@@ -165,40 +188,24 @@ impl Identity {
         connect(server, &endpoint).await
     }
 
-    fn of(node: &str, key_pem: String, answer: Certificate) -> Identity {
+    fn of(node: &str, key_pem: String, answer: Certificate, now: Timestamp) -> Identity {
         Identity {
+            node: node.to_owned(),
+            issued: now,
+            not_after: Timestamp::from_second(answer.not_after).unwrap_or(Timestamp::MAX),
             key_pem,
             certificate_pem: answer.certificate_pem,
             ca_pem: answer.ca_pem,
-            about: About {
-                node: node.to_owned(),
-                not_after: Timestamp::from_second(answer.not_after).unwrap_or(Timestamp::MAX),
-            },
         }
     }
 
     fn keep(&self, dir: &Path) -> Result<(), AgentError> {
-        use std::os::unix::fs::PermissionsExt;
-        fs::create_dir_all(dir).map_err(file("make", dir))?;
-        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))
-            .map_err(file("protect", dir))?;
-        let about = serde_json::to_string(&self.about)
-            .expect("what is known of an identity is plain data and always JSON");
-        // A renewal interrupted here leaves key and certificate that don't fit; then the node
-        // joins again.
-        match fs::remove_file(dir.join(ABOUT)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(file("remove", dir.join(ABOUT))(error));
-            }
-            _ => {}
-        }
-        for (name, content) in [
-            (KEY, &self.key_pem),
-            (CERTIFICATE, &self.certificate_pem),
-            (CA, &self.ca_pem),
-            (ABOUT, &about),
-        ] {
-            replace(&dir.join(name), content.as_bytes())?;
+        private_dir(dir)?;
+        let text = serde_json::to_string(self).expect("an identity is plain data and always JSON");
+        replace(&dir.join(FILE), text.as_bytes())?;
+        for name in EARLIER {
+            // Of no use to anybody any more; what is left is as private as the directory.
+            let _ = fs::remove_file(dir.join(name));
         }
         Ok(())
     }
@@ -208,7 +215,7 @@ fn request(node: &str) -> Result<(String, String), AgentError> {
     let told = |error: rcgen::Error| AgentError::Certificate(format!("making a key: {error}"));
     let key = KeyPair::generate().map_err(told)?;
     let mut params = CertificateParams::default();
-    let name = rpc::PeerIdentity::node(node).common_name;
+    let name = rpc::PeerIdentity::node_common_name(node);
     params.distinguished_name = rcgen::DistinguishedName::new();
     params
         .distinguished_name
@@ -291,7 +298,20 @@ mod tests {
                 ca_pem: "ca".to_owned(),
                 not_after: 2_000_000_000,
             },
+            Timestamp::from_second(1_999_999_700).unwrap(),
         )
+    }
+
+    #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life_and_expires_at_its_end() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let identity = identity("a");
+        let left = |second| identity.until_renewal(at(second)).as_secs();
+        assert_eq!(left(1_999_999_890), 10);
+        assert_eq!(left(1_999_999_900), 0);
+        assert_eq!(left(2_000_000_900), 0);
+        assert!(!identity.has_expired(at(1_999_999_999)));
+        assert!(identity.has_expired(at(2_000_000_000)));
     }
 
     #[test]
@@ -303,6 +323,22 @@ mod tests {
         assert_eq!(found.key_pem, "key");
         let other = Identity::load(dir.path(), "b").err().unwrap();
         assert!(other.to_string().contains("belongs to node \"a\""));
+    }
+
+    #[test]
+    fn an_identity_of_an_earlier_version_is_none_until_the_node_joins_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let earlier = r#"{"node":"a","notAfter":"2033-05-18T03:33:20Z"}"#;
+        fs::write(dir.path().join(FILE), earlier).unwrap();
+        for name in EARLIER {
+            fs::write(dir.path().join(name), "pem").unwrap();
+        }
+        assert!(Identity::load(dir.path(), "a").unwrap().is_none());
+        identity("a").keep(dir.path()).unwrap();
+        assert!(Identity::load(dir.path(), "a").unwrap().is_some());
+        assert!(!dir.path().join("node.key").exists());
+        fs::write(dir.path().join(FILE), "{").unwrap();
+        assert!(Identity::load(dir.path(), "a").is_err());
     }
 
     #[test]

@@ -2,10 +2,12 @@
 //! given, with or without the server being there. Decides nothing about placement; what a pod's
 //! life looks like is decided by the pure state machine in [`lifecycle`].
 
+mod accounts;
 mod cdi;
 mod checks;
 mod concerns;
 mod config;
+mod confinement;
 mod container;
 mod devices;
 mod disk;
@@ -39,7 +41,10 @@ mod reading;
 mod runs;
 mod session;
 mod shares;
+mod temporary;
+mod tenants;
 mod trust;
+mod unfit;
 mod vendors;
 mod volumes;
 mod worker;
@@ -51,8 +56,9 @@ use std::time::SystemTime;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
+pub use accounts::Accounts;
 pub use cdi::DIRECTORY as CDI_DIRECTORY;
-pub use config::{AgentConfig, LOOK, MAX_PODS, VERSION};
+pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
 pub use hardware::nccl::Tell as TellTopology;
@@ -66,6 +72,7 @@ pub use metrics::{Listen, NoPort, PORT};
 pub use mps::{DIRECTORY as MPS_DIRECTORY, MpsConfig, PROGRAM as MPS_PROGRAM, program_found};
 pub use rdma::RdmaSettings;
 pub use shares::OverShare;
+pub use tenants::POD_IDS;
 pub use vendors::Vendor;
 pub use xids::{Hearing, Policy as XidPolicy};
 
@@ -136,6 +143,19 @@ pub async fn run_with(
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
+    let unfit = unfit::Unfit::new(engines.process.unfit());
+    let begin = tokio::time::Instant::now();
+    if let Some(why) = unfit.why(begin) {
+        tracing::error!("this node starts no pods without images: {why}");
+    }
+    unfit.tell(&mut found, begin);
+    let tenants = tenants::Tenants::open(
+        layout.pod_ids(),
+        config.accounts.clone(),
+        config.pod_ids.clone(),
+        Box::new(accounts::NodeDirectory),
+        engines.process.changes_users(),
+    )?;
     let started = jiff::Timestamp::now().as_second();
     let mut machine = inventory::Machine::labelled(&found, &config.sharing, started);
     machine.rdma = fabric.proposal(&found);
@@ -147,6 +167,8 @@ pub async fn run_with(
     let root = source.sysfs_root.clone();
     let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
     machine.topology = topology.renew(&found).await;
+    unfit.judge(&mut machine, begin);
+    let bounds = config.bounds(machine.inventory.memory_bytes);
     let (want, wanted) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
     let (tell_stands, stands) = watch::channel(mps::Stands::new());
     let (ended, end) = watch::channel(false);
@@ -184,6 +206,9 @@ pub async fn run_with(
         eyes: tokio::sync::Mutex::new(eyes),
         outbox: outbox::Outbox::default(),
         dev: "/dev".into(),
+        tenants,
+        bounds,
+        unfit,
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,
@@ -234,7 +259,11 @@ async fn join(
 ) -> Result<Option<Identity>, AgentError> {
     let dir = node.layout.identity();
     if let Some(identity) = Identity::load(&dir, &config.node_name)? {
-        return Ok(Some(identity));
+        // What has expired is of use only where no token can give another.
+        if config.token.is_none() || !identity.has_expired(jiff::Timestamp::now()) {
+            return Ok(Some(identity));
+        }
+        tracing::info!("the node's certificate has expired; joining again");
     }
     let (Some(token), Some(trust)) = (&config.token, config.trust()) else {
         return Err(AgentError::NotJoined { path: dir });

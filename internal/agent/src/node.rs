@@ -9,6 +9,7 @@ use parking_lot::Mutex;
 use resources::alerts::Watcher;
 use tokio::sync::watch;
 
+use crate::container::Bounds;
 use crate::disk::Layout;
 use crate::engine::Engine;
 use crate::eyes::Eyes;
@@ -22,6 +23,8 @@ use crate::mps::{self, MpsConfig, Stands, Wanted};
 use crate::nccl::TopologyFile;
 use crate::outbox::Outbox;
 use crate::rdma::Cards;
+use crate::tenants::Tenants;
+use crate::unfit::Unfit;
 use crate::vendors::Described;
 use crate::xids::Xids;
 
@@ -57,6 +60,12 @@ pub struct Node {
     pub logs: LogStore,
     /// Where device files are.
     pub dev: PathBuf,
+    /// Whom its pods run as.
+    pub tenants: Tenants,
+    /// What holds every pod.
+    pub bounds: Bounds,
+    /// Why it can't start processes, where it can't.
+    pub unfit: Unfit,
     /// Runs processes.
     pub process: Arc<dyn Engine>,
     /// Runs images.

@@ -2,6 +2,7 @@
 //! connection ends; and again. Pods go on whatever happens here.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use rpc::agent::v1::{
     Address, AgentMessage, Heartbeat, Hello, Inventory, LogChunk, LogEnd, LogOpened, OpenLog,
     ServerMessage, server_message,
 };
-use rpc::{HEARTBEAT_SECONDS, LOG_CHUNK_BYTES, MAX_MESSAGE_BYTES};
+use rpc::{HEARTBEAT_SECONDS, LOG_CHUNK_BYTES, MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES};
 use runtime::LogRead;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::task::AbortHandle;
@@ -46,7 +47,8 @@ pub fn pause(tries: usize) -> Duration {
     Duration::from_secs(RETRY_SECONDS[tries.min(last)])
 }
 
-/// Keeps a session with the server until `stop` says true.
+/// Keeps a session with the server until `stop` says true. The certificate is renewed meanwhile;
+/// the session then begins again with the new one.
 pub async fn keep(
     config: &AgentConfig,
     node: &Arc<Node>,
@@ -54,30 +56,33 @@ pub async fn keep(
     mut identity: Identity,
     mut stop: watch::Receiver<bool>,
 ) {
+    let directory = node.layout.identity();
     let mut tries = 0;
     loop {
         if *stop.borrow() {
             return;
         }
         let began = tokio::time::Instant::now();
-        match identity
-            .renewed(&node.layout.identity(), &config.server, Timestamp::now())
-            .await
-        {
-            Ok(Some(new)) => {
-                tracing::info!("the node's certificate was renewed");
-                identity = new;
-            }
-            Ok(None) => {}
-            Err(error) => tracing::warn!(%error, "the node's certificate was not renewed"),
-        }
         let ended = tokio::select! {
             ended = one(config, node, pods, &identity) => ended,
+            renewed = identity.renew_in_time(&directory, &config.server) => {
+                tracing::info!("the node's certificate was renewed");
+                identity = renewed;
+                continue;
+            }
             _ = stop.wait_for(|stop| *stop) => return,
         };
         match ended {
             Ok(()) => tracing::info!(server = config.server, "the session ended"),
-            Err(error) => tracing::warn!(%error, "no session with the server; pods go on"),
+            Err(error) => {
+                tracing::warn!(%error, "no session with the server; pods go on");
+                let refused = matches!(error, AgentError::CertificateRefused { .. });
+                if (refused || identity.has_expired(Timestamp::now()))
+                    && let Some(new) = join_again(config, &directory).await
+                {
+                    identity = new;
+                }
+            }
         }
         tries = if began.elapsed() >= GOOD {
             0
@@ -91,6 +96,26 @@ pub async fn keep(
     }
 }
 
+/// Joins anew where the certificate counts no more and a token was given.
+async fn join_again(config: &AgentConfig, directory: &Path) -> Option<Identity> {
+    let (token, trust) = (config.token.as_deref()?, config.trust()?);
+    let joined = Identity::join(directory, &config.server, &trust, token, &config.node_name);
+    match joined.await {
+        Ok(identity) => {
+            tracing::info!(
+                server = config.server,
+                node = config.node_name,
+                "joined again"
+            );
+            Some(identity)
+        }
+        Err(error) => {
+            tracing::warn!(%error, "the node's certificate counts no more, and it did not join again");
+            None
+        }
+    }
+}
+
 fn hello(config: &AgentConfig, node: &Node, pods: &Pods) -> Hello {
     let read = |path: &str| {
         std::fs::read_to_string(path)
@@ -100,7 +125,6 @@ fn hello(config: &AgentConfig, node: &Node, pods: &Pods) -> Hello {
     };
     let mut labels = config.labels.clone();
     for (label, on) in [
-        (resources::names::RUNTIME_PROCESS, true),
         (resources::names::RUNTIME_CRI, node.images.is_some()),
         (resources::names::RUNTIME_HOST_IMAGES, node.host_images),
     ] {
@@ -141,16 +165,23 @@ async fn one(
     let channel = identity.connect(&config.server).await?;
     let mut client = FleetClient::new(channel)
         .max_decoding_message_size(MAX_MESSAGE_BYTES)
-        .max_encoding_message_size(MAX_MESSAGE_BYTES);
+        .max_encoding_message_size(MAX_AGENT_MESSAGE_BYTES);
     let (outbound, stream) = mpsc::channel::<AgentMessage>(OUTBOUND);
-    let broken = |status: &tonic::Status| AgentError::Connection {
-        what: "the session with",
-        server: config.server.clone(),
-        detail: if status.message().is_empty() {
+    let broken = |status: &tonic::Status| {
+        let server = config.server.clone();
+        let detail = if status.message().is_empty() {
             deep(status)
         } else {
             status.message().to_owned()
-        },
+        };
+        match status.code() {
+            tonic::Code::Unauthenticated => AgentError::CertificateRefused { server, detail },
+            _ => AgentError::Connection {
+                what: "the session with",
+                server,
+                detail,
+            },
+        }
     };
     // The receiver is here, so that there is room for the first message.
     let _ = outbound.try_send(hello(config, node, pods).into());
@@ -251,12 +282,14 @@ async fn look(
                 let mut found = config.take_in(found);
                 (node.xids.lock()).judge(&mut found, tokio::time::Instant::now());
                 (node.fabric).judge(&mut found, tokio::time::Instant::now());
+                (node.unfit).tell(&mut found, tokio::time::Instant::now());
                 let sharing = &node.shared.sharing;
                 let mut now = crate::inventory::Machine::labelled(&found, sharing, node.started);
                 now.rdma = node.fabric.proposal(&found);
                 now.share(&cards);
                 now.describe(&described);
                 now.withhold(&pods.held_as());
+                (node.unfit).judge(&mut now, tokio::time::Instant::now());
                 now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);
                 let json = now.json();

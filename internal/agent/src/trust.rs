@@ -24,7 +24,7 @@ pub fn parse_fingerprint(text: &str) -> Result<[u8; 32], AgentError> {
     let wrong = || AgentError::Setting {
         field: "ca-fingerprint",
         value: text.to_owned(),
-        detail: "use sha256: and 64 hex digits, as `muster token create` prints it".to_owned(),
+        detail: "use sha256: and 64 hex digits, as `muster token join` prints it".to_owned(),
     };
     let trimmed = text.trim().to_ascii_lowercase();
     let digits: String = trimmed

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileTypeExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, PermissionsExt, chown};
 use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Pod, Volume};
@@ -40,20 +40,20 @@ pub struct Sources<'a> {
     pub pod_dir: &'a Path,
     /// The directory of all claims of this node.
     pub claims_dir: &'a Path,
+    /// Whose the pod's own files are, by user and group; the agent's where it runs as nobody else.
+    pub owner: Option<(u32, u32)>,
+    /// The group that writable volumes and files are given to.
+    pub group: Option<u32>,
 }
 
 /// Makes the pod's volumes; what exists is left, so that it can be done again. An error is what
 /// the pod waits for.
 pub fn prepare(sources: &Sources) -> Result<Places, String> {
     let spec = sources.pod.spec.as_ref();
-    let group = spec
-        .and_then(|spec| spec.security_context.as_ref())
-        .and_then(|context| context.fs_group)
-        .and_then(|group| u32::try_from(group).ok());
     let mut places = Places::new();
     let volumes = spec.and_then(|spec| spec.volumes.as_ref());
     for volume in volumes.into_iter().flatten() {
-        let place = one(volume, sources, group).map_err(|why| {
+        let place = one(volume, sources, sources.group).map_err(|why| {
             format!(
                 "MountVolume.SetUp failed for volume {:?} : {why}",
                 volume.name
@@ -86,6 +86,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
                 .and_then(|size| u64::try_from(size.value()).ok());
             runtime::volumes::mount_memory(&own, size).map_err(|e| e.to_string())?;
         }
+        give_to_owner(&own, sources.owner)?;
         give_to_group(&own, group)?;
         return Ok(Place {
             path: own,
@@ -117,7 +118,7 @@ fn one(volume: &Volume, sources: &Sources, group: Option<u32>) -> Result<Place, 
     }
     if let Some(files) = files_of(volume, data, sources)? {
         let mode = default_mode(volume);
-        write_files(&own, &files, mode, group)?;
+        write_files(&own, &files, mode, group, sources.owner)?;
         return Ok(Place {
             path: own,
             read_only: true,
@@ -187,6 +188,7 @@ fn write_files(
     files: &[VolumeFile],
     mode: u32,
     group: Option<u32>,
+    owner: Option<(u32, u32)>,
 ) -> Result<(), String> {
     make_dir(dir, 0o755)?;
     for file in files {
@@ -201,6 +203,10 @@ fn write_files(
             fs::write(&temporary, &file.data)?;
             let mode = if file.mode == 0 { mode } else { file.mode };
             fs::set_permissions(&temporary, fs::Permissions::from_mode(mode & 0o777))?;
+            // A Secret of mode 0400 is for the pod, and the pod is not root.
+            if let Some((user, group)) = owner {
+                chown(&temporary, Some(user), Some(group))?;
+            }
             if let Some(group) = group {
                 chown(&temporary, None, Some(group))?;
                 let readable = (mode | 0o440) & 0o777;
@@ -245,7 +251,9 @@ fn host_path(path: &Path, kind: &str) -> Result<PathBuf, String> {
         }
         "FileOrCreate" => {
             if found.is_none() {
-                fs::File::create_new(path).map_err(said(path))?;
+                fs::File::create_new(path)
+                    .and_then(|file| file.set_permissions(fs::Permissions::from_mode(0o644)))
+                    .map_err(said(path))?;
             } else if !is(fs::Metadata::is_file) {
                 return Err(wrong("file"));
             }
@@ -275,7 +283,14 @@ pub fn remove(pod_dir: &Path) -> io::Result<()> {
     for entry in entries {
         runtime::volumes::unmount(&entry?.path()).map_err(io::Error::other)?;
     }
-    fs::remove_dir_all(pod_dir)
+    runtime::volumes::remove_tree(pod_dir)
+}
+
+fn give_to_owner(path: &Path, owner: Option<(u32, u32)>) -> Result<(), String> {
+    let Some((user, group)) = owner else {
+        return Ok(());
+    };
+    chown(path, Some(user), Some(group)).map_err(said(path))
 }
 
 fn give_to_group(path: &Path, group: Option<u32>) -> Result<(), String> {
@@ -289,10 +304,7 @@ fn make_dir(path: &Path, mode: u32) -> Result<(), String> {
     if path.is_dir() {
         return Ok(());
     }
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o755)
-        .create(path)
+    runtime::volumes::open_dir(path)
         .and_then(|()| fs::set_permissions(path, fs::Permissions::from_mode(mode)))
         .map_err(said(path))
 }
@@ -344,6 +356,8 @@ mod tests {
             node: &NodeFacts::default(),
             pod_dir: &dir.join("pod"),
             claims_dir: &dir.join("claims"),
+            owner: None,
+            group: None,
         })
     }
 

@@ -10,11 +10,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use resources::names::NODE_UNFIT;
 use rpc::agent::v1::{Assign, HostsEntry, PodGone};
-use runtime::{ContainerId, ContainerState, ContainerStatus};
+use runtime::{ContainerId, ContainerState, ContainerStatus, ExitReason};
 use tokio::sync::{mpsc, watch};
 use tokio::task::AbortHandle;
 
+use crate::accounts::Owner;
+use crate::confinement;
 use crate::container;
 use crate::disk::PodDir;
 use crate::engine::{Engine, NotStarted};
@@ -75,6 +78,8 @@ pub struct Worker {
     /// What of the state is on disk.
     kept: Machine,
     places: Option<Places>,
+    /// Whom it runs as, once that is settled.
+    owner: Option<Owner>,
     problem: Option<Hold>,
     gates: Gates,
     /// Told to end for good: the pod's record goes when nothing of it runs.
@@ -123,6 +128,7 @@ impl Worker {
             kept: Machine::default(),
             machine: start.machine,
             places: None,
+            owner: None,
             problem: None,
             gates: Gates::default(),
             leaving,
@@ -314,6 +320,17 @@ impl Worker {
             }
             self.post_start(&status.name, status.attempt);
         }
+        if let Some(exit) = status
+            .exit()
+            .filter(|exit| exit.reason == ExitReason::NodeUnfit)
+            && news
+        {
+            self.node
+                .unfit
+                .saw(&exit.message, tokio::time::Instant::now());
+            let text = format!("Error: {}", exit.message);
+            self.note(true, NODE_UNFIT, text, Some(&status.name));
+        }
         if news && failed {
             let text = format!("Error: {}", status.exit().map_or("", |exit| &exit.message));
             self.note(true, "Failed", text, Some(&status.name));
@@ -326,33 +343,40 @@ impl Worker {
         init.chain(&spec.containers).find(|c| c.name == name)
     }
 
-    /// Makes volumes and the hosts file, once.
+    /// Settles whom the pod runs as, and makes volumes and the hosts file, once.
     async fn prepare(&mut self) {
         if self.places.is_some() || self.leaving || self.machine.verdict.is_some() {
             return;
         }
         let (node, dir) = (self.node.clone(), self.dir.clone());
         let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
+        // In the background: an account may be asked of a directory service, too.
         let made = tokio::task::spawn_blocking(move || {
-            volumes::prepare(&volumes::Sources {
+            let owner = (node.tenants.owner(&pod)).map_err(|why| ("NoPodUser", why))?;
+            let places = volumes::prepare(&volumes::Sources {
                 pod: &pod,
                 data: &data,
                 node: &node.facts,
                 pod_dir: &dir.volumes(),
                 claims_dir: &node.layout.claims(),
+                owner: owner.as_ref().map(|owner| (owner.uid, owner.gid)),
+                group: confinement::fs_group(&pod, owner.as_ref()),
             })
+            .map_err(|why| ("FailedMount", why))?;
+            Ok::<_, (&'static str, String)>((owner, places))
         })
         .await
-        .unwrap_or_else(|error| Err(error.to_string()));
+        .unwrap_or_else(|error| Err(("FailedMount", error.to_string())));
         match made {
-            Ok(places) => {
+            Ok((owner, places)) => {
+                self.owner = owner;
                 self.places = Some(places);
                 self.problem = None;
                 self.write_hosts();
             }
-            Err(why) => {
+            Err((event, why)) => {
                 if self.problem.as_ref().map(|hold| &hold.message) != Some(&why) {
-                    self.note(true, "FailedMount", why.clone(), None);
+                    self.note(true, event, why.clone(), None);
                 }
                 self.problem = Some(Hold {
                     reason: "CreateContainerConfigError".to_owned(),

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 
 use apiserver::{ApiConfig, ApiServer};
 use axum::Extension;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, MASTERS_GROUP};
 
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -20,12 +20,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     let store = store::Store::open(&PathBuf::from(data), store::Options::default())?;
     let server = ApiServer::open(store, ApiConfig::default())?;
-    let everything = Caller {
-        user: "developer".into(),
-        groups: vec!["system:masters".into()],
-        role: Role::Admin,
-        namespaces: None,
-    };
+    let everything = Caller::user("developer", [MASTERS_GROUP.to_owned()]);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port.parse()?)).await?;
     axum::serve(listener, server.router().layer(Extension(everything))).await?;
     Ok(())

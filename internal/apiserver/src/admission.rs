@@ -6,7 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::LimitRange;
 use k8s_openapi::api::scheduling::v1::PriorityClass;
 use parking_lot::Mutex;
-use resources::admission::{OWNED, limit_ranges, owner, priority};
+use resources::access::Attributes;
+use resources::admission::{OWNED, keep_work, limit_ranges, owner, priority};
 use resources::registry::{self, Kind};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -75,8 +76,24 @@ pub(crate) fn own(call: &Call, object: &mut Value, live: Option<&Value>) -> Resu
     if !OWNED.contains(&call.kind.kind) {
         return Ok(());
     }
-    owner(&call.caller, object, live)
-        .map_err(|error| Failure::forbidden(call.kind, object::name(object), &error.to_string()))
+    let impersonates = |user: &str| {
+        call.server.permits(
+            &call.caller,
+            &Attributes {
+                verb: "impersonate",
+                resource: "users",
+                name: Some(user),
+                ..Attributes::default()
+            },
+        )
+    };
+    let refused =
+        |object: &Value, why: &str| Failure::forbidden(call.kind, object::name(object), why);
+    owner(&call.caller, impersonates, object, live)
+        .map_err(|error| refused(object, &error.to_string()))?;
+    let Some(live) = live else { return Ok(()) };
+    keep_work(&call.caller, impersonates, call.kind, object, live)
+        .map_err(|error| refused(object, &error.to_string()))
 }
 
 fn in_namespace<T: DeserializeOwned>(call: &Call, kind: &Kind) -> Result<Vec<T>, Failure> {

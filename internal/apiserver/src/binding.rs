@@ -2,14 +2,17 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
-use resources::times;
+use resources::field::Path;
+use resources::registry::meta;
+use resources::{syntax, times};
 use serde_json::{Value, json};
 
 use crate::call::Call;
+use crate::limits::quoted;
 use crate::object::{self, meta_mut, meta_text};
 use crate::rewrite::{Next, rewrite};
 use crate::status::{Cause, Failure};
-use crate::{decode, request, respond};
+use crate::{admission, decode, fields, pod_security, request, reserved, respond};
 
 /// `POST pods/NAME/binding`.
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
@@ -20,6 +23,12 @@ pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Fa
 
 /// Carries out a Binding for the pod that the call names.
 pub(crate) async fn bind(call: &Call, binding: &Value) -> Result<Response<Body>, Failure> {
+    fields::typed(
+        &call.server,
+        "io.k8s.api.core.v1.Binding",
+        "Binding",
+        binding,
+    )?;
     let node = binding["target"]["name"].as_str().unwrap_or_default();
     let kind = binding["target"]["kind"].as_str().unwrap_or_default();
     if node.is_empty() {
@@ -39,6 +48,11 @@ pub(crate) async fn bind(call: &Call, binding: &Value) -> Result<Response<Body>,
             "FieldValueNotSupported",
             &message,
         ));
+    }
+    let faults = syntax::dns1123_subdomain(node);
+    if !faults.is_empty() {
+        let message = format!("Invalid value: \"{}\": {}", quoted(node), faults.join("; "));
+        return Err(invalid(call, "target.name", "FieldValueInvalid", &message));
     }
     let name = object::name(binding);
     if !name.is_empty() && name != call.object_name() {
@@ -106,8 +120,19 @@ fn assign(call: &Call, live: &Value, binding: &Value, node: &str) -> Result<Next
                 .iter()
                 .map(|(key, value)| (key.clone(), value.clone())),
         );
-        meta_mut(&mut next).insert("annotations".into(), Value::Object(annotations));
+        let mut errors = Vec::new();
+        let annotations = Value::Object(annotations);
+        let metadata = Path::new("metadata");
+        meta::annotations(&annotations, &metadata.child("annotations"), &mut errors);
+        if !errors.is_empty() {
+            let causes = errors.iter().map(Cause::from).collect();
+            return Err(Failure::invalid(call.kind, name, causes));
+        }
+        meta_mut(&mut next).insert("annotations".into(), annotations);
+        admission::own(call, &mut next, Some(live))?;
+        pod_security::keep_level(call.kind, live, &mut next);
     }
+    reserved::refuse_reserved(call, &next, Some(live))?;
     let now = times::seconds(call.server.now());
     object::set_condition(&mut next, "PodScheduled", json!({"status": "True"}), &now);
     Ok(Next::Put(Box::new(next)))

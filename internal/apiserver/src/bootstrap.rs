@@ -1,14 +1,20 @@
-//! Owns the objects that exist from the start: namespaces, the default queue, the system's priority classes.
-//! Writes those that are missing and touches none that is there.
+//! Owns the objects that exist from the start: namespaces, the default queue, the system's priority classes, roles and
+//! bindings, the key of service accounts' tokens. Writes those that are missing; of those that are there it completes
+//! roles and bindings, and touches no other.
 
+use resources::access::Role;
 use resources::names;
+use resources::rbac::{GROUP, defaults};
 use resources::registry::{self, Kind};
 use resources::times;
 use serde_json::{Value, json};
+use store::Purpose;
 use uuid::Uuid;
 
-use crate::object::{self, Encoded, meta_mut};
+use crate::admission::kind_of;
+use crate::object::{self, Encoded, meta_mut, meta_text};
 use crate::server::{ApiError, ApiServer};
+use crate::{aggregation, namespace, token_key};
 
 const CLASSES: [(&str, i32, &str); 2] = [
     (
@@ -47,32 +53,93 @@ fn first_objects() -> Vec<Value> {
         .collect()
 }
 
+/// The names of the namespaces that there are, and of those that are written first.
+fn namespaces(server: &ApiServer) -> Vec<String> {
+    let kind = kind_of("", "Namespace");
+    let page = server.0.store.list(&kind.prefix(None), None, usize::MAX);
+    let name = |key: &str| key.rsplit('/').next().unwrap_or_default().to_owned();
+    let mut all: Vec<String> = page.entries.iter().map(|entry| name(&entry.key)).collect();
+    for first in names::FIRST_NAMESPACES {
+        if !all.iter().any(|one| one == first) {
+            all.push(first.to_owned());
+        }
+    }
+    all
+}
+
+/// The RoleBindings of every namespace, where no server with roles has run before: from then on a namespace gets its
+/// own when it is created, and one that was taken away is not written again.
+fn first_role_bindings(server: &ApiServer) -> Vec<Value> {
+    let role = kind_of(GROUP, "ClusterRole").key(None, Role::Member.group());
+    if server.0.store.get(&role).is_some() {
+        return Vec::new();
+    }
+    namespaces(server)
+        .iter()
+        .flat_map(|namespace| defaults::role_bindings(namespace))
+        .collect()
+}
+
 pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     let now = times::seconds(server.now());
-    let mut missing = Vec::new();
-    for mut object in first_objects() {
+    let store = &server.0.store;
+    let mut wanted = first_objects();
+    wanted.extend(defaults::cluster_roles());
+    wanted.extend(defaults::cluster_role_bindings());
+    wanted.extend(first_role_bindings(server));
+    if store.get(&token_key::key()).is_none() {
+        wanted.push(token_key::draw().map_err(ApiError::FirstObjects)?);
+    }
+    let mut writes = Vec::new();
+    for mut object in wanted {
         let Some(kind) = registry::of(&object) else {
             continue;
         };
-        let key = kind.key(None, object::name(&object));
-        if server.0.store.get(&key).is_none() {
-            complete(server, kind, &mut object, &now);
-            missing.push((key, Encoded::new(kind, &object)));
+        let namespace = Some(meta_text(&object, "namespace")).filter(|one| !one.is_empty());
+        let key = kind.key(namespace, object::name(&object));
+        match store.get(&key) {
+            None => complete(server, kind, &mut object, &now),
+            Some(entry) if kind.group == GROUP => {
+                // One that is stored damaged is left for an administrator to look at.
+                let live = object::parse(&entry).ok();
+                match live.and_then(|live| defaults::completed(&live, &object)) {
+                    Some(completed) => object = completed,
+                    None => continue,
+                }
+            }
+            Some(_) => continue,
         }
+        writes.push((key, Encoded::new(kind, &object)));
     }
-    if missing.is_empty() {
+    if writes.is_empty() {
         return Ok(());
     }
-    let written = server.0.store.commit(move |view| {
-        for (key, encoded) in missing {
-            if view.get(&key).is_none() {
-                encoded.put(view, key);
-            }
+    // Few and small: a server starts on a full disk, too, so that somebody can make room. Nobody else
+    // writes before the server is open.
+    let written = store.commit_for(Purpose::MakeRoom, move |view| {
+        for (key, encoded) in writes {
+            encoded.put(view, key);
         }
+        aggregation::settle(view, kind_of(GROUP, "ClusterRole"));
         Ok::<(), std::convert::Infallible>(())
     });
     // The store's own thread does the work, so that waiting here holds nobody up who could help.
     futures::executor::block_on(written).map_err(|error| ApiError::FirstObjects(error.to_string()))
+}
+
+/// What is written together with a new object: the RoleBindings of a namespace.
+pub(crate) fn companions(server: &ApiServer, kind: &Kind, name: &str) -> Vec<(String, Encoded)> {
+    if !namespace::is_namespace(kind) {
+        return Vec::new();
+    }
+    let now = times::seconds(server.now());
+    let kind = kind_of(GROUP, "RoleBinding");
+    let one = |mut binding: Value| {
+        complete(server, kind, &mut binding, &now);
+        let key = kind.key(Some(name), object::name(&binding));
+        (key, Encoded::new(kind, &binding))
+    };
+    defaults::role_bindings(name).into_iter().map(one).collect()
 }
 
 fn complete(server: &ApiServer, kind: &Kind, object: &mut Value, now: &str) {

@@ -1,8 +1,11 @@
 //! Owns what is known about a request once its path, caller and headers have been read. Does nothing with it.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use http::{HeaderMap, header};
+use parking_lot::Mutex;
 use resources::access::Caller;
 use resources::registry::Kind;
 
@@ -28,6 +31,31 @@ pub(crate) struct Call {
     pub(crate) dry_run: bool,
     /// Whether lists and watches leave field managers out; see [`crate::client::InProcess`].
     pub(crate) without_managers: bool,
+    /// The annotations of its audit event.
+    pub(crate) audit: AuditNotes,
+}
+
+/// The annotations of a request's audit event, by their keys. The response has them in its extensions, also where the
+/// request was refused; a response without any has no such extension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditAnnotations(pub BTreeMap<String, String>);
+
+/// Collects a request's [`AuditAnnotations`]. Clones share what they collect.
+#[derive(Clone, Default)]
+pub(crate) struct AuditNotes(Arc<Mutex<BTreeMap<String, String>>>);
+
+impl AuditNotes {
+    /// Adds annotations; of two with one key the later one stays.
+    pub(crate) fn add(&self, more: &BTreeMap<String, String>) {
+        let more = more.iter().map(|(key, value)| (key.clone(), value.clone()));
+        self.0.lock().extend(more);
+    }
+
+    /// What was collected, if anything was.
+    pub(crate) fn take(&self) -> Option<AuditAnnotations> {
+        let all = std::mem::take(&mut *self.0.lock());
+        (!all.is_empty()).then_some(AuditAnnotations(all))
+    }
 }
 
 impl Call {

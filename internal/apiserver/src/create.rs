@@ -5,37 +5,46 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use serde_json::Value;
 use std::sync::Arc;
-use store::{CommitError, Entry};
+use store::{CommitError, Entry, Purpose, View};
 
-use crate::admission;
+use crate::aggregation;
+use crate::audit::Created;
+use crate::bootstrap;
 use crate::call::Call;
-use crate::decode;
 use crate::object::{self, Encoded};
 use crate::prepare::{self, Tracking};
 use crate::quota::{self, Change};
-use crate::request;
 use crate::respond::{self, Written};
 use crate::rewrite::{Refusal, unavailable};
 use crate::status::Failure;
+use crate::{admission, bounded, decode, request};
 
 /// How many generated names are tried, and how often a creation that ran into a new quota is tried again.
 const MAX_ATTEMPTS: usize = 8;
+
+/// Who keeps users, sessions and tokens.
+const IDENTITY: &str = "system:muster:identity";
+/// How large the Secret of a session or token may be to be taken on a full disk, in bytes.
+const MAX_CREDENTIAL: usize = 8192;
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
     let bytes = request::read(body).await?;
     let decoded = decode::object(&bytes, format)?;
-    let written = new_object(call, decoded.value, &decoded.duplicates, Tracking::Update).await?;
-    respond::written(call, written)
+    let (written, name) =
+        new_object(call, decoded.value, &decoded.duplicates, Tracking::Update).await?;
+    let mut response = respond::written(call, written)?;
+    response.extensions_mut().insert(Created(name));
+    Ok(response)
 }
 
-/// Creates the object given, which has been decoded and nothing else.
+/// Creates the object given, which has been decoded and nothing else. Gives its name, which may have been drawn.
 pub(crate) async fn new_object(
     call: &Call,
     sent: Value,
     duplicates: &[String],
     tracking: Tracking,
-) -> Result<Written, Failure> {
+) -> Result<(Written, String), Failure> {
     let generates = call.name.is_none() && object::name(&sent).is_empty();
     // Defaults follow from the name, so that another name is another object.
     let again = generates.then(|| sent.clone());
@@ -53,11 +62,12 @@ pub(crate) async fn new_object(
             }
             Err(Refusal::Failure(failure)) => return Err(failure),
         };
-        return Ok(Written {
+        let written = Written {
             code: StatusCode::CREATED,
             bytes,
             warnings,
-        });
+        };
+        return Ok((written, object::name(&object).to_owned()));
     }
     let name = object::name(&object);
     Err(Failure::internal(format_args!(
@@ -66,18 +76,31 @@ pub(crate) async fn new_object(
     )))
 }
 
+/// Whether an object lets somebody sign in: the Secrets of sessions and tokens. They are taken on a full disk, too,
+/// where they are small: who can't sign in can't make room.
+fn lets_somebody_in(call: &Call, size: usize) -> bool {
+    call.kind.kind == "Secret" && call.caller.user == IDENTITY && size <= MAX_CREDENTIAL
+}
+
 async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
     let kind = call.kind;
     let name = object::name(object).to_string();
     let key = kind.key(call.namespace.as_deref(), &name);
     let store = &call.server.0.store;
     let encoded = Encoded::new(kind, object);
+    bounded::stored_bytes(encoded.bytes.size())?;
     let namespace = call.namespace.clone();
     let quota =
         quota::concerns(store, kind, namespace.as_deref()).then(|| Change::created(kind, object));
     let own_books = quota::is_quota(kind).then(|| object.clone());
+    let companions = bootstrap::companions(&call.server, kind, &name);
     let dry_run = call.dry_run;
-    let committed = store.commit(move |view| -> Result<Arc<Entry>, Refusal> {
+    let purpose = if lets_somebody_in(call, encoded.bytes.size()) {
+        Purpose::MakeRoom
+    } else {
+        Purpose::Ordinary
+    };
+    let creation = move |view: &mut View<'_>| -> Result<Arc<Entry>, Refusal> {
         if let Some(namespace) = &namespace {
             admission::namespace_takes(|key| view.get(key), kind, &name, namespace)?;
         }
@@ -92,9 +115,17 @@ async fn insert(call: &Call, object: &Value) -> Result<Bytes, Refusal> {
         if dry_run {
             return Err(Refusal::DryRun(encoded.bytes.with("")));
         }
-        Ok(encoded.put(view, key))
-    });
-    match committed.await {
+        // The object comes last: its revision is that of the whole write.
+        for (key, companion) in companions {
+            if view.get(&key).is_none() {
+                companion.put(view, key);
+            }
+        }
+        let entry = encoded.put(view, key);
+        aggregation::settle(view, kind);
+        Ok(view.get(&entry.key).unwrap_or(entry))
+    };
+    match store.commit_for(purpose, creation).await {
         Ok(entry) => Ok(entry.value.clone()),
         Err(CommitError::Refused(refusal)) => Err(refusal),
         Err(CommitError::Unavailable(error)) => Err(unavailable(&error).into()),

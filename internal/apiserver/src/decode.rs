@@ -7,19 +7,20 @@ use std::fmt;
 use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Number, Value};
 
-use crate::protobuf;
+use crate::limits::{
+    MOST_DEPTH, MOST_DUPLICATES, MOST_EXPANDED_BYTES, MOST_QUOTED_BYTES, MOST_VALUES, quoted,
+};
 use crate::request::Format;
 use crate::status::Failure;
-
-/// How deep a body may nest. serde_json has the same bound for JSON; YAML gets it here.
-const MAX_DEPTH: usize = 128;
+use crate::yaml::{self, Excess};
+use crate::{bounded, protobuf};
 
 /// An object as it was sent.
 #[derive(Debug)]
 pub struct Decoded {
     /// The object, without null members.
     pub value: Value,
-    /// Paths of keys that stood twice; the last one won, as in Kubernetes.
+    /// What is said of keys that stood twice; the last one won, as in Kubernetes.
     pub duplicates: Vec<String>,
 }
 
@@ -28,9 +29,11 @@ pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     if format == Format::Protobuf {
         let value = protobuf::decode(bytes).map_err(|why| {
             Failure::bad_request(format!(
-                "unable to decode the request's body as protobuf: {why}"
+                "unable to decode the request's body as protobuf: {}",
+                quoted(&why)
             ))
         })?;
+        bounded::decoded(&value)?;
         return Ok(Decoded {
             value,
             duplicates: Vec::new(),
@@ -50,39 +53,65 @@ pub fn patch(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     decode(bytes, format, true)
 }
 
+/// Decodes the documents of a YAML text, of which all together are held to the bounds of one body.
+///
+/// # Errors
+/// In words for a person: what is wrong, and in which document.
+pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, String> {
+    yaml::survey(text.as_bytes()).map_err(|excess| match excess {
+        Excess::Depth => too_deep(),
+        Excess::Amount(why) => why,
+    })?;
+    let tally = RefCell::new(Tally::default());
+    let seed = Node::root(&tally, true);
+    let documents = serde_norway::Deserializer::from_str(text).enumerate();
+    documents
+        .map(|(at, document)| {
+            let read = seed.deserialize(document);
+            read.map_err(|error| {
+                let why = quoted(&error.to_string());
+                format!("document {}: this is not YAML: {why}", at + 1)
+            })
+        })
+        .collect()
+}
+
 fn decode(bytes: &[u8], format: Format, keep_nulls: bool) -> Result<Decoded, Failure> {
-    let duplicates = RefCell::new(Vec::new());
-    let seed = Node {
-        duplicates: &duplicates,
-        parent: None,
-        step: Step::Root,
-        keep_nulls,
-        depth: 0,
-    };
+    let tally = RefCell::new(Tally::default());
+    let seed = Node::root(&tally, keep_nulls);
     let value = match format {
         Format::Yaml | Format::Apply => {
             // Most of what says YAML is JSON, which the JSON reader takes several times faster.
             if bytes.first() == Some(&b'{') {
                 json(bytes, &seed).or_else(|_| {
-                    duplicates.borrow_mut().clear();
+                    tally.take();
                     yaml(bytes, &seed)
-                })?
+                })
             } else {
-                yaml(bytes, &seed)?
+                yaml(bytes, &seed)
             }
         }
-        _ => json(bytes, &seed)?,
+        _ => json(bytes, &seed),
     };
+    let tally = tally.into_inner();
+    if let Some(why) = &tally.excess {
+        return Err(Failure::too_large_because(why));
+    }
     Ok(Decoded {
-        value,
-        duplicates: duplicates.into_inner(),
+        value: value?,
+        duplicates: tally.complaints(),
     })
+}
+
+fn too_deep() -> String {
+    format!("nested deeper than {MOST_DEPTH} levels")
 }
 
 fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
     let refuse = |error: serde_json::Error| {
         Failure::bad_request(format!(
-            "unable to decode the request's body as JSON: {error}"
+            "unable to decode the request's body as JSON: {}",
+            quoted(&error.to_string())
         ))
     };
     let mut reader = serde_json::Deserializer::from_slice(bytes);
@@ -92,12 +121,76 @@ fn json(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
 }
 
 fn yaml(bytes: &[u8], seed: &Node<'_>) -> Result<Value, Failure> {
+    let refuse = |why: &str| {
+        Failure::bad_request(format!(
+            "unable to decode the request's body as YAML: {}",
+            quoted(why)
+        ))
+    };
+    yaml::survey(bytes).map_err(|excess| match excess {
+        Excess::Depth => refuse(&too_deep()),
+        Excess::Amount(why) => Failure::too_large_because(&why),
+    })?;
     seed.deserialize(serde_norway::Deserializer::from_slice(bytes))
-        .map_err(|error| {
-            Failure::bad_request(format!(
-                "unable to decode the request's body as YAML: {error}"
-            ))
-        })
+        .map_err(|error| refuse(&error.to_string()))
+}
+
+/// What has been read of a body so far.
+#[derive(Debug, Default)]
+struct Tally {
+    /// Paths of keys that stood twice, the first [`MOST_DUPLICATES`].
+    duplicates: Vec<String>,
+    /// How many more there were.
+    more_duplicates: usize,
+    /// Keys and values.
+    values: usize,
+    /// About the length of their JSON text.
+    bytes: usize,
+    /// Why reading ended.
+    excess: Option<String>,
+}
+
+impl Tally {
+    fn count<E: de::Error>(&mut self, bytes: usize) -> Result<(), E> {
+        self.values += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        let excess = if self.values > MOST_VALUES {
+            format!("it holds more than {MOST_VALUES} keys and values")
+        } else if self.bytes > MOST_EXPANDED_BYTES {
+            format!("it takes more than {MOST_EXPANDED_BYTES} bytes once its aliases are expanded")
+        } else {
+            return Ok(());
+        };
+        let error = E::custom(&excess);
+        self.excess = Some(excess);
+        Err(error)
+    }
+
+    /// Notes that a key stood twice. A path can be as long as the body, so that few are kept, and of each the end.
+    fn duplicate(&mut self, node: &Node<'_>) {
+        if self.duplicates.len() == MOST_DUPLICATES {
+            self.more_duplicates += 1;
+            return;
+        }
+        let mut path = String::new();
+        node.write_path(&mut path);
+        if path.len() > MOST_QUOTED_BYTES {
+            let start = path.ceil_char_boundary(path.len() - MOST_QUOTED_BYTES);
+            path = format!("...{}", &path[start..]);
+        }
+        self.duplicates.push(path);
+    }
+
+    fn complaints(self) -> Vec<String> {
+        let named = self.duplicates.iter();
+        let mut complaints: Vec<String> = named
+            .map(|path| format!("duplicate field \"{path}\""))
+            .collect();
+        if self.more_duplicates > 0 {
+            complaints.push(format!("{} more duplicate fields", self.more_duplicates));
+        }
+        complaints
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -110,7 +203,7 @@ enum Step<'a> {
 /// One place in the document; the chain of parents is walked only to name a duplicate.
 #[derive(Clone, Copy)]
 struct Node<'a> {
-    duplicates: &'a RefCell<Vec<String>>,
+    tally: &'a RefCell<Tally>,
     parent: Option<&'a Node<'a>>,
     step: Step<'a>,
     keep_nulls: bool,
@@ -118,9 +211,32 @@ struct Node<'a> {
 }
 
 impl<'a> Node<'a> {
+    fn root(tally: &'a RefCell<Tally>, keep_nulls: bool) -> Self {
+        Node {
+            tally,
+            parent: None,
+            step: Step::Root,
+            keep_nulls,
+            depth: 0,
+        }
+    }
+
+    /// Counts a scalar whose JSON text has about so many bytes.
+    fn count<E: de::Error>(&self, bytes: usize) -> Result<(), E> {
+        self.tally.borrow_mut().count(bytes)
+    }
+
+    /// Counts an object or a list.
+    fn open<E: de::Error>(&self) -> Result<(), E> {
+        if self.depth >= MOST_DEPTH {
+            return Err(E::custom(too_deep()));
+        }
+        self.count(2)
+    }
+
     fn child<'b>(&'b self, step: Step<'b>) -> Node<'b> {
         Node {
-            duplicates: self.duplicates,
+            tally: self.tally,
             parent: Some(self),
             step,
             keep_nulls: self.keep_nulls,
@@ -149,11 +265,6 @@ impl<'de> DeserializeSeed<'de> for &Node<'_> {
     type Value = Value;
 
     fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
-        if self.depth > MAX_DEPTH {
-            return Err(de::Error::custom(format!(
-                "nested deeper than {MAX_DEPTH} levels"
-            )));
-        }
         reader.deserialize_any(self)
     }
 }
@@ -165,37 +276,45 @@ impl<'de> Visitor<'de> for &Node<'_> {
         out.write_str("a JSON value")
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+    fn visit_bool<E: de::Error>(self, value: bool) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Ok(Value::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Ok(Value::Number(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+    fn visit_u64<E: de::Error>(self, value: u64) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Ok(Value::Number(value.into()))
     }
 
     fn visit_f64<E: de::Error>(self, value: f64) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Number::from_f64(value)
             .map(Value::Number)
             .ok_or_else(|| E::custom("not a finite number"))
     }
 
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+    fn visit_str<E: de::Error>(self, value: &str) -> Result<Value, E> {
+        self.count::<E>(value.len() + 2)?;
         Ok(Value::String(value.to_owned()))
     }
 
-    fn visit_string<E>(self, value: String) -> Result<Value, E> {
+    fn visit_string<E: de::Error>(self, value: String) -> Result<Value, E> {
+        self.count::<E>(value.len() + 2)?;
         Ok(Value::String(value))
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
+    fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Ok(Value::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Value, E> {
+    fn visit_none<E: de::Error>(self) -> Result<Value, E> {
+        self.count::<E>(2)?;
         Ok(Value::Null)
     }
 
@@ -204,6 +323,7 @@ impl<'de> Visitor<'de> for &Node<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
+        self.open::<A::Error>()?;
         let mut out = Vec::new();
         while let Some(item) = items.next_element_seed(&self.child(Step::Index(out.len())))? {
             out.push(item);
@@ -212,14 +332,14 @@ impl<'de> Visitor<'de> for &Node<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
+        self.open::<A::Error>()?;
         let mut out = Map::new();
         while let Some(key) = members.next_key::<Key>()? {
+            self.count::<A::Error>(key.0.len() + 2)?;
             let node = self.child(Step::Key(&key.0));
             let value = members.next_value_seed(&node)?;
             if out.contains_key(&key.0) {
-                let mut path = String::new();
-                node.write_path(&mut path);
-                self.duplicates.borrow_mut().push(path);
+                self.tally.borrow_mut().duplicate(&node);
             }
             if self.keep_nulls || !value.is_null() {
                 out.insert(key.0, value);
@@ -293,7 +413,7 @@ mod tests {
     #[test]
     fn a_key_given_twice_is_named_and_the_last_wins() {
         let decoded = object(br#"{"spec":{"list":[{"a":1,"a":2}]}}"#, Format::Json).unwrap();
-        assert_eq!(decoded.duplicates, ["spec.list[0].a"]);
+        assert_eq!(decoded.duplicates, ["duplicate field \"spec.list[0].a\""]);
         assert_eq!(decoded.value["spec"]["list"][0]["a"], 2);
     }
 
@@ -314,5 +434,102 @@ mod tests {
             object(b"{} {}", Format::Json).unwrap_err().code().as_u16(),
             400
         );
+    }
+
+    #[test]
+    fn depth_is_taken_to_its_bound_in_json_and_yaml() {
+        let nested = |levels: usize| {
+            let inner = "{\"a\":".repeat(levels - 1);
+            format!("{inner}{{}}{}", "}".repeat(levels - 1))
+        };
+        for format in [Format::Json, Format::Yaml] {
+            object(nested(MOST_DEPTH).as_bytes(), format).unwrap();
+            for levels in [MOST_DEPTH + 1, 100_000] {
+                let refused = object(nested(levels).as_bytes(), format).unwrap_err();
+                assert_eq!(refused.code().as_u16(), 400, "{format:?} {levels}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_and_values_are_taken_to_their_bound() {
+        let list = |items: usize| {
+            let zeros = vec!["0"; items].join(",");
+            format!("{{\"a\":[{zeros}]}}")
+        };
+        // The object, its key and the list are three.
+        object(list(MOST_VALUES - 3).as_bytes(), Format::Json).unwrap();
+        for format in [Format::Json, Format::Yaml] {
+            let refused = object(list(MOST_VALUES - 2).as_bytes(), format).unwrap_err();
+            assert_eq!(refused.code().as_u16(), 413);
+        }
+    }
+
+    #[test]
+    fn aliases_are_expanded_to_a_bound() {
+        let kilobyte = "x".repeat(1022);
+        let expanded = |times: usize| {
+            let text = format!("a: &a {kilobyte}\nb: [{}]\n", "*a,".repeat(times));
+            object(text.as_bytes(), Format::Yaml)
+        };
+        let kept = expanded(1000).unwrap().value;
+        assert_eq!(kept["b"][999].as_str().unwrap().len(), 1022);
+        let refused = expanded(MOST_EXPANDED_BYTES / 1024).unwrap_err();
+        assert_eq!(refused.code().as_u16(), 413);
+
+        // Each line has the one before ten times.
+        let lines = (1..12).map(|at| {
+            let before = format!("*l{},", at - 1).repeat(10);
+            format!("l{at}: &l{at} [{before}]\n")
+        });
+        let laughs: String = std::iter::once("l0: &l0 lol\n".to_owned())
+            .chain(lines)
+            .collect();
+        assert!(object(laughs.as_bytes(), Format::Yaml).is_err());
+        let itself = "a: &a [*a]\n";
+        assert!(object(itself.as_bytes(), Format::Yaml).is_err());
+    }
+
+    #[test]
+    fn duplicates_are_named_up_to_a_bound_and_their_paths_cut() {
+        let outer = "k".repeat(1_000_000);
+        let inner = vec!["\"a\":1"; 500].join(",");
+        let text = format!("{{\"{outer}\":{{{inner}}}}}");
+        let decoded = object(text.as_bytes(), Format::Json).unwrap();
+        assert_eq!(decoded.duplicates.len(), MOST_DUPLICATES + 1);
+        let bytes: usize = decoded.duplicates.iter().map(String::len).sum();
+        assert!(
+            bytes < MOST_DUPLICATES * (MOST_QUOTED_BYTES + 64),
+            "{bytes}"
+        );
+        assert!(decoded.duplicates[0].ends_with("kk.a\""));
+        let more = 499 - MOST_DUPLICATES;
+        assert_eq!(
+            decoded.duplicates[MOST_DUPLICATES],
+            format!("{more} more duplicate fields")
+        );
+    }
+
+    #[test]
+    fn a_complaint_repeats_no_more_than_a_bound_of_the_body() {
+        let text = format!("? {}\n: .nan\n", "k".repeat(1_000_000));
+        let refused = object(text.as_bytes(), Format::Yaml).unwrap_err();
+        assert!(refused.to_value().to_string().len() < 2 * MOST_QUOTED_BYTES);
+    }
+
+    #[test]
+    fn documents_are_read_one_after_the_other_and_counted_together() {
+        let read = manifests("a: 1\n---\n---\nb: [null]\n").unwrap();
+        assert_eq!(read, [json!({"a": 1}), Value::Null, json!({"b": [null]})]);
+        let wrong = manifests("a: 1\n---\nb: [\n").unwrap_err();
+        assert!(wrong.starts_with("document 2: this is not YAML"), "{wrong}");
+        assert!(
+            manifests(&"{a: ".repeat(150_000))
+                .unwrap_err()
+                .contains("nested deeper")
+        );
+        let half = format!("a: &a {}\nb: [{}]\n", "x".repeat(1022), "*a,".repeat(2000));
+        manifests(&half).unwrap();
+        assert!(manifests(&format!("{half}---\n{half}")).is_err());
     }
 }

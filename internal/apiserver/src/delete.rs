@@ -3,7 +3,8 @@
 
 use axum::body::Body;
 use http::{Response, StatusCode};
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use resources::numbers::{later, pod_grace as bounded_grace};
 use resources::registry::Kind;
 use resources::times;
 use serde_json::Value;
@@ -126,16 +127,14 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     let begun: Option<Timestamp> = meta_text(live, "deletionTimestamp").parse().ok();
     let earlier = live["metadata"]["deletionGracePeriodSeconds"]
         .as_i64()
-        .unwrap_or(0);
+        .map_or(0, bounded_grace);
     let generation = live["metadata"]["generation"].as_i64();
     let meta = meta_mut(&mut marked);
     let due = match begun {
         // Grace is only ever shortened.
         Some(_) if grace >= earlier => None,
-        Some(begun) => {
-            Some(begun - SignedDuration::from_secs(earlier) + SignedDuration::from_secs(grace))
-        }
-        None => Some(now + SignedDuration::from_secs(grace)),
+        Some(begun) => Some(later(later(begun, -earlier), grace)),
+        None => Some(later(now, grace)),
     };
     if let Some(due) = due {
         meta.insert(
@@ -145,7 +144,7 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
         meta.insert("deletionGracePeriodSeconds".into(), grace.into());
     }
     if let (None, Some(generation)) = (begun, generation) {
-        meta.insert("generation".into(), (generation + 1).into());
+        meta.insert("generation".into(), generation.saturating_add(1).into());
     }
     if marked == *live {
         Next::Keep
@@ -154,7 +153,8 @@ fn next(kind: &Kind, live: &Value, options: &DeleteOptions, now: Timestamp) -> N
     }
 }
 
-/// How long a pod gets: nothing when it never ran or has ended.
+/// How long a pod gets: nothing when it never ran or has ended, and never longer than
+/// [`POD_GRACE_MAX`](resources::numbers::POD_GRACE_MAX).
 fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     let unassigned = pod["spec"]["nodeName"]
         .as_str()
@@ -173,8 +173,8 @@ fn pod_grace(pod: &Value, asked: Option<i64>) -> i64 {
     let own = pod["spec"]["terminationGracePeriodSeconds"]
         .as_i64()
         .unwrap_or(DEFAULT_GRACE);
-    let grace = asked.or(underway).unwrap_or(own).max(0);
-    underway.map_or(grace, |underway| grace.min(underway))
+    let grace = bounded_grace(asked.or(underway).unwrap_or(own));
+    underway.map_or(grace, |underway| grace.min(bounded_grace(underway)))
 }
 
 /// The finalizers that a deletion with this policy leaves on the object.
@@ -204,4 +204,83 @@ fn finalizers_for(kind: &Kind, live: &Value, propagation: Option<Propagation>) -
         Propagation::Background => {}
     }
     finalizers
+}
+
+#[cfg(test)]
+mod tests {
+    use resources::numbers::POD_GRACE_MAX;
+    use resources::registry;
+    use serde_json::json;
+
+    use super::*;
+
+    fn running(grace: Value) -> Value {
+        json!({
+            "metadata": {"name": "a", "namespace": "ns", "generation": i64::MAX},
+            "spec": {"nodeName": "n1", "terminationGracePeriodSeconds": grace},
+        })
+    }
+
+    fn deleted(pod: &Value, asked: Option<i64>, now: Timestamp) -> Value {
+        let kind = registry::by_kind("", "v1", "Pod").unwrap();
+        let options = DeleteOptions {
+            grace: asked,
+            ..DeleteOptions::default()
+        };
+        match next(kind, pod, &options, now) {
+            Next::Put(marked) => *marked,
+            Next::Remove(_) => json!("removed"),
+            Next::Keep => json!("kept"),
+        }
+    }
+
+    #[test]
+    fn a_grace_at_any_end_is_bounded_and_deletes() {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        let removed = [i64::MIN, -1, 0];
+        for grace in removed {
+            assert_eq!(
+                deleted(&running(grace.into()), None, now),
+                "removed",
+                "{grace}"
+            );
+        }
+        let bounded = [
+            (1, 1),
+            (POD_GRACE_MAX, POD_GRACE_MAX),
+            (POD_GRACE_MAX + 1, POD_GRACE_MAX),
+            (i64::from(i32::MAX), POD_GRACE_MAX),
+            (i64::MAX, POD_GRACE_MAX),
+        ];
+        for (asked, counts) in bounded {
+            let marks = [
+                deleted(&running(asked.into()), None, now),
+                deleted(&running(Value::Null), Some(asked), now),
+            ];
+            for marked in marks {
+                let meta = &marked["metadata"];
+                assert_eq!(meta["deletionGracePeriodSeconds"], counts, "{asked}");
+                let due = times::seconds(later(now, counts));
+                assert_eq!(meta["deletionTimestamp"], due, "{asked}");
+                assert_eq!(meta["generation"], i64::MAX);
+            }
+        }
+    }
+
+    #[test]
+    fn a_deletion_that_was_stored_with_any_grace_can_be_shortened() {
+        let now = Timestamp::from_second(1_700_000_000).unwrap();
+        for (stored, at) in [
+            (i64::MAX, "9999-12-30T22:00:00Z"),
+            (i64::MAX, "-009999-01-02T01:59:59Z"),
+            (60, "2023-11-14T22:14:20Z"),
+        ] {
+            let mut pod = running(Value::Null);
+            pod["metadata"]["deletionTimestamp"] = at.into();
+            pod["metadata"]["deletionGracePeriodSeconds"] = stored.into();
+            let marked = deleted(&pod, Some(5), now);
+            assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 5, "{at}");
+            assert_eq!(deleted(&pod, Some(0), now), "removed", "{at}");
+        }
+    }
 }

@@ -29,16 +29,16 @@ const VERBS: [&str; 8] = [
 const READ_AND_WRITE: &[&str] = &["get", "patch", "update"];
 
 /// A resource that is asked and not kept.
-struct Virtual {
-    group: &'static str,
-    version: &'static str,
-    kind: &'static str,
-    plural: &'static str,
+pub(crate) struct Virtual {
+    pub(crate) group: &'static str,
+    pub(crate) version: &'static str,
+    pub(crate) kind: &'static str,
+    pub(crate) plural: &'static str,
     singular: &'static str,
-    namespaced: bool,
+    pub(crate) namespaced: bool,
 }
 
-const VIRTUAL: [Virtual; 4] = [
+pub(crate) static VIRTUAL: [Virtual; 7] = [
     Virtual {
         group: "",
         version: "v1",
@@ -56,6 +56,22 @@ const VIRTUAL: [Virtual; 4] = [
         namespaced: false,
     },
     Virtual {
+        group: "authentication.k8s.io",
+        version: "v1",
+        kind: "TokenReview",
+        plural: "tokenreviews",
+        singular: "tokenreview",
+        namespaced: false,
+    },
+    Virtual {
+        group: "authorization.k8s.io",
+        version: "v1",
+        kind: "LocalSubjectAccessReview",
+        plural: "localsubjectaccessreviews",
+        singular: "localsubjectaccessreview",
+        namespaced: true,
+    },
+    Virtual {
         group: "authorization.k8s.io",
         version: "v1",
         kind: "SelfSubjectAccessReview",
@@ -69,6 +85,14 @@ const VIRTUAL: [Virtual; 4] = [
         kind: "SelfSubjectRulesReview",
         plural: "selfsubjectrulesreviews",
         singular: "selfsubjectrulesreview",
+        namespaced: false,
+    },
+    Virtual {
+        group: "authorization.k8s.io",
+        version: "v1",
+        kind: "SubjectAccessReview",
+        plural: "subjectaccessreviews",
+        singular: "subjectaccessreview",
         namespaced: false,
     },
 ];
@@ -114,6 +138,11 @@ fn subresources(kind: &Kind) -> Vec<Sub> {
                 name,
                 response: own,
                 verbs: &["get"],
+            },
+            "token" => Sub {
+                name,
+                response: ("authentication.k8s.io", "v1", "TokenRequest"),
+                verbs: &["create"],
             },
             _ => Sub {
                 name,
@@ -298,7 +327,7 @@ fn aggregated_resources(group: &str, version: &str) -> Vec<Value> {
     kept.chain(asked).collect()
 }
 
-/// `/version`: open to all, as in Kubernetes.
+/// `/version`: open to all by the ClusterRole `system:public-info-viewer`, as in Kubernetes.
 pub(crate) async fn version(State(server): State<ApiServer>) -> Json<Value> {
     let text = &server.0.config.git_version;
     let mut numbers = text.trim_start_matches('v').split(['.', '+', '-']);

@@ -5,21 +5,25 @@ use std::time::Instant;
 
 use axum::body::Body;
 use axum::extract::State;
+use axum::middleware::Next;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use resources::access::{Attributes, Caller, permits};
+use resources::access::{Attributes, Caller};
+use resources::audit::Recorded;
 use resources::registry::{self, Kind};
 
-use crate::call::Call;
+use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
+use crate::large::weight;
 use crate::path::{ResourcePath, Target};
 use crate::prepare::Part;
 use crate::request::Params;
 use crate::server::ApiServer;
 use crate::status::Failure;
 use crate::{
-    binding, create, delete, delete_collection, discovery, eviction, list, logs, namespace,
-    negotiate, patch, path, read, review, scale, update, versions, watch,
+    audit, binding, create, delete, delete_collection, discovery, eviction, impersonation, list,
+    logs, namespace, negotiate, patch, path, read, request, review, scale, service_account, update,
+    versions, watch,
 };
 
 type Answer = Result<Response<Body>, Failure>;
@@ -31,11 +35,32 @@ pub(crate) async fn resources(
 ) -> Response<Body> {
     let started = Instant::now();
     let (parts, body) = request.into_parts();
-    let answer = answer(&server, &parts, body)
-        .await
-        .unwrap_or_else(Failure::into_response);
+    let auditor = server.0.auditor.read().clone();
+    let (record, answer) = match audit::begin(auditor, &parts, body).await {
+        Ok((record, body)) => (record, answer(&server, &parts, body).await),
+        Err(failure) => (None, Err(failure)),
+    };
+    let mut answer = answer.unwrap_or_else(Failure::into_response);
     observe(&parts, &answer, started);
+    if let Some(record) = record {
+        answer = record.finish(&parts, answer).await;
+        answer.extensions_mut().insert(Recorded);
+    }
     answer
+}
+
+/// Middleware of the paths that are no resources: refuses callers without the right to them.
+pub(crate) async fn permitted_path(
+    State(server): State<ApiServer>,
+    request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    let caller = request.extensions().get::<Caller>();
+    let verdict = server.require_path(caller, request.method(), request.uri().path());
+    match verdict {
+        Ok(()) => next.run(request).await,
+        Err(failure) => failure.into_response(),
+    }
 }
 
 async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
@@ -43,6 +68,11 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
         .extensions
         .get::<Caller>()
         .ok_or_else(Failure::unauthorized)?;
+    // Impersonation is a layer further out: where there is none, such a request is not carried out as somebody else's.
+    if impersonation::asked(&parts.headers) {
+        let why = "there is no impersonation on this way to the API";
+        return Err(impersonation::refused(Some(caller), why));
+    }
     match path::parse(parts.uri.path()) {
         Target::Resource(target) => {
             match registry::find(&target.group, &target.version, &target.resource) {
@@ -51,6 +81,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
             }
         }
         other if parts.method == Method::GET || parts.method == Method::HEAD => {
+            server.require_path(Some(caller), &parts.method, parts.uri.path())?;
             discovery::answer(&other, &parts.headers)
         }
         Target::Unknown => Err(Failure::no_such_resource()),
@@ -60,7 +91,7 @@ async fn answer(server: &ApiServer, parts: &Parts, body: Body) -> Answer {
 
 /// What a request does, as authorisation and the verbs name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Verb {
+pub(crate) enum Verb {
     Get,
     List,
     Watch,
@@ -72,7 +103,7 @@ enum Verb {
 }
 
 impl Verb {
-    fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Verb::Get => "get",
             Verb::List => "list",
@@ -85,7 +116,12 @@ impl Verb {
         }
     }
 
-    fn of(method: &Method, named: bool, watching: bool) -> Option<Verb> {
+    /// Whether nothing is written, so that a body would not be read.
+    fn reads(self) -> bool {
+        matches!(self, Verb::Get | Verb::List | Verb::Watch)
+    }
+
+    pub(crate) fn of(method: &Method, named: bool, watching: bool) -> Option<Verb> {
         match (method, named) {
             (&Method::GET | &Method::HEAD, _) if watching => Some(Verb::Watch),
             (&Method::GET | &Method::HEAD, true) => Some(Verb::Get),
@@ -119,21 +155,27 @@ async fn on_resource(
     {
         return Err(Failure::no_such_resource());
     }
-    let params = Params::parse(parts.uri.query());
+    let params = Params::parse(parts.uri.query())?;
     let watching = params.switch("watch") == Some(true) && subresource.is_none();
     let verb = Verb::of(&parts.method, name.is_some(), watching)
         .ok_or_else(Failure::method_not_allowed)?;
-    let wanted = Attributes {
-        verb: verb.word(),
-        group: kind.group,
-        resource: kind.plural,
-        subresource: subresource.as_deref(),
-        namespace: namespace.as_deref(),
-        name: name.as_deref(),
+    // A namespace is within itself, so that a role in it may be about it.
+    let within = match namespace::is_namespace(kind) {
+        true => name.as_deref(),
+        false => namespace.as_deref(),
     };
-    if !permits(caller, &wanted) {
-        return Err(Failure::not_permitted(caller, &wanted));
-    }
+    server.require_selected(
+        caller,
+        &Attributes {
+            verb: verb.word(),
+            group: kind.group,
+            resource: kind.plural,
+            subresource: subresource.as_deref(),
+            namespace: within,
+            name: name.as_deref(),
+        },
+        params.get("fieldSelector").unwrap_or_default(),
+    )?;
     // Logs are bytes, in whatever form: their reader negotiates nothing.
     let form = match subresource.as_deref() {
         Some("log") => negotiate::PLAIN,
@@ -150,12 +192,48 @@ async fn on_resource(
         headers: parts.headers.clone(),
         form,
         without_managers: parts.extensions.get::<InProcess>().is_some(),
+        audit: AuditNotes::default(),
     };
-    let answer = match subresource {
+    let notes = call.audit.clone();
+    let answer = if verb.reads() {
+        carried_out(call, subresource, verb, Body::empty()).await
+    } else {
+        let bytes = request::read(body).await?;
+        let own = call.caller.is_component();
+        let size = size(&call, verb, &bytes);
+        let work = carried_out(call, subresource, verb, Body::from(bytes));
+        server.0.large.carry_out(size, own, work).await
+    };
+    let mut response = match answer {
+        Ok(response) => versions::shown(kind, response),
+        Err(failure) => failure.into_response(),
+    };
+    if let Some(notes) = notes.take() {
+        response.extensions_mut().insert(notes);
+    }
+    Ok(response)
+}
+
+/// What a write counts for: its body, and the object that it is about.
+fn size(call: &Call, verb: Verb, body: &[u8]) -> usize {
+    let format = match verb {
+        Verb::Patch => request::patch_format(&call.headers),
+        _ => request::object_format(&call.headers),
+    };
+    // A format that is not spoken here is refused before it is read.
+    let sent = format.map_or(0, |format| weight(body, format));
+    let live = match call.name {
+        Some(_) => call.server.0.store.get(&call.key()),
+        None => None,
+    };
+    sent + live.map_or(0, |entry| entry.value.len())
+}
+
+async fn carried_out(call: Call, subresource: Option<String>, verb: Verb, body: Body) -> Answer {
+    match subresource {
         None => on_object(&call, verb, body).await,
         Some(subresource) => on_subresource(&call, &subresource, verb, body).await,
-    };
-    answer.map(|response| versions::shown(kind, response))
+    }
 }
 
 async fn on_object(call: &Call, verb: Verb, body: Body) -> Answer {
@@ -197,6 +275,7 @@ async fn on_subresource(call: &Call, subresource: &str, verb: Verb, body: Body) 
         ("binding", Verb::Create) => binding::create(call, body).await,
         ("eviction", Verb::Create) => eviction::create(call, body).await,
         ("log", Verb::Get) => logs::get(call).await,
+        ("token", Verb::Create) => service_account::token(call, body).await,
         ("finalize", Verb::Update) => namespace::finalize(call, body).await,
         _ => Err(Failure::method_not_allowed()),
     }

@@ -17,11 +17,17 @@ use crate::call::Call;
 use crate::delete_options::DeleteOptions;
 use crate::rewrite::{Next, rewrite};
 use crate::status::Failure;
-use crate::{decode, delete, object, request, respond};
+use crate::{decode, delete, fields, object, request, respond};
 
 pub(crate) async fn create(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
     let sent = decode::object(&request::read(body).await?, format)?.value;
+    fields::typed(
+        &call.server,
+        "io.k8s.api.policy.v1.Eviction",
+        "Eviction",
+        &sent,
+    )?;
     let name = object::name(&sent);
     if !name.is_empty() && name != call.object_name() {
         return Err(Failure::bad_request(

@@ -3,8 +3,10 @@
 
 use serde_json::Value;
 
+use crate::bounded;
 use crate::call::Call;
 use crate::object;
+use crate::server::ApiServer;
 use crate::status::{Cause, Failure};
 
 #[derive(Clone, Copy, PartialEq)]
@@ -32,6 +34,7 @@ pub(crate) fn check(
     object: &mut Value,
     duplicates: &[String],
 ) -> Result<Vec<String>, Failure> {
+    bounded::object(object)?;
     let level = level(call)?;
     let schemas = &call.server.0.schemas;
     let definition = call.kind.schema;
@@ -41,24 +44,10 @@ pub(crate) fn check(
     }
     let mut complaints = Vec::new();
     if level != Level::Ignore {
-        complaints.extend(
-            duplicates
-                .iter()
-                .map(|path| format!("duplicate field \"{path}\"")),
-        );
-        complaints.extend(
-            found
-                .unknown
-                .iter()
-                .map(|path| format!("unknown field \"{path}\"")),
-        );
+        complaints.extend_from_slice(duplicates);
+        complaints.extend(unknown(&found.unknown));
     }
-    if level == Level::Strict && !complaints.is_empty() {
-        return Err(undecodable(
-            call,
-            &format!("strict decoding error: {}", complaints.join(", ")),
-        ));
-    }
+    refuse_if_strict(call, level, &complaints)?;
     if !found.unknown.is_empty() {
         schemas.prune(definition, object);
     }
@@ -66,10 +55,66 @@ pub(crate) fn check(
         let causes = found.invalid.into_iter().map(Cause::from).collect();
         return Err(Failure::invalid(call.kind, object::name(object), causes));
     }
-    if !call.kind.strategic {
+    if call.kind.strategic {
+        // What nothing else completes: validation asks for what a spec lacks.
+        schemas.fill_required(definition, "status", object);
+    } else {
         schemas.default(definition, object);
     }
     Ok(complaints)
+}
+
+/// Leaves only fields that the definition knows in a configuration about to be applied, which the merge would refuse
+/// otherwise. Answers with the warnings to give. Nulls stay: they mean something until the configuration is merged.
+pub(crate) fn declared(call: &Call, config: &mut Value) -> Result<Vec<String>, Failure> {
+    bounded::object(config)?;
+    let level = level(call)?;
+    let schemas = &call.server.0.schemas;
+    let found = schemas.check(call.kind.schema, config);
+    if found.unknown.is_empty() {
+        return Ok(Vec::new());
+    }
+    schemas.prune_unknown(call.kind.schema, config);
+    if level == Level::Ignore {
+        return Ok(Vec::new());
+    }
+    let complaints = unknown(&found.unknown);
+    refuse_if_strict(call, level, &complaints)?;
+    Ok(complaints)
+}
+
+/// Refuses a body whose fields have other types than its definition says, where no kind is registered for it: a review,
+/// a binding, an eviction.
+pub(crate) fn typed(
+    server: &ApiServer,
+    definition: &str,
+    kind: &str,
+    body: &Value,
+) -> Result<(), Failure> {
+    bounded::object(body)?;
+    match server.0.schemas.check(definition, body).errors.first() {
+        None => Ok(()),
+        Some((_, message)) => Err(Failure::bad_request(format!(
+            "the request's body cannot be handled as a {kind}: {message}"
+        ))),
+    }
+}
+
+fn unknown(paths: &[String]) -> Vec<String> {
+    paths
+        .iter()
+        .map(|path| format!("unknown field \"{path}\""))
+        .collect()
+}
+
+fn refuse_if_strict(call: &Call, level: Level, complaints: &[String]) -> Result<(), Failure> {
+    if level != Level::Strict || complaints.is_empty() {
+        return Ok(());
+    }
+    Err(undecodable(
+        call,
+        &format!("strict decoding error: {}", complaints.join(", ")),
+    ))
 }
 
 fn undecodable(call: &Call, why: &str) -> Failure {

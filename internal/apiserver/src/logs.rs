@@ -13,6 +13,7 @@ use serde_json::Value;
 
 use crate::call::Call;
 use crate::object;
+use crate::rewrite::absent;
 use crate::status::Failure;
 
 /// What is asked for of a container's log.
@@ -70,8 +71,9 @@ pub type LogOpener = Arc<
 >;
 
 pub(crate) async fn get(call: &Call) -> Result<Response<Body>, Failure> {
-    let entry = call.server.0.store.get(&call.key());
-    let entry = entry.ok_or_else(|| Failure::not_found(call.kind, call.object_name()))?;
+    let key = call.key();
+    let entry = call.server.0.store.get(&key);
+    let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     let request = read(call, &object::parse(&entry)?)?;
     if request.node.is_empty() {
         // Kubernetes has nothing to say about a pod without a node, either.

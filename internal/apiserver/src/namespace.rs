@@ -11,12 +11,13 @@ use crate::call::Call;
 use crate::object;
 use crate::rewrite::{Next, rewrite};
 use crate::status::Failure;
-use crate::{decode, request, respond};
+use crate::{decode, fields, request, respond};
 
 /// `PUT /finalize`: replaces `spec.finalizers`; the last one gone, the namespace goes.
 pub(crate) async fn finalize(call: &Call, body: Body) -> Result<Response<Body>, Failure> {
     let format = request::object_format(&call.headers)?;
     let sent = decode::object(&request::read(body).await?, format)?.value;
+    fields::typed(&call.server, call.kind.schema, call.kind.kind, &sent)?;
     let rewritten = rewrite(call, |live| {
         let version = object::meta_text(&sent, "resourceVersion");
         if !version.is_empty() && version != object::meta_text(live, "resourceVersion") {

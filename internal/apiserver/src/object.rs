@@ -81,6 +81,11 @@ impl Encoded {
 }
 
 impl Halves {
+    /// How many bytes it has, but for its revision.
+    pub fn size(&self) -> usize {
+        self.head.len() + self.tail.len()
+    }
+
     /// The object's final bytes.
     pub fn at(&self, revision: Revision) -> Bytes {
         self.with(&revision.to_string())

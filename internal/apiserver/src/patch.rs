@@ -3,20 +3,22 @@
 
 use axum::body::Body;
 use http::Response;
+use resources::access::Attributes;
 use resources::times;
 use schema::apply::{ApplyError, Manager, Operation, apply};
 use schema::{PatchError, json_patch, merge_patch, strategic};
 use serde_json::{Map, Value};
 
 use crate::call::Call;
-use crate::create;
 use crate::decode::{self, Decoded};
+use crate::limits::quoted;
 use crate::object::{self, meta_text};
 use crate::prepare::{self, Part, Tracking};
 use crate::request::{self, Format};
 use crate::respond::{self, Written};
 use crate::rewrite::rewrite;
 use crate::status::{Cause, Failure};
+use crate::{create, fields, limits};
 
 /// How often an apply that finds the object gone creates it, and the reverse.
 const MAX_APPEARANCES: usize = 4;
@@ -86,7 +88,9 @@ pub(crate) fn transform(
 pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value, Failure> {
     let mut wanted = live.clone();
     match format {
-        Format::JsonPatch => json_patch::apply(&mut wanted, patch).map_err(refused)?,
+        Format::JsonPatch => {
+            json_patch::apply(&mut wanted, patch, &limits::JSON_PATCH).map_err(refused)?;
+        }
         Format::MergePatch if patch.is_object() => merge_patch::apply(&mut wanted, patch),
         Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
         _ => {
@@ -116,8 +120,9 @@ fn drop_nulls(value: &mut Value) {
 
 fn refused(error: PatchError) -> Failure {
     match error {
-        PatchError::Malformed(why) => Failure::bad_request(why),
-        PatchError::Unprocessable(why) => Failure::unprocessable(why),
+        PatchError::Malformed(why) => Failure::bad_request(quoted(&why)),
+        PatchError::TooLarge(why) => Failure::too_large_because(&quoted(&why)),
+        PatchError::Unprocessable(why) => Failure::unprocessable(quoted(&why)),
     }
 }
 
@@ -132,7 +137,8 @@ async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, F
     }
     let force = call.params.switch("force") == Some(true);
     let manager = prepare::manager(call, Operation::Apply, part)?;
-    let config = owned_part(call, decoded.value, part);
+    let mut config = owned_part(call, decoded.value, part);
+    let unknown = fields::declared(call, &mut config)?;
     for _ in 0..MAX_APPEARANCES {
         let exists = call.server.0.store.get(&call.key()).is_some();
         let attempt = match (exists, part) {
@@ -143,7 +149,16 @@ async fn applied(call: &Call, decoded: Decoded, part: Part) -> Result<Written, F
         match attempt {
             Err(failure) if exists && failure.reason() == "NotFound" => {}
             Err(failure) if !exists && failure.reason() == "AlreadyExists" => {}
-            other => return other,
+            other => {
+                return other.map(|mut written| {
+                    let mut warnings = unknown;
+                    warnings.append(&mut written.warnings);
+                    Written {
+                        warnings,
+                        ..written
+                    }
+                });
+            }
         }
     }
     Err(Failure::modified(call.kind, call.object_name()))
@@ -179,7 +194,7 @@ async fn onto(
     Ok(rewritten.with(warnings))
 }
 
-/// Creates the object that is applied.
+/// Creates the object that is applied. That takes the right to create it beside the right to patch, as in Kubernetes.
 async fn anew(
     call: &Call,
     config: &Value,
@@ -194,8 +209,20 @@ async fn anew(
             "the object to apply to no longer exists",
         ));
     }
+    call.server.require(
+        &call.caller,
+        &Attributes {
+            verb: "create",
+            group: call.kind.group,
+            resource: call.kind.plural,
+            subresource: None,
+            namespace: call.namespace.as_deref(),
+            name: call.name.as_deref(),
+        },
+    )?;
     let object = merged(call, None, config, manager, force)?;
-    create::new_object(call, object, duplicates, Tracking::Applied).await
+    let created = create::new_object(call, object, duplicates, Tracking::Applied).await?;
+    Ok(created.0)
 }
 
 fn merged(
@@ -227,8 +254,9 @@ fn merged(
                 });
                 Failure::apply_conflict(message, causes.collect())
             }
-            ApplyError::BadRequest(why) => Failure::bad_request(why),
-            ApplyError::Typed(why) => Failure::internal(why),
+            ApplyError::BadRequest(why) | ApplyError::Typed(why) => {
+                Failure::bad_request(quoted(&why))
+            }
         }
     })
 }

@@ -8,8 +8,12 @@ use uuid::Uuid;
 
 use crate::admission;
 use crate::call::Call;
+use crate::escalation;
 use crate::fields;
+use crate::node_restriction;
 use crate::object::{self, carry, meta_mut, meta_text};
+use crate::pod_security;
+use crate::reserved;
 use crate::rewrite::Next;
 use crate::status::{Cause, Failure};
 
@@ -64,7 +68,7 @@ pub(crate) fn creation(
             "resourceVersion should not be set on objects to be created",
         ));
     }
-    let warnings = fields::check(call, &mut object, duplicates)?;
+    let mut warnings = fields::check(call, &mut object, duplicates)?;
     if let Some(namespace) = &call.namespace {
         let store = &call.server.0.store;
         admission::namespace_takes(|key| store.get(key), kind, object::name(&object), namespace)?;
@@ -98,10 +102,15 @@ pub(crate) fn creation(
     {
         members.remove("status");
     }
+    reserved::queue(call, &mut object, None)?;
     (kind.default)(&mut object);
     admission::mutate(call, &mut object)?;
+    reserved::check(call, Part::Main, &mut object, None)?;
+    node_restriction::written(call, &object, None)?;
     (kind.prepare)(&mut object, None);
     refuse_invalid(call, &object, (kind.validate)(&object, None))?;
+    warnings.extend(pod_security::created(call, &mut object)?);
+    escalation::check(call, &object, None)?;
     if tracking == Tracking::Update {
         let manager = manager(call, Operation::Update, Part::Main)?;
         track_update(
@@ -135,12 +144,18 @@ pub(crate) fn change(
         Part::Main => main_part(call, live, wanted),
         Part::Status => status_part(call, live, wanted),
     };
+    if part == Part::Main {
+        reserved::queue(call, &mut next, Some(live))?;
+    }
     (kind.default)(&mut next);
     admission::own(call, &mut next, Some(live))?;
+    reserved::check(call, part, &mut next, Some(live))?;
+    node_restriction::written(call, &next, Some(live))?;
+    pod_security::keep_level(kind, live, &mut next);
     (kind.prepare)(&mut next, Some(live));
     if kind.generation && intent_differs(live, &next) {
         let generation = live["metadata"]["generation"].as_i64().unwrap_or(0);
-        meta_mut(&mut next).insert("generation".into(), (generation + 1).into());
+        meta_mut(&mut next).insert("generation".into(), generation.saturating_add(1).into());
     }
     let errors = match part {
         Part::Main => (kind.validate)(&next, Some(live)),
@@ -148,6 +163,10 @@ pub(crate) fn change(
     };
     refuse_invalid(call, &next, errors)?;
     refuse_new_finalizers(call, live, &next)?;
+    if part == Part::Main {
+        warnings.extend(pod_security::changed(call, live, &next)?);
+    }
+    escalation::check(call, &next, Some(live))?;
     if tracking == Tracking::Update {
         let manager = manager(call, Operation::Update, part)?;
         let now = times::seconds(call.server.now());

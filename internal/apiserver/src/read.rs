@@ -5,10 +5,12 @@ use http::Response;
 
 use crate::call::Call;
 use crate::respond;
+use crate::rewrite::absent;
 use crate::status::Failure;
 
 pub(crate) fn get(call: &Call) -> Result<Response<Body>, Failure> {
-    let entry = call.server.0.store.get(&call.key());
-    let entry = entry.ok_or_else(|| Failure::not_found(call.kind, call.object_name()))?;
+    let key = call.key();
+    let entry = call.server.0.store.get(&key);
+    let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     respond::one(call, entry.value.clone())
 }

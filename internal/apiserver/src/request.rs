@@ -7,25 +7,32 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 
+use crate::limits::{MOST_BODY_BYTES, MOST_PARAMETERS, MOST_QUERY_BYTES};
 use crate::path::decode;
 use crate::status::Failure;
-
-/// The largest body taken, in bytes: the Kubernetes API's own limit.
-pub const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// The query string, decoded.
 #[derive(Debug, Clone, Default)]
 pub struct Params(Vec<(String, String)>);
 
 impl Params {
-    /// Reads a query string; pairs keep their order, and the first of a name counts.
-    pub fn parse(query: Option<&str>) -> Self {
+    /// Reads a query string; pairs keep their order, and the first of a name counts. Refuses one that is longer or
+    /// has more parameters than any client needs.
+    pub fn parse(query: Option<&str>) -> Result<Self, Failure> {
         let text = query.unwrap_or_default();
+        if text.len() > MOST_QUERY_BYTES {
+            return Err(Failure::query_too_long(MOST_QUERY_BYTES));
+        }
+        if text.bytes().filter(|byte| *byte == b'&').count() >= MOST_PARAMETERS {
+            return Err(Failure::bad_request(format!(
+                "the query has more than {MOST_PARAMETERS} parameters"
+            )));
+        }
         let pairs = text.split('&').filter(|pair| !pair.is_empty()).map(|pair| {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
             (plain(name), plain(value))
         });
-        Params(pairs.collect())
+        Ok(Params(pairs.collect()))
     }
 
     /// The value of a parameter that is given and not empty.
@@ -167,11 +174,11 @@ pub fn patch_types_without_strategic() -> Vec<&'static str> {
         .collect()
 }
 
-/// Reads a whole body, of at most [`MAX_BODY`] bytes.
+/// Reads a whole body, of at most [`MOST_BODY_BYTES`] bytes.
 pub async fn read(body: Body) -> Result<Bytes, Failure> {
-    match Limited::new(body, MAX_BODY).collect().await {
+    match Limited::new(body, MOST_BODY_BYTES).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(Failure::too_large(MAX_BODY)),
+        Err(error) if error.is::<LengthLimitError>() => Err(Failure::too_large(MOST_BODY_BYTES)),
         Err(error) => Err(Failure::bad_request(format!(
             "unable to read the request's body: {error}"
         ))),
@@ -186,19 +193,32 @@ mod tests {
     fn parameters_are_decoded_and_empty_ones_count_as_absent() {
         let params = Params::parse(Some(
             "labelSelector=a%3Db%2Cc&limit=&x=1+2&watch&dryRun=All",
-        ));
+        ))
+        .unwrap();
         assert_eq!(params.get("labelSelector"), Some("a=b,c"));
         assert_eq!(params.get("limit"), None);
         assert_eq!(params.get("x"), Some("1 2"));
         assert_eq!(params.switch("watch"), Some(true));
         assert_eq!(params.switch("absent"), None);
         assert!(params.dry_run().unwrap());
-        assert!(Params::parse(Some("dryRun=Some")).dry_run().is_err());
-        assert!(
-            Params::parse(Some("limit=x"))
-                .number::<u64>("limit")
-                .is_err()
-        );
+        let parse = |query: &str| Params::parse(Some(query)).unwrap();
+        assert!(parse("dryRun=Some").dry_run().is_err());
+        assert!(parse("limit=x").number::<u64>("limit").is_err());
+    }
+
+    #[test]
+    fn a_query_is_taken_to_its_bounds() {
+        let long = |bytes: usize| {
+            let query = format!("x={}", "y".repeat(bytes - 2));
+            Params::parse(Some(&query))
+        };
+        long(MOST_QUERY_BYTES).unwrap();
+        let refused = long(MOST_QUERY_BYTES + 1).unwrap_err();
+        assert_eq!(refused.code().as_u16(), 414);
+        let many = |count: usize| Params::parse(Some(&vec!["a=1"; count].join("&")));
+        many(MOST_PARAMETERS).unwrap();
+        let refused = many(MOST_PARAMETERS + 1).unwrap_err();
+        assert_eq!(refused.code().as_u16(), 400);
     }
 
     #[test]

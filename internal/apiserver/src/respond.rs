@@ -6,6 +6,7 @@ use http::{HeaderName, HeaderValue, Response, StatusCode, header};
 use serde_json::Value;
 
 use crate::call::Call;
+use crate::limits::{MOST_WARNING_BYTES, MOST_WARNINGS, quoted};
 use crate::negotiate::View;
 use crate::status::Failure;
 use crate::table;
@@ -79,17 +80,65 @@ pub(crate) fn json_stream(body: Body) -> Response<Body> {
     response
 }
 
-/// Adds `Warning: 299` headers.
+/// Adds `Warning: 299` headers, as many as fit within the bounds, and one that says how many more there are.
 pub(crate) fn warn(response: &mut Response<Body>, warnings: &[String]) {
-    for text in warnings {
-        let quoted: String = text.chars().filter(|c| !c.is_control()).collect();
-        let quoted = quoted.replace('\\', "\\\\").replace('"', "\\\"");
-        if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{quoted}\"").as_bytes()) {
-            response.headers_mut().append(WARNING, value);
+    let mut bytes = 0;
+    for (at, text) in warnings.iter().enumerate() {
+        let text = quoted(text);
+        bytes += text.len();
+        // The last header is kept for what is left out.
+        let last = at + 1 == MOST_WARNINGS && warnings.len() > MOST_WARNINGS;
+        if last || bytes > MOST_WARNING_BYTES {
+            let more = warnings.len() - at;
+            return add_warning(response, &format!("{more} more warnings are not shown"));
         }
+        add_warning(response, &text);
+    }
+}
+
+fn add_warning(response: &mut Response<Body>, text: &str) {
+    let plain: String = text.chars().filter(|c| !c.is_control()).collect();
+    let escaped = plain.replace('\\', "\\\\").replace('"', "\\\"");
+    if let Ok(value) = HeaderValue::from_bytes(format!("299 - \"{escaped}\"").as_bytes()) {
+        response.headers_mut().append(WARNING, value);
     }
 }
 
 fn read(bytes: &Bytes) -> Result<Value, Failure> {
     serde_json::from_slice(bytes).map_err(Failure::internal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn warned(warnings: &[String]) -> Vec<String> {
+        let mut response = Response::new(Body::empty());
+        warn(&mut response, warnings);
+        let headers = response.headers().get_all(WARNING);
+        headers
+            .iter()
+            .map(|value| String::from_utf8(value.as_bytes().to_vec()).unwrap())
+            .collect()
+    }
+
+    #[test]
+    fn warnings_are_given_up_to_their_bounds_and_the_rest_counted() {
+        let short = |count: usize| vec!["w".to_owned(); count];
+        assert_eq!(
+            warned(&short(MOST_WARNINGS)),
+            vec!["299 - \"w\""; MOST_WARNINGS]
+        );
+        let more = warned(&short(MOST_WARNINGS + 1));
+        assert_eq!(more.len(), MOST_WARNINGS);
+        assert_eq!(
+            more[MOST_WARNINGS - 1],
+            "299 - \"2 more warnings are not shown\""
+        );
+        let long = vec!["x".repeat(1000); 10];
+        let some = warned(&long);
+        assert_eq!(some.len(), 5);
+        assert_eq!(some[4], "299 - \"6 more warnings are not shown\"");
+        assert_eq!(warned(&["a\"b\\".to_owned()]), ["299 - \"a\\\"b\\\\\""]);
+    }
 }

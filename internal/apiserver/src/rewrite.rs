@@ -4,10 +4,13 @@
 use axum::http::StatusCode;
 use bytes::Bytes;
 use serde_json::Value;
-use store::{CommitError, Entry, StoreError};
+use store::{CommitError, Entry, Purpose, StoreError, View};
 
+use crate::aggregation;
+use crate::bounded;
 use crate::call::Call;
 use crate::namespace;
+use crate::node_restriction;
 use crate::object::{self, Encoded};
 use crate::quota::{self, Change};
 use crate::respond::Written;
@@ -15,6 +18,10 @@ use crate::status::Failure;
 
 /// How often a change is computed anew because another one came first.
 const MAX_ATTEMPTS: usize = 16;
+
+/// How much an object that is being deleted may grow by one write on a disk that is nearly full: enough for the
+/// words of a pod's end, in bytes.
+const GROWTH_WHILE_DELETED: usize = 4096;
 
 /// Why a transaction wrote nothing.
 pub(crate) enum Refusal {
@@ -83,8 +90,9 @@ pub(crate) async fn rewrite_key(
             .0
             .store
             .get(&key)
-            .ok_or_else(|| Failure::not_found(call.kind, name))?;
+            .ok_or_else(|| absent(call, &key, name))?;
         let live = object::parse(&entry)?;
+        node_restriction::existing(call, &live)?;
         let (next, removed) = match decide(&live)? {
             Next::Keep => {
                 return Ok(Rewritten {
@@ -128,6 +136,11 @@ async fn commit(
     let store = &call.server.0.store;
     let expected = entry.revision;
     let encoded = Encoded::new(kind, next);
+    // An object from before the bound may shrink to it in several steps, and may always be deleted.
+    let begins_to_go = object::deleting(next) && !object::deleting(live);
+    if !removed && !begins_to_go && encoded.bytes.size() > entry.value.len() {
+        bounded::stored_bytes(encoded.bytes.size())?;
+    }
     let namespace = next["metadata"]["namespace"].as_str().map(str::to_owned);
     let quota = quota::concerns(store, kind, namespace.as_deref()).then(|| {
         if removed {
@@ -139,7 +152,15 @@ async fn commit(
     let dry_run = call.dry_run;
     let own_books = quota::is_quota(kind).then(|| next.clone());
     let (key, name) = (key.to_string(), name.to_string());
-    let committed = store.commit(move |view| -> Result<Bytes, Refusal> {
+    // On a full disk what ends an object goes on to its end: its deletion, its finalizers, a pod's last status.
+    let ends = object::deleting(next)
+        && encoded.bytes.size() <= entry.value.len().saturating_add(GROWTH_WHILE_DELETED);
+    let purpose = if removed || ends {
+        Purpose::MakeRoom
+    } else {
+        Purpose::Ordinary
+    };
+    let change = move |view: &mut View<'_>| -> Result<Bytes, Refusal> {
         let current = view
             .get(&key)
             .ok_or_else(|| Failure::not_found(kind, &name))?;
@@ -156,14 +177,33 @@ async fn commit(
         }
         if removed {
             let gone = view.delete(&key, |revision, _| encoded.bytes.at(revision));
+            aggregation::settle(view, kind);
             return Ok(gone.map(|entry| entry.value.clone()).unwrap_or_default());
         }
-        Ok(encoded.put(view, key).value.clone())
-    });
-    match committed.await {
+        let entry = encoded.put(view, key);
+        aggregation::settle(view, kind);
+        let entry = view.get(&entry.key).unwrap_or(entry);
+        Ok(entry.value.clone())
+    };
+    match store.commit_for(purpose, change).await {
         Ok(bytes) => Ok(bytes),
         Err(CommitError::Refused(refusal)) => Err(refusal),
         Err(CommitError::Unavailable(error)) => Err(unavailable(&error).into()),
+    }
+}
+
+/// What is answered where there is no object: 404, or 500 where its record is damaged. Who reads 404 takes it that
+/// the object is gone, and may delete what belongs to it.
+pub(crate) fn absent(call: &Call, key: &str, name: &str) -> Failure {
+    match call.server.0.store.damaged(key) {
+        None => Failure::not_found(call.kind, name),
+        Some(damaged) => Failure::internal(format_args!(
+            "the record of {} {name:?} is damaged ({}) and in quarantine at {}; create the object anew, or restore \
+             a backup",
+            call.kind.qualified(),
+            damaged.reason,
+            damaged.file.display()
+        )),
     }
 }
 

@@ -10,7 +10,7 @@ use crate::object::{self, meta_text};
 use crate::prepare::{self, Part, Tracking};
 use crate::request::{self, Format};
 use crate::respond;
-use crate::rewrite::rewrite;
+use crate::rewrite::{absent, rewrite};
 use crate::status::Failure;
 use crate::{decode, patch};
 
@@ -51,8 +51,9 @@ fn scale_of(paths: ScalePaths, live: &Value) -> Value {
 }
 
 pub(crate) fn get(call: &Call) -> Result<Response<Body>, Failure> {
-    let entry = call.server.0.store.get(&call.key());
-    let entry = entry.ok_or_else(|| Failure::not_found(call.kind, call.object_name()))?;
+    let key = call.key();
+    let entry = call.server.0.store.get(&key);
+    let entry = entry.ok_or_else(|| absent(call, &key, call.object_name()))?;
     respond::value(call, &scale_of(paths(call)?, &object::parse(&entry)?))
 }
 

@@ -4,6 +4,7 @@ use resources::selector::{FieldSelector, LabelSelector};
 use store::EntryMeta;
 
 use crate::call::Call;
+use crate::limits::MOST_REQUIREMENTS;
 use crate::status::Failure;
 
 /// A choice of objects.
@@ -27,6 +28,12 @@ impl Selection {
         let text = call.params.get("fieldSelector").unwrap_or_default();
         let mut fields =
             FieldSelector::parse(text).map_err(|error| Failure::bad_request(error.to_string()))?;
+        let most = labels.requirements().len().max(fields.terms().len());
+        if most > MOST_REQUIREMENTS {
+            return Err(Failure::bad_request(format!(
+                "the selector has {most} requirements; at most {MOST_REQUIREMENTS} are compared with every object"
+            )));
+        }
         if let Some((path, _, _)) = fields
             .terms()
             .iter()

@@ -4,15 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::routing::any;
+use axum::middleware::from_fn_with_state;
+use axum::routing::{MethodRouter, any};
 use jiff::Timestamp;
 use parking_lot::RwLock;
 use resources::access::Caller;
+use resources::admission::pod_security::PodSecurity;
 use schema::{SchemaError, Schemas};
 use store::Store;
 
+use crate::audit::Auditor;
+use crate::authority::Authority;
+use crate::impersonation::Users;
+use crate::large::{Turns, weight};
+use crate::limits::SMALL_REQUEST_BYTES;
 use crate::logs::LogOpener;
-use crate::{admission, bootstrap, client, discovery, dispatch, openapi};
+use crate::request::Format;
+use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
 
 /// What may be set about the API.
 #[derive(Debug, Clone)]
@@ -23,6 +31,8 @@ pub struct ApiConfig {
     pub bookmark_every: Duration,
     /// How long a watch lasts that names no timeout.
     pub watch_timeout: Duration,
+    /// Which pods are admitted.
+    pub pod_security: PodSecurity,
     /// The clock.
     pub now: fn() -> Timestamp,
 }
@@ -33,6 +43,7 @@ impl Default for ApiConfig {
             git_version: "v1.34.0+muster".into(),
             bookmark_every: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(45 * 60),
+            pod_security: PodSecurity::default(),
             now: Timestamp::now,
         }
     }
@@ -54,9 +65,45 @@ pub(crate) struct Inner {
     pub(crate) schemas: Schemas,
     pub(crate) config: ApiConfig,
     pub(crate) logs: RwLock<Option<LogOpener>>,
+    pub(crate) auditor: RwLock<Option<Auditor>>,
     pub(crate) admission: admission::Memory,
+    pub(crate) pods_by_node: node_authorizer::Memory,
+    pub(crate) authority: Authority,
+    pub(crate) users: RwLock<Option<Arc<Users>>>,
+    /// Where large requests wait for their turn.
+    pub(crate) large: Turns,
     /// Held by the eviction whose turn it is, where budgets count.
     pub(crate) evictions: tokio::sync::Mutex<()>,
+}
+
+/// The paths of resources and of their discovery.
+const RESOURCE_PATHS: [&str; 6] = [
+    "/api",
+    "/api/",
+    "/api/{*path}",
+    "/apis",
+    "/apis/",
+    "/apis/{*path}",
+];
+
+/// The other paths, and what answers there.
+fn other_paths() -> [(&'static str, MethodRouter<ApiServer>); 8] {
+    [
+        ("/version", any(discovery::version)),
+        ("/version/", any(discovery::version)),
+        ("/healthz", any(discovery::healthy)),
+        ("/livez", any(discovery::healthy)),
+        ("/readyz", any(discovery::healthy)),
+        ("/openapi/v2", any(openapi::v2)),
+        ("/openapi/v3", any(openapi::v3_index)),
+        ("/openapi/v3/{*path}", any(openapi::v3)),
+    ]
+}
+
+/// The paths that [`ApiServer::router`] answers, whatever the method. A path's parameters stand in braces.
+pub fn paths() -> Vec<&'static str> {
+    let others = other_paths().map(|(path, _)| path);
+    RESOURCE_PATHS.into_iter().chain(others).collect()
 }
 
 /// The resource API. Clones share one server.
@@ -64,8 +111,8 @@ pub(crate) struct Inner {
 pub struct ApiServer(pub(crate) Arc<Inner>);
 
 impl ApiServer {
-    /// Opens the API over a store and writes what must exist from the start: namespaces, the default queue and
-    /// the system's priority classes. Doing so again changes nothing. Blocks while they are written.
+    /// Opens the API over a store and writes what must exist from the start: namespaces, the default queue, the
+    /// system's priority classes, roles and bindings. Doing so again changes nothing. Blocks while they are written.
     ///
     /// # Errors
     /// When the kinds' schemas do not load or the store takes no writes.
@@ -76,37 +123,36 @@ impl ApiServer {
             .collect();
         let schemas = Schemas::load(&crds)?;
         let server = ApiServer(Arc::new(Inner {
+            authority: Authority::open(&store),
+            users: RwLock::new(None),
             store,
             schemas,
             config,
             logs: RwLock::new(None),
+            auditor: RwLock::new(None),
+            large: Turns::default(),
             evictions: tokio::sync::Mutex::new(()),
             admission: admission::Memory::default(),
+            pods_by_node: node_authorizer::Memory::default(),
         }));
         bootstrap::write(&server)?;
         Ok(server)
     }
 
     /// The routes, to be merged with others. A layer outside puts the [`Caller`] into the request's extensions;
-    /// a request without one is answered 401.
+    /// a request without one is the anonymous user's, who may ask for health and version only. Another layer outside
+    /// is [`crate::impersonate`].
     pub fn router(&self) -> Router {
-        let handler = any(dispatch::resources);
-        Router::new()
-            .route("/api", handler.clone())
-            .route("/api/", handler.clone())
-            .route("/api/{*path}", handler.clone())
-            .route("/apis", handler.clone())
-            .route("/apis/", handler.clone())
-            .route("/apis/{*path}", handler)
-            .route("/version", any(discovery::version))
-            .route("/version/", any(discovery::version))
-            .route("/healthz", any(discovery::healthy))
-            .route("/livez", any(discovery::healthy))
-            .route("/readyz", any(discovery::healthy))
-            .route("/openapi/v2", any(openapi::v2))
-            .route("/openapi/v3", any(openapi::v3_index))
-            .route("/openapi/v3/{*path}", any(openapi::v3))
-            .with_state(self.clone())
+        let mut others = Router::new();
+        for (path, handler) in other_paths() {
+            others = others.route(path, handler);
+        }
+        let others = others.route_layer(from_fn_with_state(self.clone(), dispatch::permitted_path));
+        let mut resources = Router::new();
+        for path in RESOURCE_PATHS {
+            resources = resources.route(path, any(dispatch::resources));
+        }
+        resources.merge(others).with_state(self.clone())
     }
 
     /// A client in this process, as the caller given: no socket, the same rules.
@@ -114,9 +160,49 @@ impl ApiServer {
         client::in_process(self.router(), caller)
     }
 
+    /// Reads the manifests in a YAML text, within the bounds of a request's body and with the same care for the
+    /// runtime's threads. Documents without content are left out.
+    ///
+    /// # Errors
+    /// In words for a person: what is wrong, in which document, or that too many wait.
+    pub async fn read_manifests(&self, text: String) -> Result<Vec<serde_json::Value>, String> {
+        let read = if weight(text.as_bytes(), Format::Yaml) <= SMALL_REQUEST_BYTES {
+            decode::manifests(&text)
+        } else {
+            let turns = &self.0.large;
+            let read = turns.elsewhere(false, move || decode::manifests(&text));
+            read.await.map_err(|failure| failure.message().to_owned())?
+        };
+        read.map(|mut manifests| {
+            manifests.retain(|manifest| !manifest.is_null());
+            manifests
+        })
+    }
+
     /// Sets who opens pods' logs. Until then `pods/log` says that none can be read.
     pub fn set_log_opener(&self, opener: LogOpener) {
         *self.0.logs.write() = Some(opener);
+    }
+
+    /// Sets where requests are recorded; none is without.
+    pub fn set_auditor(&self, auditor: Option<Auditor>) {
+        *self.0.auditor.write() = auditor;
+    }
+
+    /// Sets who knows the users. Until then TokenReviews know service accounts' tokens only, and a user that is
+    /// impersonated without groups is in none.
+    pub fn set_users(&self, users: Users) {
+        *self.0.users.write() = Some(Arc::new(users));
+    }
+
+    pub(crate) fn users(&self) -> Option<Arc<Users>> {
+        self.0.users.read().clone()
+    }
+
+    /// The groups that a user is in by its own record.
+    pub(crate) fn groups_of(&self, user: &str) -> Vec<String> {
+        self.users()
+            .map_or_else(Vec::new, |users| (users.groups)(user))
     }
 
     pub(crate) fn now(&self) -> Timestamp {

@@ -1,12 +1,16 @@
 //! Owns every refusal the API gives: the `Status` object and its words, which clients match on, so they
 //! are the Kubernetes API's own. Knows nothing of requests or the store.
 
+use std::collections::HashSet;
+
 use axum::body::Body;
 use http::{HeaderValue, Response, StatusCode, header};
 use resources::access::{Attributes, Caller};
 use resources::field::FieldError;
 use resources::registry::Kind;
 use serde_json::{Map, Value, json};
+
+use crate::limits::{MOST_CAUSES, TRY_AGAIN_AFTER, quoted};
 
 /// One reason among several why an object was refused.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,7 +67,18 @@ impl Failure {
         self
     }
 
-    fn causes(mut self, causes: Vec<Cause>) -> Self {
+    /// The details of a refusal that is about no object, which clients written in Go look for all the same.
+    fn without_subject(mut self) -> Self {
+        self.0.details = Some(Details::default());
+        self
+    }
+
+    fn causes(mut self, mut causes: Vec<Cause>) -> Self {
+        causes.truncate(MOST_CAUSES);
+        for cause in &mut causes {
+            cause.message = quoted(&cause.message);
+            cause.field = quoted(&cause.field);
+        }
         self.0.details.get_or_insert_with(Details::default).causes = causes;
         self
     }
@@ -79,6 +94,11 @@ impl Failure {
         self.0.reason
     }
 
+    /// What a person reads.
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+
     /// 404 for one object.
     pub fn not_found(kind: &Kind, name: &str) -> Self {
         Self::new(
@@ -91,7 +111,7 @@ impl Failure {
 
     /// 404 for a log that is not there; the text says why.
     pub fn log_not_found(why: String) -> Self {
-        Self::new(StatusCode::NOT_FOUND, "NotFound", why)
+        Self::new(StatusCode::NOT_FOUND, "NotFound", why).without_subject()
     }
 
     /// 404 for a path that is no resource here.
@@ -101,6 +121,7 @@ impl Failure {
             "NotFound",
             "the server could not find the requested resource",
         )
+        .without_subject()
     }
 
     /// 409 for a name already taken.
@@ -229,6 +250,21 @@ impl Failure {
         failure
     }
 
+    /// 403 by authorisation, of a path that is no resource.
+    pub fn path_not_permitted(caller: &Caller, verb: &str, path: &str) -> Self {
+        let message = format!(
+            "forbidden: User \"{}\" cannot {verb} path \"{path}\"",
+            caller.user
+        );
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
+    /// 403 for a request that asks for impersonation where there is none.
+    pub fn not_impersonating(user: &str, why: &str) -> Self {
+        let message = format!("forbidden: User \"{user}\" cannot impersonate: {why}");
+        Self::new(StatusCode::FORBIDDEN, "Forbidden", message)
+    }
+
     /// 401: nobody said who is calling.
     pub fn unauthorized() -> Self {
         Self::new(StatusCode::UNAUTHORIZED, "Unauthorized", "Unauthorized")
@@ -332,6 +368,38 @@ impl Failure {
             "RequestEntityTooLarge",
             format!("Request entity too large: limit is {limit}"),
         )
+    }
+
+    /// 413 for what is too large in another way than in bytes of the body.
+    pub fn too_large_because(why: &str) -> Self {
+        Self::new(
+            StatusCode::PAYLOAD_TOO_LARGE,
+            "RequestEntityTooLarge",
+            format!("Request entity too large: {why}"),
+        )
+    }
+
+    /// 414 for a query that is longer than any client needs.
+    pub fn query_too_long(limit: usize) -> Self {
+        Self::new(
+            StatusCode::URI_TOO_LONG,
+            "RequestURITooLong",
+            format!("the query takes more than {limit} bytes; send fewer or shorter parameters"),
+        )
+    }
+
+    /// 429: too many large requests are being worked on.
+    pub fn too_many_large_requests() -> Self {
+        let mut failure = Self::new(
+            StatusCode::TOO_MANY_REQUESTS,
+            "TooManyRequests",
+            "too many large requests are waiting to be worked on, please try again later",
+        )
+        .without_subject();
+        if let Some(details) = &mut failure.0.details {
+            details.retry_after_seconds = u32::try_from(TRY_AGAIN_AFTER.as_secs()).unwrap_or(1);
+        }
+        failure
     }
 
     /// 503: the store takes no writes; the message says what to do.
@@ -449,14 +517,18 @@ impl From<schema::Invalid> for Cause {
     }
 }
 
-/// The causes as one message: one alone, or `[a, b]` without repeats.
+/// The causes as one message: one alone, or `[a, b]` without repeats, and how many more there are above a bound.
 fn aggregate(causes: &[Cause]) -> String {
-    let mut words: Vec<String> = Vec::with_capacity(causes.len());
-    for cause in causes {
-        let text = format!("{}: {}", cause.field, cause.message);
-        if !words.contains(&text) {
+    let mut seen = HashSet::new();
+    let mut words: Vec<String> = Vec::new();
+    for cause in causes.iter().take(MOST_CAUSES) {
+        let text = format!("{}: {}", quoted(&cause.field), quoted(&cause.message));
+        if seen.insert(text.clone()) {
             words.push(text);
         }
+    }
+    if causes.len() > MOST_CAUSES {
+        words.push(format!("and {} more", causes.len() - MOST_CAUSES));
     }
     if words.len() == 1 {
         words.remove(0)
@@ -478,4 +550,46 @@ pub fn deleted(kind: &Kind, name: &str, uid: &str) -> Value {
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
         "details": details_value(&details),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn causes(count: usize) -> Vec<Cause> {
+        let cause = |at: usize| Cause {
+            reason: "FieldValueInvalid".into(),
+            message: "Invalid value: \"x\": no".into(),
+            field: format!("spec.f{at}"),
+        };
+        (0..count).map(cause).collect()
+    }
+
+    #[test]
+    fn causes_are_listed_up_to_their_bound_and_the_rest_counted() {
+        let kind = resources::registry::by_kind("", "v1", "Pod").unwrap();
+        let listed = |count: usize| {
+            let value = Failure::invalid(kind, "p", causes(count)).to_value();
+            let message = value["message"].as_str().unwrap().to_owned();
+            (
+                value["details"]["causes"].as_array().unwrap().len(),
+                message,
+            )
+        };
+        let (all, message) = listed(MOST_CAUSES);
+        assert_eq!(all, MOST_CAUSES);
+        assert!(!message.contains("more]"), "{message}");
+        let (first, message) = listed(MOST_CAUSES + 7);
+        assert_eq!(first, MOST_CAUSES);
+        assert!(message.ends_with(", and 7 more]"), "{message}");
+    }
+
+    #[test]
+    fn a_refusal_about_no_object_has_empty_details() {
+        let value = Failure::no_such_resource().to_value();
+        assert_eq!(value["details"], json!({}));
+        let busy = Failure::too_many_large_requests();
+        assert_eq!(busy.to_value()["details"]["retryAfterSeconds"], 1);
+        assert_eq!(busy.into_response().headers()[header::RETRY_AFTER], "1");
+    }
 }

@@ -1,13 +1,16 @@
 //! Owns WATCH: where a stream of changes starts, how long it lasts, its bookmarks. What a frame looks like is
 //! `watch_frames`; the changes come from the store.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Duration;
+use std::vec::IntoIter;
 
 use axum::body::Body;
 use bytes::Bytes;
 use futures::stream::{self, Stream};
 use http::Response;
-use store::{EventKind, Page, Revision, Watch, WatchError};
+use store::{Entry, Event, EventKind, Page, Revision, Watch, WatchError};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use crate::call::Call;
@@ -22,6 +25,9 @@ const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 /// A bookmark comes this long before a watch ends, so that the next one starts where this one stopped.
 const LAST_BOOKMARK: Duration = Duration::from_secs(2);
 
+/// How many bytes of frames are made before the client has taken them; one frame may have more.
+const PIECE: usize = 64 * 1024;
+
 /// Where a watch begins.
 struct Start {
     /// What is there already, to be sent as additions first.
@@ -33,7 +39,7 @@ struct Start {
 
 pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
     let selection = Selection::of(call)?;
-    let mut frames = Frames::new(call)?;
+    let frames = Frames::new(call)?;
     let start = match start(call, &selection)? {
         Ok(start) => start,
         Err(expired) => {
@@ -49,19 +55,6 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
         .map_or(call.server.0.config.watch_timeout, Duration::from_secs)
         .min(MAX_TIMEOUT);
     let bookmarks = call.params.switch("allowWatchBookmarks") == Some(true);
-    let mut first = Vec::new();
-    if let Some(page) = &start.initial {
-        for entry in page
-            .entries
-            .iter()
-            .filter(|entry| selection.takes(&entry.meta))
-        {
-            frames.change(&mut first, "ADDED", &entry.value);
-        }
-        if start.marks_initial_end {
-            frames.bookmark(&mut first, page.revision, true);
-        }
-    }
     let every = call
         .server
         .0
@@ -71,8 +64,17 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
     let stream = Streaming {
         selection,
         frames,
+        initial_end: start
+            .initial
+            .as_ref()
+            .filter(|_| start.marks_initial_end)
+            .map(|page| page.revision),
+        initial: start
+            .initial
+            .map_or_else(Vec::new, |page| page.entries)
+            .into_iter(),
+        pending: VecDeque::new(),
         watch: start.watch,
-        first: (!first.is_empty()).then(|| Bytes::from(first)),
         bookmarks: bookmarks.then(|| ticks(every, timeout)),
         ends: Instant::now() + timeout,
         ended: false,
@@ -161,7 +163,13 @@ struct Streaming {
     selection: Selection,
     frames: Frames,
     watch: Watch,
-    first: Option<Bytes>,
+    /// What was there already and is not sent yet. The objects are the store's; their frames are made when the
+    /// client takes them.
+    initial: IntoIter<Arc<Entry>>,
+    /// The revision of the bookmark that ends the initial additions, until it is sent.
+    initial_end: Option<Revision>,
+    /// Changes that were taken from the store and are not sent yet: one batch at most.
+    pending: VecDeque<Event>,
     bookmarks: Option<Interval>,
     ends: Instant,
     ended: bool,
@@ -176,11 +184,14 @@ impl Streaming {
 
     /// The next bytes to send; none when the watch is over.
     async fn next(&mut self) -> Option<Bytes> {
-        if let Some(first) = self.first.take() {
-            return Some(first);
-        }
-        while !self.ended {
-            let mut out = Vec::new();
+        loop {
+            let mut out = self.taken();
+            if !out.is_empty() {
+                return Some(Bytes::from(out));
+            }
+            if self.ended {
+                return None;
+            }
             let bookmarks = &mut self.bookmarks;
             let tick = async {
                 match bookmarks {
@@ -194,7 +205,7 @@ impl Streaming {
                 biased;
                 batch = self.watch.next_batch() => match batch {
                     None => self.ended = true,
-                    Some(Ok(events)) => events.iter().for_each(|event| self.change(&mut out, event)),
+                    Some(Ok(events)) => self.pending.extend(events),
                     Some(Err(error)) => {
                         self.ended = true;
                         let failure = expired(error, self.watch.progress());
@@ -208,12 +219,31 @@ impl Streaming {
                 return Some(Bytes::from(out));
             }
         }
-        None
+    }
+
+    /// Frames of what is known and not sent yet, about [`PIECE`] bytes of them, so that a client that takes nothing
+    /// holds no more than that. None are left when this answers nothing.
+    fn taken(&mut self) -> Vec<u8> {
+        let mut out = Vec::new();
+        while out.len() < PIECE {
+            if let Some(entry) = self.initial.next() {
+                if self.selection.takes(&entry.meta) {
+                    self.frames.change(&mut out, "ADDED", &entry.value);
+                }
+            } else if let Some(revision) = self.initial_end.take() {
+                self.frames.bookmark(&mut out, revision, true);
+            } else if let Some(event) = self.pending.pop_front() {
+                self.change(&mut out, &event);
+            } else {
+                break;
+            }
+        }
+        out
     }
 
     /// Writes a change as this watcher sees it: an object that begins to match is added, one that ceases to is
     /// deleted.
-    fn change(&mut self, out: &mut Vec<u8>, event: &store::Event) {
+    fn change(&mut self, out: &mut Vec<u8>, event: &Event) {
         let now = event.kind != EventKind::Deleted && self.selection.takes(&event.entry.meta);
         let before = event
             .previous

@@ -1,8 +1,11 @@
-//! Starting again what failed: how soon an interrupted watch is asked for anew, and a loop that ends
-//! with whoever runs it.
+//! Starting again what failed: how soon an interrupted watch is asked for anew, a loop that ends
+//! with whoever runs it, and a panic over one object that ends nothing else.
 
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
+use futures::FutureExt as _;
 use kube::runtime::utils::Backoff;
 use tokio::task::{JoinError, JoinSet};
 
@@ -46,6 +49,58 @@ pub(crate) async fn apart(run: impl Future<Output = ()> + Send + 'static) -> Res
     tasks.join_next().await.unwrap_or(Ok(()))
 }
 
+/// The event's reason on an object that a loop panicked over.
+pub(crate) const PANICKED: &str = "ReconcilePanicked";
+
+/// What an event says of an object that a loop panicked over.
+pub(crate) fn panicked_note(panic: &str) -> String {
+    format!(
+        "The controller panicked over this object, left it as it is, and will try again: {panic}. \
+         Other objects are not affected. Change or delete this object, and report the panic with its manifest."
+    )
+}
+
+/// Decides about one object; what was said where that panicked. The caller must give up whatever
+/// `decide` may have changed in part.
+pub(crate) fn caught<T>(decide: impl FnOnce() -> T) -> Result<T, String> {
+    catch_unwind(AssertUnwindSafe(decide)).map_err(|panic| words_of(&*panic))
+}
+
+/// Does the work about one object; its panic is an error like any other, which the loop logs, and after
+/// which it tries again later.
+pub(crate) async fn guarded<T>(work: impl Future<Output = kube::Result<T>>) -> kube::Result<T> {
+    match AssertUnwindSafe(work).catch_unwind().await {
+        Ok(outcome) => outcome,
+        Err(panic) => {
+            let panicked = Panicked(words_of(&*panic));
+            Err(kube::Error::Service(panicked.into()))
+        }
+    }
+}
+
+/// The error of work that panicked.
+#[derive(Debug, thiserror::Error)]
+#[error("panicked: {0}")]
+struct Panicked(String);
+
+/// What the panic said, if the work failed by one.
+pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
+    match error {
+        kube::Error::Service(error) => {
+            let panicked = error.downcast_ref::<Panicked>()?;
+            Some(&panicked.0)
+        }
+        _ => None,
+    }
+}
+
+/// What a panic said.
+pub(crate) fn words_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it did not say why").to_owned()
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -63,6 +118,26 @@ mod tests {
         assert_eq!(first, [100, 200, 400, 800, 1600, 2000, 2000]);
         waits.reset();
         assert_eq!(waits.next(), Some(FIRST));
+    }
+
+    #[tokio::test]
+    async fn a_panic_over_one_object_is_its_own_error() {
+        assert_eq!(caught(|| 5), Ok(5));
+        assert_eq!(
+            caught(|| -> u8 { panic!("at {}", 7) }),
+            Err("at 7".to_owned())
+        );
+        assert_eq!(
+            caught(|| -> u8 { panic!("plain") }),
+            Err("plain".to_owned())
+        );
+        let did =
+            |number: Option<u8>| async move { Ok::<u8, kube::Error>(number.expect("over it")) };
+        assert_eq!(guarded(did(Some(5))).await.unwrap(), 5);
+        let failed = guarded(did(None)).await.unwrap_err();
+        assert!(failed.to_string().contains("panicked: over it"));
+        assert_eq!(panic_in(&failed), Some("over it"));
+        assert_eq!(panic_in(&kube::Error::Service("refused".into())), None);
     }
 
     #[tokio::test]

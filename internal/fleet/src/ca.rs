@@ -3,28 +3,36 @@
 //! checks nobody's right to one.
 
 use std::fs;
-use std::io::Write;
 use std::net::IpAddr;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::Path;
+use std::time::Duration;
 
-use jiff::Timestamp;
+use jiff::{SignedDuration, Timestamp};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateSigningRequestParams, DistinguishedName,
     DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose, SanType,
 };
+use rpc::{NODE_GROUP, PeerIdentity};
 use sha2::{Digest, Sha256};
 
 use crate::error::FleetError;
 
-/// How long the authority itself is good, in days.
-const AUTHORITY_DAYS: i64 = 3650;
+/// How long the authority itself is good. It is replaced by hand (stop the server, remove
+/// `ca.pem` and `ca.key`, let every node join again): agents and kubeconfigs pin it.
+const AUTHORITY_LIFE: SignedDuration = SignedDuration::from_hours(3650 * 24);
 
-/// How long a certificate of a server, node or person is good, in days.
-const LEAF_DAYS: i64 = 365;
+/// How long the server's certificate is good. The server renews it while it runs, so that the
+/// life only bounds how long a copy of the key is of use to somebody else.
+pub const SERVER_LIFE: SignedDuration = SignedDuration::from_hours(90 * 24);
 
-/// How far the clocks of machines may be apart, in days: certificates start that much earlier.
-const CLOCK_SLACK_DAYS: i64 = 1;
+/// How long a node's certificate is good. Agents renew it while they run. A node that was off for
+/// longer needs a new join token, so a week: a machine that is off over a long weekend returns by
+/// itself, and a copied key that nobody reported ends within the week unless it is renewed.
+pub const NODE_LIFE: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// How far the clocks of machines may be apart: certificates start that much earlier.
+const CLOCK_SLACK: SignedDuration = SignedDuration::from_hours(24);
 
 const CERTIFICATE_FILE: &str = "ca.pem";
 const KEY_FILE: &str = "ca.key";
@@ -43,6 +51,8 @@ pub struct IssuedKey {
     pub chain_pem: String,
     /// The private key as PEM (PKCS#8).
     pub key_pem: String,
+    /// When the certificate ends.
+    pub not_after: Timestamp,
 }
 
 /// A certificate for a key that its owner kept.
@@ -66,10 +76,14 @@ impl CertificateAuthority {
                 Self::from_pem(certificate_pem, &key_pem)
             }
             (false, false) => {
-                fs::create_dir_all(dir).map_err(|source| FleetError::File {
-                    path: dir.to_owned(),
-                    source,
-                })?;
+                fs::DirBuilder::new()
+                    .recursive(true)
+                    .mode(0o700)
+                    .create(dir)
+                    .map_err(|source| FleetError::File {
+                        path: dir.to_owned(),
+                        source,
+                    })?;
                 let (certificate_pem, key_pem) = make_authority(Timestamp::now())?;
                 // The key first: a certificate without its key would be half an authority.
                 write_private(&key_path, key_pem.as_bytes())?;
@@ -115,7 +129,11 @@ impl CertificateAuthority {
     /// A certificate for the server under these DNS names and addresses. The chain carries the
     /// authority's certificate too, so that an agent that knows only its fingerprint can check it.
     pub fn issue_server(&self, names: &[String], ips: &[IpAddr]) -> Result<IssuedKey, FleetError> {
-        let mut params = leaf("muster server", &[], ExtendedKeyUsagePurpose::ServerAuth);
+        let mut params = leaf(
+            subject("muster server", None, None),
+            ExtendedKeyUsagePurpose::ServerAuth,
+            SERVER_LIFE,
+        );
         for name in names {
             let name = name.as_str().try_into().map_err(certificate(format!(
                 "the server's name {name:?} can't be in a certificate"
@@ -128,33 +146,21 @@ impl CertificateAuthority {
         self.issue(params)
     }
 
-    /// A client certificate for a person or component, with a key made here.
-    pub fn issue_client(
-        &self,
-        common_name: &str,
-        organisations: &[&str],
-    ) -> Result<IssuedKey, FleetError> {
-        self.issue(leaf(
-            common_name,
-            organisations,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ))
-    }
-
-    /// Signs a certificate request. Subject and usage are decided here; only the key, whose
-    /// possession the request proves, is taken from it.
-    pub fn sign_csr(
+    /// Signs a node's certificate request, for one admission of the node. Subject, usage and life
+    /// are decided here; only the key, whose possession the request proves, is taken from it.
+    pub fn sign_node(
         &self,
         csr_pem: &str,
-        common_name: &str,
-        organisation: &str,
+        node: &str,
+        admission: &str,
     ) -> Result<SignedCertificate, FleetError> {
         let mut request = CertificateSigningRequestParams::from_pem(csr_pem)
             .map_err(certificate("the certificate request (csr_pem)"))?;
+        let name = PeerIdentity::node_common_name(node);
         request.params = leaf(
-            common_name,
-            &[organisation],
+            subject(&name, Some(NODE_GROUP), Some(admission)),
             ExtendedKeyUsagePurpose::ClientAuth,
+            NODE_LIFE,
         );
         let not_after = request.params.not_after.unix_timestamp();
         let signed = request
@@ -168,12 +174,14 @@ impl CertificateAuthority {
 
     fn issue(&self, params: CertificateParams) -> Result<IssuedKey, FleetError> {
         let key = KeyPair::generate().map_err(certificate("making a key"))?;
+        let not_after = params.not_after.unix_timestamp();
         let signed = params
             .signed_by(&key, &self.issuer)
             .map_err(certificate("signing a certificate"))?;
         Ok(IssuedKey {
             chain_pem: format!("{}{}", signed.pem(), self.certificate_pem),
             key_pem: key.serialize_pem(),
+            not_after: Timestamp::from_second(not_after).unwrap_or(Timestamp::MAX),
         })
     }
 }
@@ -189,60 +197,68 @@ impl std::fmt::Debug for CertificateAuthority {
 fn make_authority(now: Timestamp) -> Result<(String, String), FleetError> {
     let key = KeyPair::generate().map_err(certificate("making the authority's key"))?;
     let mut params = CertificateParams::default();
-    params.distinguished_name = subject("muster certificate authority", &["muster"]);
+    params.distinguished_name = subject("muster certificate authority", Some("muster"), None);
     params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
     params.key_usages = vec![
         KeyUsagePurpose::KeyCertSign,
         KeyUsagePurpose::CrlSign,
         KeyUsagePurpose::DigitalSignature,
     ];
-    valid(&mut params, now, AUTHORITY_DAYS);
+    valid(&mut params, now, AUTHORITY_LIFE);
     let signed = params
         .self_signed(&key)
         .map_err(certificate("making the authority's certificate"))?;
     Ok((signed.pem(), key.serialize_pem()))
 }
 
+/// Who a client certificate, which TLS has verified, says is at the other end.
+pub fn peer_identity(certificate_der: &[u8]) -> Option<PeerIdentity> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certificate_der).ok()?;
+    let subject = certificate.subject();
+    let common_name = subject.iter_common_name().next()?.as_str().ok()?;
+    let unit = subject.iter_organizational_unit().next();
+    Some(PeerIdentity {
+        common_name: common_name.to_owned(),
+        admission: unit.and_then(|unit| unit.as_str().ok()).map(str::to_owned),
+        not_after: certificate.validity().not_after.timestamp(),
+    })
+}
+
 fn leaf(
-    common_name: &str,
-    organisations: &[&str],
+    subject: DistinguishedName,
     usage: ExtendedKeyUsagePurpose,
+    life: SignedDuration,
 ) -> CertificateParams {
     let mut params = CertificateParams::default();
-    params.distinguished_name = subject(common_name, organisations);
+    params.distinguished_name = subject;
     params.is_ca = IsCa::ExplicitNoCa;
     params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
     params.extended_key_usages = vec![usage];
     params.use_authority_key_identifier_extension = true;
-    valid(&mut params, Timestamp::now(), LEAF_DAYS);
+    valid(&mut params, Timestamp::now(), life);
     params
 }
 
-fn subject(common_name: &str, organisations: &[&str]) -> DistinguishedName {
+fn subject(common_name: &str, organisation: Option<&str>, unit: Option<&str>) -> DistinguishedName {
     let mut name = DistinguishedName::new();
-    for organisation in organisations {
-        name.push(DnType::OrganizationName, *organisation);
+    if let Some(organisation) = organisation {
+        name.push(DnType::OrganizationName, organisation);
+    }
+    if let Some(unit) = unit {
+        name.push(DnType::OrganizationalUnitName, unit);
     }
     name.push(DnType::CommonName, common_name);
     name
 }
 
-fn valid(params: &mut CertificateParams, now: Timestamp, days: i64) {
-    const DAY: i64 = 24 * 60 * 60;
-    let at = |seconds: i64| {
-        let date = Timestamp::from_second(now.as_second() + seconds)
-            .unwrap_or(now)
-            .to_zoned(jiff::tz::TimeZone::UTC)
-            .date();
-        let unsigned = |value: i8| u8::try_from(value).unwrap_or(1);
-        rcgen::date_time_ymd(
-            i32::from(date.year()),
-            unsigned(date.month()),
-            unsigned(date.day()),
-        )
+fn valid(params: &mut CertificateParams, now: Timestamp, life: SignedDuration) {
+    // rcgen takes another crate's times; whole seconds since 1970 lead to them.
+    let at = |time: i64| {
+        let since_1970 = Duration::from_secs(u64::try_from(time).unwrap_or_default());
+        rcgen::date_time_ymd(1970, 1, 1) + since_1970
     };
-    params.not_before = at(-CLOCK_SLACK_DAYS * DAY);
-    params.not_after = at(days * DAY);
+    params.not_before = at(now.as_second().saturating_sub(CLOCK_SLACK.as_secs()));
+    params.not_after = at(now.as_second().saturating_add(life.as_secs()));
 }
 
 fn certificate(what: impl Into<String>) -> impl FnOnce(rcgen::Error) -> FleetError {
@@ -271,28 +287,11 @@ fn read(path: &Path) -> Result<String, FleetError> {
     })
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
+/// Writes a file that only its owner may read; it is on the disk when this returns.
 fn write_private(path: &Path, content: &[u8]) -> Result<(), FleetError> {
-    let mut temporary = PathBuf::from(path);
-    temporary.as_mut_os_string().push(".new");
-    let written = (|| {
-        let _ = fs::remove_file(&temporary);
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(content)?;
-        file.sync_all()?;
-        fs::rename(&temporary, path)?;
-        if let Some(dir) = path.parent() {
-            fs::File::open(dir)?.sync_all()?;
-        }
-        Ok(())
-    })();
-    written.map_err(|source| FleetError::File {
+    durable::replace(path, content).map_err(|error| FleetError::File {
         path: path.to_owned(),
-        source,
+        source: error.into(),
     })
 }
 
@@ -337,21 +336,34 @@ mod tests {
         let ca = CertificateAuthority::load_or_create(dir.path()).unwrap();
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::default();
-        params.distinguished_name = subject("system:masters", &["system:masters"]);
+        params.distinguished_name = subject("system:masters", Some("system:masters"), None);
         let csr = params.serialize_request(&key).unwrap().pem().unwrap();
-        let signed = ca.sign_csr(&csr, "system:node:a", rpc::NODE_GROUP).unwrap();
-        assert!(signed.not_after > Timestamp::now());
+        let signed = ca.sign_node(&csr, "a", "first").unwrap();
         let der = first_der(&signed.certificate_pem).unwrap();
         let text = String::from_utf8_lossy(&der).into_owned();
-        assert!(text.contains("system:node:a"));
         assert!(text.contains("system:nodes"));
         assert!(!text.contains("system:masters"));
+        let peer = peer_identity(&der).unwrap();
+        assert_eq!(peer.node_name(), Some("a"));
+        assert_eq!(peer.admission.as_deref(), Some("first"));
+        assert_eq!(peer.not_after, signed.not_after.as_second());
+    }
+
+    #[test]
+    fn certificates_last_as_long_as_they_should_to_the_second() {
+        let dir = tempfile::tempdir().unwrap();
+        let ca = CertificateAuthority::load_or_create(dir.path()).unwrap();
+        let before = Timestamp::now().as_second();
+        let server = ca.issue_server(&["localhost".to_owned()], &[]).unwrap();
+        let after = Timestamp::now().as_second();
+        let life = SERVER_LIFE.as_secs();
+        assert!((before + life..=after + life).contains(&server.not_after.as_second()));
     }
 
     #[test]
     fn a_request_that_is_none_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let ca = CertificateAuthority::load_or_create(dir.path()).unwrap();
-        assert!(ca.sign_csr("nonsense", "system:node:a", "o").is_err());
+        assert!(ca.sign_node("nonsense", "a", "first").is_err());
     }
 }

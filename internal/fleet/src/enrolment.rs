@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use rpc::PeerIdentity;
 use rpc::agent::v1::enrollment_server::{Enrollment, EnrollmentServer};
 use rpc::agent::v1::{Certificate, JoinRequest, RenewRequest};
-use rpc::{NODE_GROUP, PeerIdentity};
 use tonic::{Request, Response, Status};
 
 use crate::Fleet;
-use crate::error::FleetError;
+use crate::admissions::Admissions;
+use crate::error::{FleetError, TokenError};
 use crate::node::valid_name;
 
 /// The greatest request that is read from somebody not known yet, in bytes.
@@ -27,11 +28,6 @@ impl Enrollment for Service {
     async fn join(&self, request: Request<JoinRequest>) -> Result<Response<Certificate>, Status> {
         let fleet = &self.0;
         let request = request.into_inner();
-        let token = fleet
-            .tokens
-            .verify(&request.token, Timestamp::now())
-            .await
-            .map_err(refused)?;
         let name = &request.node_name;
         if !valid_name(name) {
             return Err(refused(FleetError::NodeName { name: name.clone() }));
@@ -43,33 +39,49 @@ impl Enrollment for Service {
                  name with --node-name"
             )));
         }
+        // Signed first: a request that can't be signed uses up no token.
+        let admission = Admissions::draw().map_err(refused)?;
+        let certificate = self.sign(name, &request.csr_pem, &admission)?;
+        // Nor over one that is away: its pods' Secrets would go to whoever comes first.
+        let known = fleet.admissions.has(name).await.map_err(refused)?;
+        let token = fleet
+            .tokens
+            .take(&request.token, name, known, Timestamp::now())
+            .await
+            .map_err(refused)?;
+        (fleet.admissions.admit(name, &admission).await).map_err(refused)?;
         tracing::info!(node = name, token, "a node joins");
-        self.sign(name, &request.csr_pem)
+        Ok(certificate)
     }
 
     async fn renew(&self, request: Request<RenewRequest>) -> Result<Response<Certificate>, Status> {
         let peer = request.extensions().get::<PeerIdentity>().cloned();
-        let name = peer
+        let (name, admission) = peer
             .as_ref()
-            .and_then(PeerIdentity::node_name)
+            .and_then(|peer| Some((peer.node_name()?, peer.admission.as_deref()?)))
             .ok_or_else(|| {
                 Status::unauthenticated(
                     "only a node with a valid certificate can renew it; join again with a token",
                 )
             })?;
+        self.0.admitted(peer.as_ref())?;
         tracing::info!(node = name, "a node renews its certificate");
-        self.sign(name, &request.get_ref().csr_pem)
+        self.sign(name, &request.get_ref().csr_pem, admission)
     }
 }
 
 impl Service {
     #[allow(clippy::result_large_err, reason = "tonic's own error type")]
-    fn sign(&self, name: &str, csr_pem: &str) -> Result<Response<Certificate>, Status> {
-        let identity = PeerIdentity::node(name);
+    fn sign(
+        &self,
+        name: &str,
+        csr_pem: &str,
+        admission: &str,
+    ) -> Result<Response<Certificate>, Status> {
         let signed = self
             .0
             .ca
-            .sign_csr(csr_pem, &identity.common_name, NODE_GROUP)
+            .sign_node(csr_pem, name, admission)
             .map_err(refused)?;
         Ok(Response::new(Certificate {
             certificate_pem: signed.certificate_pem,
@@ -82,6 +94,7 @@ impl Service {
 fn refused(error: FleetError) -> Status {
     let text = error.to_string();
     match error {
+        FleetError::Token(TokenError::Busy) => Status::unavailable(text),
         FleetError::Token(_) => Status::unauthenticated(text),
         FleetError::NodeName { .. } | FleetError::Certificate { .. } => {
             Status::invalid_argument(text)

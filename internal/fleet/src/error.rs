@@ -49,6 +49,16 @@ pub enum FleetError {
         /// The name.
         name: String,
     },
+    /// A join token can't be made so.
+    #[error("join token: {field}: {value} is out of range; use {valid}")]
+    TokenOption {
+        /// The option.
+        field: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What can be asked for.
+        valid: String,
+    },
     /// The resource API refused or didn't answer.
     #[error("{what}: {source}")]
     Api {
@@ -68,15 +78,34 @@ pub enum FleetError {
 pub enum TokenError {
     /// It doesn't look like a token.
     #[error(
-        "the join token has the wrong form; it reads ID.SECRET, as `muster token create` prints it"
+        "the join token has the wrong form; it reads ID.SECRET, as `muster token join` prints it"
     )]
     Malformed,
-    /// No such token, or it was revoked.
-    #[error("the join token is not known; make one with `muster token create`")]
+    /// No such token, or it was used up or revoked.
+    #[error(
+        "the join token is not known: it was used already, revoked, or never made; make one with \
+         `muster token join`"
+    )]
     Unknown,
     /// Its time is over.
-    #[error("the join token has expired; make a new one with `muster token create`")]
+    #[error("the join token has expired; make a new one with `muster token join`")]
     Expired,
+    /// It was made for another node.
+    #[error(
+        "the join token is for another node; `muster token list` says for which, and \
+         `muster token join --node NAME` makes one for this node"
+    )]
+    OtherNode,
+    /// It names no node, and a node of that name has joined before.
+    #[error(
+        "a node of this name has joined before, and the join token names no node; \
+         `muster token join --node NAME` makes one for this node, or give this machine another \
+         name with --node-name"
+    )]
+    NameTaken,
+    /// Too many nodes use it at the same moment.
+    #[error("too many nodes join with this token at the same moment; try again")]
+    Busy,
 }
 
 /// Why a log can't be read.

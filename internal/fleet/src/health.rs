@@ -186,6 +186,26 @@ mod tests {
 
     use super::*;
 
+    proptest::proptest! {
+        #[test]
+        fn no_report_of_health_panics(
+            loads in crate::documents::changed(vec![json!({}), json!({"GPU-1": {"utilisation": 50, "celsius": 40}})]),
+            alerts in crate::documents::changed(vec![json!([]), json!([{"gpu": "GPU-1", "since": "2026-01-01T00:00:00Z"}])]),
+            suspect in "\\PC{0,600}",
+        ) {
+            let message = rpc::agent::v1::Health {
+                load_json: loads.to_string(),
+                alerts_json: alerts.to_string(),
+                fabric: suspect.clone(),
+                suspect,
+            };
+            if let Ok(health) = Health::of(&message) {
+                let _ = alerts::news(&[], &health.alerts);
+                assert!(health.suspect.chars().count() <= SAID_CHARS);
+            }
+        }
+    }
+
     #[test]
     fn a_suspicion_becomes_a_condition_once_and_ends_when_nothing_is_found() {
         let suspicion = |node: &Node, said: &str, second: i64| {

@@ -3,9 +3,13 @@
 //! API and the nodes. Decides nothing about placement, restarts or lost nodes: it carries out
 //! bindings and reports what is.
 
+mod admissions;
 mod asks;
 mod book;
 pub mod ca;
+#[cfg(test)]
+#[path = "../../resources/testing/documents.rs"]
+mod documents;
 mod enrolment;
 mod error;
 mod health;
@@ -23,29 +27,36 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::Node;
 use kube::Client;
+use kube::api::{Api, DeleteParams};
 use parking_lot::Mutex;
+use rpc::PeerIdentity;
 use tokio::task::AbortHandle;
+use tonic::Status;
 
-pub use ca::CertificateAuthority;
+pub use admissions::SECRET_TYPE as NODE_ADMISSION_SECRET_TYPE;
+pub use ca::{CertificateAuthority, peer_identity};
 pub use error::{AskError, FleetError, LogError, TokenError};
 pub use logs::{LogQuery, LogStream};
 pub use node::{LEASE_SECONDS, SESSION_ANNOTATION};
-pub use tokens::{JoinToken, JoinTokens, NewJoinToken, SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE};
+pub use tokens::{
+    JoinToken, JoinTokenOptions, JoinTokens, LONGEST_TTL, MOST_USES, NewJoinToken,
+    SECRET_TYPE as JOIN_TOKEN_SECRET_TYPE,
+};
 
+use admissions::{Admissions, Worth};
 use index::{Index, Touched};
 use session::Session;
-
-/// How long a join token is good unless it is made otherwise.
-pub const DEFAULT_TOKEN_TTL: SignedDuration = SignedDuration::from_hours(24);
 
 /// What the fleet is started with.
 #[derive(Clone)]
 pub struct FleetConfig {
     /// Signs the nodes' certificates.
     pub ca: Arc<CertificateAuthority>,
-    /// Where join tokens are kept.
+    /// Where join tokens and the nodes' admissions are kept.
     pub namespace: String,
 }
 
@@ -64,10 +75,13 @@ pub struct Fleet {
     client: Client,
     ca: Arc<CertificateAuthority>,
     tokens: JoinTokens,
+    admissions: Arc<Admissions>,
     nodes: node::Nodes,
     index: Mutex<Index>,
     synced: tokio::sync::watch::Sender<bool>,
     sessions: Mutex<BTreeMap<String, Arc<Session>>>,
+    /// How many sessions of each node are being opened.
+    opening: Mutex<BTreeMap<String, usize>>,
     next_id: AtomicU64,
     tasks: Mutex<Vec<AbortHandle>>,
 }
@@ -77,16 +91,19 @@ impl Fleet {
     pub fn start(client: Client, config: FleetConfig) -> Arc<Fleet> {
         let fleet = Arc::new(Fleet {
             tokens: JoinTokens::new(client.clone(), &config.namespace),
+            admissions: Arc::new(Admissions::new(client.clone(), &config.namespace)),
             nodes: node::Nodes::new(&client),
             client,
             ca: config.ca,
             index: Mutex::default(),
             synced: tokio::sync::watch::Sender::new(false),
             sessions: Mutex::default(),
+            opening: Mutex::default(),
             next_id: AtomicU64::new(1),
             tasks: Mutex::default(),
         });
-        let tasks = watch::spawn(&fleet);
+        let mut tasks = watch::spawn(&fleet);
+        tasks.extend(watch::spawn_admissions(&fleet));
         fleet.tasks.lock().extend(tasks);
         fleet
     }
@@ -110,10 +127,14 @@ impl Fleet {
     /// Makes a join token; its text is shown only now.
     pub async fn create_join_token(
         &self,
-        ttl: SignedDuration,
-        description: &str,
+        options: &JoinTokenOptions,
     ) -> Result<NewJoinToken, FleetError> {
-        self.tokens.create(ttl, description).await
+        self.tokens.create(options).await
+    }
+
+    /// A token with which the agent in this process joins as `node`; nothing of it is stored.
+    pub fn own_join_token(&self, node: &str) -> Result<String, FleetError> {
+        self.tokens.draw_own(node)
     }
 
     /// Every join token, expired ones too.
@@ -126,9 +147,90 @@ impl Fleet {
         self.tokens.revoke(id).await
     }
 
-    /// Whether a join token may be used now; its id if so.
-    pub async fn verify_join_token(&self, token: &str) -> Result<String, FleetError> {
-        self.tokens.verify(token, Timestamp::now()).await
+    /// Removes a node: its certificates count no more, its session ends, its Node object and its
+    /// lease are deleted. True if there was anything to remove. What its agent still runs goes on
+    /// until somebody stops it there: the server can't reach it any more.
+    pub async fn remove_node(&self, name: &str) -> Result<bool, FleetError> {
+        if !node::valid_name(name) {
+            return Err(FleetError::NodeName {
+                name: name.to_owned(),
+            });
+        }
+        let admitted = self.admissions.remove(name).await?;
+        if let Some(session) = self.sessions.lock().remove(name) {
+            session.end();
+        }
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let leases: Api<Lease> =
+            Api::namespaced(self.client.clone(), resources::names::NODE_LEASES);
+        let parameters = DeleteParams::default();
+        let gone = |error: &kube::Error| error::status_code(error) == Some(404);
+        let there = match nodes.delete(name, &parameters).await {
+            Ok(_) => true,
+            Err(error) if gone(&error) => false,
+            Err(error) => return Err(error::api(format!("deleting node {name:?}"))(error)),
+        };
+        match leases.delete(name, &parameters).await {
+            Err(error) if !gone(&error) => {
+                return Err(error::api(format!("deleting the lease of node {name:?}"))(
+                    error,
+                ));
+            }
+            _ => {}
+        }
+        tracing::info!(
+            node = name,
+            "a node was removed and its certificates revoked"
+        );
+        Ok(admitted || there)
+    }
+
+    /// Whether a client certificate counts: a node's only while the node was not removed and did
+    /// not join again since. Certificates of others are not the fleet's to judge.
+    pub fn counts(&self, peer: &PeerIdentity) -> bool {
+        let now = Timestamp::now().as_second();
+        match peer.node_name() {
+            Some(node) => self.admissions.worth(node, peer, now) == Worth::Good,
+            None => peer.not_after >= now,
+        }
+    }
+
+    /// Changes whenever a certificate may have stopped counting: whoever serves a connection of a
+    /// node's asks [`Fleet::counts`] again.
+    pub fn revocations(&self) -> tokio::sync::watch::Receiver<u64> {
+        self.admissions.changes()
+    }
+
+    /// Refuses a peer without a node's certificate that counts; the node's name otherwise.
+    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
+    fn admitted<'a>(&self, peer: Option<&'a PeerIdentity>) -> Result<&'a str, Status> {
+        let Some(peer) = peer else {
+            return Err(Status::unauthenticated(
+                "a node's client certificate is needed; join with a token first",
+            ));
+        };
+        let Some(node) = peer.node_name() else {
+            return Err(Status::permission_denied(format!(
+                "the certificate is for {:?}, not for a node",
+                peer.common_name
+            )));
+        };
+        let now = Timestamp::now().as_second();
+        match self.admissions.worth(node, peer, now) {
+            Worth::Good => Ok(node),
+            Worth::Unknown => Err(Status::unavailable(
+                "the server has not read which nodes have joined yet; try again",
+            )),
+            Worth::Expired => Err(Status::unauthenticated(format!(
+                "the certificate of node {node:?} has expired; join again with a token (`muster \
+                 token join --node {node}` on the server)"
+            ))),
+            Worth::Revoked => Err(Status::unauthenticated(format!(
+                "the certificate of node {node:?} was revoked: the node was removed, or joined \
+                 again since; join again with a token (`muster token join --node {node}` on the \
+                 server)"
+            ))),
+        }
     }
 
     /// The nodes that have a session now.
@@ -148,6 +250,18 @@ impl Fleet {
 
     fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Ends the sessions whose certificate counts no more.
+    fn end_revoked(&self) {
+        let sessions: Vec<_> = self.sessions.lock().values().cloned().collect();
+        for session in sessions
+            .iter()
+            .filter(|session| !self.counts(&session.peer))
+        {
+            tracing::info!(node = session.node, "its certificate counts no more");
+            session.end();
+        }
     }
 
     fn session(&self, node: &str) -> Option<Arc<Session>> {

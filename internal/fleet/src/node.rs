@@ -8,6 +8,7 @@ use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, Node};
 use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
+use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
 use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::times::seconds;
@@ -24,7 +25,7 @@ const TRIES_MAX: u32 = 10;
 pub const LEASE_SECONDS: i32 = 40;
 
 /// Counts a node's sessions, so that two of them can be put in order.
-pub const SESSION_ANNOTATION: &str = "muster.io/session";
+pub const SESSION_ANNOTATION: &str = resources::names::SESSION;
 
 /// The GPU's product on a node of one kind of GPU, as NVIDIA's feature discovery labels it.
 const GPU_PRODUCT_LABEL: &str = "nvidia.com/gpu.product";
@@ -52,6 +53,18 @@ impl Description {
         let mut labels: BTreeMap<String, String> = hello
             .labels
             .iter()
+            .filter(|(key, _)| {
+                let reserved = is_reserved_node_label(key);
+                if reserved {
+                    tracing::warn!(
+                        node = name,
+                        label = key,
+                        "an agent may not label its node so, because work is placed by it; the label is left out; \
+                         set it with `kubectl label node`"
+                    );
+                }
+                !reserved
+            })
             .map(|(key, value)| (key.clone(), value.clone()))
             .collect();
         labels.insert("kubernetes.io/hostname".to_owned(), name.clone());
@@ -349,10 +362,13 @@ impl Nodes {
             .leases
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await;
-        match renewed {
+        let failed = match renewed {
             Ok(_) => return Ok(()),
-            Err(error) if status_code(&error) == Some(404) => {}
-            Err(error) => return Err(api(format!("renewing the lease of node {name:?}"))(error)),
+            Err(error) => error,
+        };
+        // 500 is answered where the lease's record is damaged: a new one takes its place.
+        if !matches!(status_code(&failed), Some(404 | 500)) {
+            return Err(api(format!("renewing the lease of node {name:?}"))(failed));
         }
         let lease: Lease = serde_json::from_value(
             json!({"metadata": {"name": name}, "spec": spec}),
@@ -362,7 +378,10 @@ impl Nodes {
         })?;
         match self.leases.create(&PostParams::default(), &lease).await {
             Ok(_) => Ok(()),
-            Err(error) if status_code(&error) == Some(409) => Ok(()),
+            Err(error) if status_code(&error) == Some(409) => match status_code(&failed) {
+                Some(404) => Ok(()),
+                _ => Err(api(format!("renewing the lease of node {name:?}"))(failed)),
+            },
             Err(error) => Err(api(format!("making the lease of node {name:?}"))(error)),
         }
     }
@@ -374,9 +393,11 @@ fn labels(description: &Description, found: &NodeInventory, before: Option<&Node
     let mut all: BTreeMap<String, Value> = BTreeMap::new();
     let earlier = before.and_then(|node| inventory(node.metadata.annotations.as_ref()));
     let earlier = earlier.unwrap_or_default().labels.into_keys();
+    let earlier = earlier.filter(|label| !is_reserved_node_label(label));
     all.extend(earlier.map(|label| (label, Value::Null)));
     all.extend(product(found).map(|product| (GPU_PRODUCT_LABEL.to_owned(), json!(product))));
-    let now = found.labels.iter().chain(&description.labels);
+    let found = (found.labels.iter()).filter(|(label, _)| !is_reserved_node_label(label));
+    let now = found.chain(&description.labels);
     all.extend(now.map(|(label, value)| (label.clone(), json!(value))));
     json!(all)
 }
@@ -472,6 +493,30 @@ mod tests {
             cpus: 8,
             memory_bytes: 1024,
             ..NodeInventory::default()
+        }
+    }
+
+    fn inventories() -> Vec<Value> {
+        let mut cut = inventory();
+        cut.gpus[0].slices = Some(vec![resources::devices::MigSlice::default()]);
+        let all = [inventory(), cut].map(|one| serde_json::to_value(one).unwrap());
+        all.to_vec()
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_inventory_that_can_be_read_panics(
+            document in crate::documents::changed(inventories()),
+            architecture in "[a-z0-9_]{0,10}",
+            max_pods in proptest::prelude::any::<u32>(),
+        ) {
+            let Ok(found) = serde_json::from_value::<NodeInventory>(document) else {
+                return Ok(());
+            };
+            let hello = Hello { node_name: "n".to_owned(), architecture, max_pods, ..Hello::default() };
+            let description = Description::of(&hello, &found);
+            let _ = (capacity(&found, max_pods), labels(&description, &found, None));
+            let _ = (withdrawn(None, &found), inventory_json(&found));
         }
     }
 
@@ -586,6 +631,33 @@ mod tests {
     }
 
     #[test]
+    fn labels_that_work_is_placed_by_are_not_the_agents_to_set_or_to_take_off() {
+        let guarded = "node-restriction.kubernetes.io/team";
+        let found = NodeInventory {
+            labels: [(guarded.to_owned(), "mine".to_owned())].into(),
+            ..NodeInventory::default()
+        };
+        let hello = Hello {
+            node_name: "n".to_owned(),
+            labels: [
+                (guarded.to_owned(), "mine".to_owned()),
+                ("topology.kubernetes.io/zone".to_owned(), "z".to_owned()),
+            ]
+            .into(),
+            ..Hello::default()
+        };
+        let node: Node = serde_json::from_value(json!({"metadata": {"name": "n",
+            "annotations": {INVENTORY: inventory_json(&found)}}}))
+        .unwrap();
+        for inventory in [&found, &NodeInventory::default()] {
+            let description = Description::of(&hello, inventory);
+            let labels = labels(&description, inventory, Some(&node));
+            assert_eq!(labels.get(guarded), None);
+            assert_eq!(labels["topology.kubernetes.io/zone"], "z");
+        }
+    }
+
+    #[test]
     fn the_other_conditions_stay_and_ready_keeps_its_time() {
         let node: Node = serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {
         "conditions": [
@@ -607,6 +679,46 @@ mod tests {
         }
         for bad in ["", "A", "-a", "a-", "a..b", "a_b", "a/b", &"a".repeat(254)] {
             assert!(!valid_name(bad), "{bad}");
+        }
+    }
+
+    /// What comes of renewing a lease where the API answers these codes.
+    async fn renewed(patched: u16, created: u16) -> bool {
+        let service = tower::service_fn(move |request: http::Request<kube::client::Body>| {
+            let code = match *request.method() {
+                http::Method::POST => created,
+                _ => patched,
+            };
+            let body = if code < 300 {
+                json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "n1"}})
+            } else {
+                json!({
+                    "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                    "reason": "Unknown", "message": "no", "code": code,
+                })
+            };
+            let body = kube::client::Body::from(body.to_string().into_bytes());
+            let answer = http::Response::builder().status(code).body(body);
+            async move { Ok::<_, std::io::Error>(answer.unwrap()) }
+        });
+        let nodes = Nodes::new(&Client::new(service, "default"));
+        nodes.renew_lease("n1").await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_is_missing_or_damaged_is_made_anew() {
+        for (patched, created, well) in [
+            (200, 500, true),
+            (404, 201, true),
+            // Another one made it meanwhile.
+            (404, 409, true),
+            // The record is damaged.
+            (500, 201, true),
+            // It is there, and can't be renewed for another reason.
+            (500, 409, false),
+            (503, 201, false),
+        ] {
+            assert_eq!(renewed(patched, created).await, well, "{patched} {created}");
         }
     }
 

@@ -12,6 +12,7 @@ use kube::api::Api;
 use rpc::agent::v1::{ContainerEnv, EnvVar, VolumeData, VolumeFile};
 
 use crate::error::status_code;
+use crate::node::valid_name;
 
 /// What was found for a pod.
 #[derive(Debug, Default, PartialEq)]
@@ -173,6 +174,8 @@ fn references(pod: &Pod) -> Vec<Reference> {
             }
         }
     }
+    // What is no name could lead elsewhere in a request's path. It isn't found, as nothing has such a name.
+    found.retain(|reference| valid_name(reference.words().1));
     found.sort();
     found.dedup();
     found
@@ -455,6 +458,17 @@ mod tests {
                 Reference::Claim("disk".to_owned()),
             ]
         );
+    }
+
+    #[test]
+    fn a_reference_that_is_no_name_is_not_asked_for() {
+        let mut odd = pod();
+        let volumes = odd.spec.as_mut().unwrap().volumes.as_mut().unwrap();
+        for name in ["../../../muster-system/secrets/user-admin", "a?b", "A", ""] {
+            let volume = json!({"name": "v", "secret": {"secretName": name}});
+            volumes.push(serde_json::from_value(volume).unwrap());
+        }
+        assert_eq!(references(&odd), references(&pod()));
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! One node's session: from Hello to the end of the connection. A reader takes what the agent
+//! One node's session: from Hello to the end of the connection. Nothing is read before the
+//! certificate was found to count. A reader takes what the agent
 //! says, a driver tells it what its pods are to be, a keeper renews its lease; none of them waits
 //! for another, so that neither end can block the other.
 
@@ -7,16 +8,20 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, ListParams};
 use parking_lot::Mutex;
 use resources::devices::NodeInventory;
 use rpc::agent::v1::fleet_server::{Fleet as FleetService, FleetServer};
 use rpc::agent::v1::{
-    AgentMessage, Assign, Hello, HostsEntry, ServerMessage, SyncComplete, Update, Welcome,
-    agent_message,
+    AgentMessage, Assign, EventNote, Hello, HostsEntry, ServerMessage, SyncComplete, Update,
+    Welcome, agent_message,
 };
-use rpc::{HEARTBEAT_SECONDS, MAX_MESSAGE_BYTES, PeerIdentity, SESSION_SILENCE_SECONDS};
+use rpc::{
+    HEARTBEAT_SECONDS, MAX_AGENT_MESSAGE_BYTES, MAX_MESSAGE_BYTES, PeerIdentity,
+    SESSION_SILENCE_SECONDS,
+};
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
@@ -39,6 +44,10 @@ const OUTBOUND: usize = 256;
 /// How long an agent may take to say Hello.
 const HELLO: Duration = Duration::from_secs(10);
 
+/// Sessions of one node that may be opening at a time: an agent opens one, and another when it
+/// gave that up.
+const OPENING_MAX: usize = 4;
+
 /// How long a session may wait for the first lists after the server's start.
 const SYNC: Duration = Duration::from_secs(30);
 
@@ -60,6 +69,8 @@ type Outbound = mpsc::Sender<Result<ServerMessage, Status>>;
 pub struct Session {
     /// The node's name.
     pub node: String,
+    /// Whose certificate the connection showed.
+    pub peer: PeerIdentity,
     id: u64,
     outbound: Outbound,
     wake: Notify,
@@ -105,7 +116,7 @@ struct Service(Arc<Fleet>);
 /// The service's routes.
 pub fn routes(fleet: &Arc<Fleet>) -> tonic::service::Routes {
     let server = FleetServer::new(Service(fleet.clone()))
-        .max_decoding_message_size(MAX_MESSAGE_BYTES)
+        .max_decoding_message_size(MAX_AGENT_MESSAGE_BYTES)
         .max_encoding_message_size(MAX_MESSAGE_BYTES);
     tonic::service::Routes::new(server)
 }
@@ -120,11 +131,47 @@ impl FleetService for Service {
         request: Request<Streaming<AgentMessage>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let peer = request.extensions().get::<PeerIdentity>().cloned();
+        let node = self.0.admitted(peer.as_ref())?;
+        let _opening = Opening::of(&self.0, node)?;
         let mut inbound = request.into_inner();
         let hello = read_hello(&mut inbound).await?;
-        authorise(peer.as_ref(), &hello.node_name)?;
-        let outbound = begin(&self.0, hello, inbound).await?;
+        let peer = own(peer, &hello.node_name)?;
+        let outbound = begin(&self.0, peer, hello, inbound).await?;
         Ok(Response::new(Box::pin(outbound)))
+    }
+}
+
+/// Counts the sessions of a node that are being opened.
+struct Opening<'a> {
+    fleet: &'a Fleet,
+    node: String,
+}
+
+impl<'a> Opening<'a> {
+    #[allow(clippy::result_large_err, reason = "tonic's own error type")]
+    fn of(fleet: &'a Fleet, node: &str) -> Result<Self, Status> {
+        let mut opening = fleet.opening.lock();
+        let count = opening.entry(node.to_owned()).or_default();
+        if *count >= OPENING_MAX {
+            return Err(Status::resource_exhausted(format!(
+                "{OPENING_MAX} sessions of node {node:?} are being opened already"
+            )));
+        }
+        *count += 1;
+        Ok(Opening {
+            fleet,
+            node: node.to_owned(),
+        })
+    }
+}
+
+impl Drop for Opening<'_> {
+    fn drop(&mut self) {
+        let mut opening = self.fleet.opening.lock();
+        let count = opening.remove(&self.node).unwrap_or_default();
+        if count > 1 {
+            opening.insert(self.node.clone(), count - 1);
+        }
     }
 }
 
@@ -140,8 +187,9 @@ async fn read_hello(inbound: &mut Streaming<AgentMessage>) -> Result<Hello, Stat
     }
 }
 
+/// The peer, if it is the node that the Hello is of.
 #[allow(clippy::result_large_err, reason = "tonic's own error type")]
-fn authorise(peer: Option<&PeerIdentity>, node: &str) -> Result<(), Status> {
+fn own(peer: Option<PeerIdentity>, node: &str) -> Result<PeerIdentity, Status> {
     let Some(peer) = peer else {
         return Err(Status::unauthenticated(
             "a session needs a node's client certificate; join with a token first",
@@ -153,7 +201,7 @@ fn authorise(peer: Option<&PeerIdentity>, node: &str) -> Result<(), Status> {
             peer.common_name
         )));
     }
-    Ok(())
+    Ok(peer)
 }
 
 #[allow(clippy::result_large_err, reason = "tonic's own error type")]
@@ -165,6 +213,7 @@ fn read_inventory(json: &str) -> Result<NodeInventory, Status> {
 
 async fn begin(
     fleet: &Arc<Fleet>,
+    peer: PeerIdentity,
     hello: Hello,
     inbound: Streaming<AgentMessage>,
 ) -> Result<ReceiverStream<Result<ServerMessage, Status>>, Status> {
@@ -192,6 +241,7 @@ async fn begin(
     let (outbound, stream) = mpsc::channel(OUTBOUND);
     let session = Arc::new(Session {
         node: node.clone(),
+        peer,
         id: fleet.next_id(),
         outbound,
         wake: Notify::new(),
@@ -206,6 +256,10 @@ async fn begin(
     });
     if let Some(before) = fleet.sessions.lock().insert(node.clone(), session.clone()) {
         before.end();
+    }
+    // It may have been revoked since it was looked at; from here on the fleet ends the session.
+    if !fleet.counts(&session.peer) {
+        session.end();
     }
     tracing::info!(
         node,
@@ -225,7 +279,7 @@ async fn begin(
         // Before anything is heard that could be missed.
         let inventories = session.inventory.subscribe();
         let why = tokio::select! {
-            why = read(&session, &reports, inbound) => why,
+            why = read(&fleet, &session, &reports, inbound) => why,
             () = async {
                 session.send(welcome).await;
                 for stop in stops {
@@ -237,7 +291,8 @@ async fn begin(
             () = health::write(&fleet, &session.node, session.health.subscribe()) => "the health writer ended".to_owned(),
             () = keep(&fleet, &session) => "the lease keeper ended".to_owned(),
             () = reports.clone().run() => "the reports ended".to_owned(),
-            _ = ended.wait_for(|ended| *ended) => "it was replaced or the server ends".to_owned(),
+            _ = ended.wait_for(|ended| *ended) => "it was replaced, or the node's certificate counts no more, or the server ends".to_owned(),
+            () = expiry(session.peer.not_after) => "the node's certificate has expired".to_owned(),
         };
         session.end();
         session.logs.clear();
@@ -252,6 +307,15 @@ async fn begin(
         tracing::info!(node = session.node, epoch, why, "a session ends");
     });
     Ok(ReceiverStream::new(stream))
+}
+
+/// Returns when a certificate that ends at `not_after` (seconds since 1970) has ended. Looks at the
+/// clock again and again: it may be set, and the machine may sleep.
+async fn expiry(not_after: i64) {
+    const LOOK: Duration = Duration::from_secs(60);
+    while Timestamp::now().as_second() <= not_after {
+        tokio::time::sleep(LOOK).await;
+    }
 }
 
 /// The node's pods, read from the API rather than the index, which may be a moment late.
@@ -277,6 +341,7 @@ async fn pods_of(fleet: &Fleet, node: &str) -> Result<Vec<Arc<Pod>>, crate::Flee
 
 /// Takes in what the agent says until the connection ends; answers why it did.
 async fn read(
+    fleet: &Fleet,
     session: &Arc<Session>,
     reports: &Arc<Reports>,
     mut inbound: Streaming<AgentMessage>,
@@ -304,7 +369,15 @@ async fn read(
                 session.book.lock().gone(&gone.uid);
                 reports.gone(gone);
             }
-            Some(Body::Event(note)) => reports.event(note),
+            Some(Body::Event(note)) if is_about_own_pod(fleet, &session.node, &note) => {
+                reports.event(note);
+            }
+            Some(Body::Event(note)) => tracing::debug!(
+                node = session.node,
+                namespace = note.namespace,
+                pod = note.name,
+                "an event about a pod that is not bound to the node is dropped"
+            ),
             Some(Body::Inventory(inventory)) => match read_inventory(&inventory.json) {
                 Ok(inventory) => drop(session.inventory.send_replace(inventory)),
                 Err(status) => tracing::warn!(
@@ -320,6 +393,14 @@ async fn read(
             Some(Body::RdmaAnswer(answer)) => session.asks.answered(answer),
         }
     }
+}
+
+/// Whether an event is about a pod that is bound to the node. Others are not the node's to speak of.
+fn is_about_own_pod(fleet: &Fleet, node: &str, note: &EventNote) -> bool {
+    let pod = fleet.index.lock().pod(&note.namespace, &note.name);
+    pod.is_some_and(|pod| {
+        pod.metadata.uid.as_deref() == Some(note.uid.as_str()) && node_of(&pod) == Some(node)
+    })
 }
 
 /// Writes what the node has whenever that changes, for as long as its session lasts: one after the other, so
@@ -592,16 +673,59 @@ mod tests {
     fn a_session_is_only_for_the_node_that_the_certificate_names() {
         let named = |common_name: &str| PeerIdentity {
             common_name: common_name.to_owned(),
+            admission: None,
+            not_after: 0,
         };
-        let code = |peer: Option<PeerIdentity>| {
-            authorise(peer.as_ref(), "n1").map_err(|status| status.code())
-        };
-        assert_eq!(code(Some(PeerIdentity::node("n1"))), Ok(()));
+        let code =
+            |peer: Option<PeerIdentity>| own(peer, "n1").map_err(|status| status.code()).map(drop);
+        let right = PeerIdentity::node_common_name("n1");
+        assert_eq!(code(Some(named(&right))), Ok(()));
         for other in ["system:node:n2", "system:node:", "n1", "admin"] {
             let refused = code(Some(named(other)));
             assert_eq!(refused, Err(tonic::Code::PermissionDenied), "{other}");
         }
         assert_eq!(code(None), Err(tonic::Code::Unauthenticated));
+    }
+
+    #[tokio::test]
+    async fn an_event_is_taken_only_about_a_pod_that_is_bound_to_the_node() {
+        let api = tower::service_fn(|_: http::Request<kube::client::Body>| async move {
+            Ok::<_, std::io::Error>(
+                http::Response::builder()
+                    .status(503)
+                    .body(kube::client::Body::empty())
+                    .unwrap(),
+            )
+        });
+        let dir = tempfile::tempdir().unwrap();
+        let ca = crate::CertificateAuthority::load_or_create(dir.path()).unwrap();
+        let client = kube::Client::new(api, "default");
+        let fleet = Fleet::start(client, crate::FleetConfig::new(Arc::new(ca)));
+        let pod = serde_json::from_value(serde_json::json!({
+            "metadata": {"namespace": "ns", "name": "p", "uid": "u"},
+            "spec": {"nodeName": "n1", "containers": []},
+        }))
+        .unwrap();
+        fleet.change(|index| index.put_pod(pod));
+        let note = |name: &str, uid: &str| EventNote {
+            namespace: "ns".to_owned(),
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+            ..EventNote::default()
+        };
+        for (node, note, want) in [
+            ("n1", note("p", "u"), true),
+            ("n2", note("p", "u"), false),
+            ("n1", note("p", "earlier"), false),
+            ("n1", note("other", "u"), false),
+        ] {
+            assert_eq!(
+                is_about_own_pod(&fleet, node, &note),
+                want,
+                "{node} {note:?}"
+            );
+        }
+        fleet.shutdown();
     }
 
     #[test]

@@ -1,30 +1,60 @@
 //! Join tokens: what an administrator hands to a new node. Kept as Secrets in the system
-//! namespace, the secret half only as its SHA-256 digest; shown in clear once, when made.
+//! namespace, the secret half only as its SHA-256 digest; shown in clear once, when made. A token
+//! is good for a number of joins (one, unless told otherwise), for a time, and, where one was
+//! named, for one node. The agent that runs in the server's own process joins with a token that
+//! only this process's memory holds.
 
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::api::{Api, DeleteParams, ListParams, ObjectMeta, PostParams, Preconditions};
+use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use crate::error::{FleetError, TokenError, api, status_code};
+use crate::node::valid_name;
 
 /// The type of the Secrets that hold join tokens.
 pub const SECRET_TYPE: &str = "muster.io/join-token";
+
+/// The longest that a join token can be good.
+pub const LONGEST_TTL: SignedDuration = SignedDuration::from_hours(7 * 24);
+
+/// The most joins that one token can be good for: as many machines as are set up in one go.
+pub const MOST_USES: u32 = 1000;
 
 const NAME_PREFIX: &str = "join-token-";
 const DIGEST_KEY: &str = "token-sha256";
 const EXPIRES_KEY: &str = "expiration";
 const DESCRIPTION_KEY: &str = "description";
+const NODE_KEY: &str = "node";
+const USES_KEY: &str = "uses";
 
 /// Characters of the public half of a token.
 const ID_LENGTH: usize = 6;
 
 /// Random bytes of the secret half; 160 bits.
 const SECRET_BYTES: usize = 20;
+
+/// How often a use is counted anew because another use was counted at the same moment. Of so many
+/// writers at once one succeeds each time.
+const COUNT_TRIES_MAX: u32 = 64;
+
+/// What a token should be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JoinTokenOptions {
+    /// How long it is good.
+    pub ttl: SignedDuration,
+    /// What it is for, for people.
+    pub description: String,
+    /// The only node that may join with it; any node if none is named.
+    pub node: Option<String>,
+    /// How many joins it is good for.
+    pub uses: u32,
+}
 
 /// A token just made; the only time that it is seen in clear.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,12 +76,23 @@ pub struct JoinToken {
     pub description: String,
     /// When it ends.
     pub expires: Timestamp,
+    /// The only node that may join with it.
+    pub node: Option<String>,
+    /// How many joins it is still good for.
+    pub uses: u32,
+}
+
+/// The token of the agent in the server's own process.
+struct OwnToken {
+    id: String,
+    digest: String,
+    node: String,
 }
 
 /// The join tokens kept in a namespace.
-#[derive(Clone)]
 pub struct JoinTokens {
     secrets: Api<Secret>,
+    own: Mutex<Option<OwnToken>>,
 }
 
 impl JoinTokens {
@@ -59,30 +100,33 @@ impl JoinTokens {
     pub fn new(client: kube::Client, namespace: &str) -> Self {
         JoinTokens {
             secrets: Api::namespaced(client, namespace),
+            own: Mutex::new(None),
         }
     }
 
-    /// Makes a token that is good for `ttl` from now.
-    pub async fn create(
-        &self,
-        ttl: SignedDuration,
-        description: &str,
-    ) -> Result<NewJoinToken, FleetError> {
+    /// Makes a token.
+    pub async fn create(&self, options: &JoinTokenOptions) -> Result<NewJoinToken, FleetError> {
+        check_options(options)?;
+        self.drop_expired(Timestamp::now()).await;
         let id = random_text(ID_LENGTH)?;
         let secret = random_text(SECRET_BYTES * 8 / 5)?;
-        let expires = Timestamp::now().checked_add(ttl).unwrap_or(Timestamp::MAX);
-        let text = |value: String| ByteString(value.into_bytes());
+        let expires = Timestamp::now()
+            .checked_add(options.ttl)
+            .unwrap_or(Timestamp::MAX);
+        let token = JoinToken {
+            id: id.clone(),
+            description: options.description.clone(),
+            expires,
+            node: options.node.clone(),
+            uses: options.uses,
+        };
         let object = Secret {
             metadata: ObjectMeta {
                 name: Some(format!("{NAME_PREFIX}{id}")),
                 ..ObjectMeta::default()
             },
             type_: Some(SECRET_TYPE.to_owned()),
-            data: Some(BTreeMap::from([
-                (DIGEST_KEY.to_owned(), text(digest(&secret))),
-                (EXPIRES_KEY.to_owned(), text(expires.to_string())),
-                (DESCRIPTION_KEY.to_owned(), text(description.to_owned())),
-            ])),
+            data: Some(data_of(&token, digest(&secret))),
             ..Secret::default()
         };
         self.secrets
@@ -96,7 +140,21 @@ impl JoinTokens {
         })
     }
 
-    /// Every token, expired ones too.
+    /// Draws the token with which the agent in this process joins as `node`: good for as long as
+    /// the process runs, for any number of joins. It needs no disk, so that a full one keeps no
+    /// server from starting. A later call replaces it.
+    pub fn draw_own(&self, node: &str) -> Result<String, FleetError> {
+        let id = random_text(ID_LENGTH)?;
+        let secret = random_text(SECRET_BYTES * 8 / 5)?;
+        *self.own.lock() = Some(OwnToken {
+            id: id.clone(),
+            digest: digest(&secret),
+            node: node.to_owned(),
+        });
+        Ok(format!("{id}.{secret}"))
+    }
+
+    /// Every stored token, expired ones too.
     pub async fn list(&self) -> Result<Vec<JoinToken>, FleetError> {
         let secrets = self
             .secrets
@@ -114,7 +172,7 @@ impl JoinTokens {
     /// Ends a token; true if there was one.
     pub async fn revoke(&self, id: &str) -> Result<bool, FleetError> {
         if !well_formed(id, ID_LENGTH) {
-            return Err(TokenError::Malformed.into());
+            return Ok(false);
         }
         let name = format!("{NAME_PREFIX}{id}");
         match self.secrets.delete(&name, &DeleteParams::default()).await {
@@ -124,18 +182,127 @@ impl JoinTokens {
         }
     }
 
-    /// Whether a token may be used now; its id if so.
-    pub async fn verify(&self, token: &str, now: Timestamp) -> Result<String, FleetError> {
+    /// Uses a token for one join of `node`; its id if that is allowed now. A node that is `known`
+    /// from before joins again only with a token that names it. Of two joins that use the last use
+    /// at the same moment one is refused: the API's revisions decide which.
+    pub async fn take(
+        &self,
+        token: &str,
+        node: &str,
+        known: bool,
+        now: Timestamp,
+    ) -> Result<String, FleetError> {
         let (id, secret) = split(token)?;
-        let found = self
-            .secrets
-            .get_opt(&format!("{NAME_PREFIX}{id}"))
-            .await
-            .map_err(api("looking up the join token"))?;
-        let (kept, kept_digest) = found.as_ref().and_then(stored).ok_or(TokenError::Unknown)?;
-        check(&kept, &kept_digest, secret, now)?;
-        Ok(kept.id)
+        if self.is_own(id, secret, node) {
+            return Ok(id.to_owned());
+        }
+        let name = format!("{NAME_PREFIX}{id}");
+        for _ in 0..COUNT_TRIES_MAX {
+            let found = self
+                .secrets
+                .get_opt(&name)
+                .await
+                .map_err(api("looking up the join token"))?;
+            let Some(found) = found else {
+                return Err(TokenError::Unknown.into());
+            };
+            let (kept, kept_digest) = stored(&found).ok_or(TokenError::Unknown)?;
+            check(&kept, &kept_digest, secret, node, now)?;
+            if known && kept.node.is_none() {
+                return Err(TokenError::NameTaken.into());
+            }
+            match self.count(&name, found, kept, kept_digest).await {
+                Ok(()) => return Ok(id.to_owned()),
+                Err(error) if matches!(status_code(&error), Some(404 | 409)) => {}
+                Err(error) => return Err(api("counting the use of the join token")(error)),
+            }
+        }
+        Err(TokenError::Busy.into())
     }
+
+    /// Writes that a token was used, unless it was changed since it was read.
+    async fn count(
+        &self,
+        name: &str,
+        mut read: Secret,
+        token: JoinToken,
+        digest: String,
+    ) -> Result<(), kube::Error> {
+        if token.uses > 1 {
+            let left = JoinToken {
+                uses: token.uses - 1,
+                ..token
+            };
+            read.data = Some(data_of(&left, digest));
+            // The object names the revision that was read.
+            let written = self
+                .secrets
+                .replace(name, &PostParams::default(), &read)
+                .await;
+            return written.map(drop);
+        }
+        let unchanged = Preconditions {
+            resource_version: read.metadata.resource_version,
+            uid: read.metadata.uid,
+        };
+        let parameters = DeleteParams::default().preconditions(unchanged);
+        self.secrets.delete(name, &parameters).await.map(drop)
+    }
+
+    fn is_own(&self, id: &str, secret: &str, node: &str) -> bool {
+        self.own.lock().as_ref().is_some_and(|own| {
+            own.id == id
+                && own.node == node
+                && bool::from(digest(secret).as_bytes().ct_eq(own.digest.as_bytes()))
+        })
+    }
+
+    /// Removes what can't be used any more. Whatever goes wrong here keeps nobody from anything.
+    async fn drop_expired(&self, now: Timestamp) {
+        let Ok(tokens) = self.list().await else {
+            return;
+        };
+        for token in tokens.iter().filter(|token| token.expires <= now) {
+            if let Err(error) = self.revoke(&token.id).await {
+                tracing::warn!(token = token.id, %error, "an expired join token was not removed");
+            }
+        }
+    }
+}
+
+fn check_options(options: &JoinTokenOptions) -> Result<(), FleetError> {
+    let wrong = |field, value: String, valid: String| FleetError::TokenOption {
+        field,
+        value,
+        valid,
+    };
+    if !options.ttl.is_positive() || options.ttl > LONGEST_TTL {
+        let valid = format!("1 to {} seconds", LONGEST_TTL.as_secs());
+        let value = format!("{} s", options.ttl.as_secs());
+        return Err(wrong("ttl", value, valid));
+    }
+    if !(1..=MOST_USES).contains(&options.uses) {
+        let valid = format!("1 to {MOST_USES}");
+        return Err(wrong("uses", options.uses.to_string(), valid));
+    }
+    match &options.node {
+        Some(name) if !valid_name(name) => Err(FleetError::NodeName { name: name.clone() }),
+        _ => Ok(()),
+    }
+}
+
+fn data_of(token: &JoinToken, digest: String) -> BTreeMap<String, ByteString> {
+    let text = |value: String| ByteString(value.into_bytes());
+    let mut data = BTreeMap::from([
+        (DIGEST_KEY.to_owned(), text(digest)),
+        (EXPIRES_KEY.to_owned(), text(token.expires.to_string())),
+        (DESCRIPTION_KEY.to_owned(), text(token.description.clone())),
+        (USES_KEY.to_owned(), text(token.uses.to_string())),
+    ]);
+    if let Some(node) = &token.node {
+        data.insert(NODE_KEY.to_owned(), text(node.clone()));
+    }
+    data
 }
 
 /// Checks a secret against what is kept; the comparison takes as long whatever differs.
@@ -143,6 +310,7 @@ fn check(
     kept: &JoinToken,
     kept_digest: &str,
     secret: &str,
+    node: &str,
     now: Timestamp,
 ) -> Result<(), TokenError> {
     if !bool::from(digest(secret).as_bytes().ct_eq(kept_digest.as_bytes())) {
@@ -150,6 +318,12 @@ fn check(
     }
     if kept.expires <= now {
         return Err(TokenError::Expired);
+    }
+    if kept.node.as_deref().is_some_and(|only| only != node) {
+        return Err(TokenError::OtherNode);
+    }
+    if kept.uses == 0 {
+        return Err(TokenError::Unknown);
     }
     Ok(())
 }
@@ -166,6 +340,9 @@ fn stored(secret: &Secret) -> Option<(JoinToken, String)> {
         id: id.to_owned(),
         description: text(DESCRIPTION_KEY).unwrap_or_default(),
         expires: text(EXPIRES_KEY)?.parse().ok()?,
+        node: text(NODE_KEY),
+        // Tokens of earlier versions don't say: one use, as is the default.
+        uses: text(USES_KEY).map_or(Some(1), |uses| uses.parse().ok())?,
     };
     Some((token, text(DIGEST_KEY)?))
 }
@@ -194,7 +371,7 @@ fn digest(secret: &str) -> String {
 /// 32 characters, so that five random bits choose one evenly; none that are easily confused.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 
-fn random_text(length: usize) -> Result<String, FleetError> {
+pub(crate) fn random_text(length: usize) -> Result<String, FleetError> {
     let mut bytes = vec![0; length];
     getrandom::fill(&mut bytes).map_err(FleetError::Random)?;
     Ok(bytes
@@ -207,27 +384,85 @@ fn random_text(length: usize) -> Result<String, FleetError> {
 mod tests {
     use super::*;
 
-    fn kept() -> JoinToken {
+    fn at(seconds: i64) -> Timestamp {
+        Timestamp::from_second(seconds).unwrap()
+    }
+
+    fn kept(node: Option<&str>, uses: u32) -> JoinToken {
         JoinToken {
             id: "abcdef".to_owned(),
             description: String::new(),
-            expires: Timestamp::from_second(1000).unwrap(),
+            expires: at(1000),
+            node: node.map(str::to_owned),
+            uses,
         }
     }
 
     #[test]
-    fn a_token_is_good_until_it_expires() {
+    fn a_token_is_good_for_its_node_until_it_expires_or_is_used_up() {
         let digest = digest("s");
-        let at = |seconds| Timestamp::from_second(seconds).unwrap();
-        assert_eq!(check(&kept(), &digest, "s", at(999)), Ok(()));
-        assert_eq!(
-            check(&kept(), &digest, "s", at(1000)),
-            Err(TokenError::Expired)
-        );
-        assert_eq!(
-            check(&kept(), &digest, "t", at(999)),
-            Err(TokenError::Unknown)
-        );
+        let cases = [
+            (kept(None, 1), "s", 999, Ok(())),
+            (kept(Some("a"), 1), "s", 999, Ok(())),
+            (kept(None, 1), "s", 1000, Err(TokenError::Expired)),
+            (kept(None, 1), "t", 999, Err(TokenError::Unknown)),
+            (kept(Some("b"), 1), "s", 999, Err(TokenError::OtherNode)),
+            (kept(None, 0), "s", 999, Err(TokenError::Unknown)),
+        ];
+        for (token, secret, now, verdict) in cases {
+            assert_eq!(
+                check(&token, &digest, secret, "a", at(now)),
+                verdict,
+                "{token:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_bounds_of_a_token_hold_at_their_edges() {
+        let options = |ttl, uses, node: Option<&str>| JoinTokenOptions {
+            ttl,
+            description: String::new(),
+            node: node.map(str::to_owned),
+            uses,
+        };
+        let second = SignedDuration::from_secs(1);
+        for good in [
+            options(second, 1, None),
+            options(LONGEST_TTL, MOST_USES, Some("n1")),
+        ] {
+            assert!(check_options(&good).is_ok(), "{good:?}");
+        }
+        for bad in [
+            options(SignedDuration::ZERO, 1, None),
+            options(-second, 1, None),
+            options(LONGEST_TTL + second, 1, None),
+            options(second, 0, None),
+            options(second, MOST_USES + 1, None),
+            options(second, 1, Some("No such name")),
+        ] {
+            assert!(check_options(&bad).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_stored_is_read_again_and_an_older_token_has_one_use() {
+        let token = kept(Some("n1"), 3);
+        let mut secret = Secret {
+            metadata: ObjectMeta {
+                name: Some(format!("{NAME_PREFIX}abcdef")),
+                ..ObjectMeta::default()
+            },
+            type_: Some(SECRET_TYPE.to_owned()),
+            data: Some(data_of(&token, digest("s"))),
+            ..Secret::default()
+        };
+        assert_eq!(stored(&secret), Some((token, digest("s"))));
+        secret.data.as_mut().unwrap().remove(USES_KEY);
+        assert_eq!(stored(&secret).unwrap().0.uses, 1);
+        let nonsense = ByteString(b"many".to_vec());
+        (secret.data.as_mut().unwrap()).insert(USES_KEY.to_owned(), nonsense);
+        assert_eq!(stored(&secret), None);
     }
 
     #[test]

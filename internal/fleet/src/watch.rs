@@ -13,6 +13,7 @@ use serde::de::DeserializeOwned;
 use tokio::task::AbortHandle;
 
 use crate::Fleet;
+use crate::admissions;
 use crate::index::{Index, Key, Listed, Touched, key_of};
 
 /// How the index takes the events of one kind.
@@ -63,6 +64,20 @@ pub fn spawn(fleet: &Arc<Fleet>) -> Vec<AbortHandle> {
         .abort_handle(),
         tokio::spawn(follow(weak, Api::all(client), any, nodes)).abort_handle(),
     ]
+}
+
+/// Keeps the nodes' admissions current, and ends the sessions of nodes whose certificate stopped
+/// counting.
+pub fn spawn_admissions(fleet: &Arc<Fleet>) -> [AbortHandle; 2] {
+    let (weak, mut changes) = (Arc::downgrade(fleet), fleet.admissions.changes());
+    let following = tokio::spawn(admissions::follow(Arc::downgrade(&fleet.admissions)));
+    let ending = tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            let Some(fleet) = weak.upgrade() else { return };
+            fleet.end_revoked();
+        }
+    });
+    [following.abort_handle(), ending.abort_handle()]
 }
 
 async fn follow<K>(fleet: Weak<Fleet>, api: Api<K>, chosen: watcher::Config, feed: Feed<K>)

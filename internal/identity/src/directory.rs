@@ -1,27 +1,33 @@
 //! The users and tokens: Secrets in `muster-system`, mirrored in memory.
 //!
-//! The mirror is this process's own: the server is the only writer of these Secrets. A
-//! write goes to the resource API first and to the mirror when it was acknowledged.
+//! A write of our own goes to the resource API first and to the mirror when it was acknowledged.
+//! What others write (with `kubectl`, say) the mirror learns from a watch.
 
 use std::collections::BTreeMap;
+use std::sync::Weak;
 
+use futures::StreamExt;
 use jiff::Timestamp;
 use k8s_openapi::ByteString;
-use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::api::core::v1::{Event, Secret};
 use kube::Api;
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
-use parking_lot::RwLock;
+use kube::runtime::{WatchStreamExt, watcher};
+use parking_lot::{Mutex, RwLock};
 use resources::access::{Caller, Role};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use crate::IdentityError;
+use crate::mirror::{Known, KnownToken, KnownUser, Listed, Mirror};
 use crate::passwords;
 use crate::tokens::{self, TokenInfo, TokenPurpose};
 
 const NAMESPACE: &str = "muster-system";
 const USER_TYPE: &str = "muster.io/user";
 const TOKEN_TYPE: &str = "muster.io/token";
+const USER_PREFIX: &str = "user-";
+const TOKEN_PREFIX: &str = "token-";
 const RECORD: &str = "record";
 const HASH: &str = "hash";
 
@@ -52,12 +58,7 @@ pub struct User {
 impl User {
     /// This user as the caller of a request.
     pub fn caller(&self) -> Caller {
-        Caller {
-            user: self.name.clone(),
-            groups: vec!["system:authenticated".to_string()],
-            role: self.role,
-            namespaces: self.namespaces.clone(),
-        }
+        Caller::user(&self.name, self.role.groups(self.namespaces.as_deref()))
     }
 }
 
@@ -75,23 +76,31 @@ pub(crate) fn check_new(user: &NewUser) -> Result<(), IdentityError> {
     passwords::check_strength(&user.password)
 }
 
-#[derive(Default)]
-struct Mirror {
-    users: BTreeMap<String, (User, String)>,
-    tokens: BTreeMap<String, (TokenInfo, String)>,
-}
-
+/// The users and tokens, and where they are kept.
 pub(crate) struct Directory {
     secrets: Api<Secret>,
+    events: Api<Event>,
     mirror: RwLock<Mirror>,
+    /// The Secrets that can't be read, by name, with the revision that was told of.
+    damaged: Mutex<BTreeMap<String, u64>>,
+}
+
+/// What a Secret turned out to be.
+enum Content {
+    User(KnownUser),
+    Token(KnownToken),
+    /// A user or a token that can't be read.
+    Damaged(IdentityError),
+    /// Somebody else's.
+    Other,
 }
 
 fn user_secret(name: &str) -> String {
-    format!("user-{name}")
+    format!("{USER_PREFIX}{name}")
 }
 
 fn token_secret(id: &str) -> String {
-    format!("token-{id}")
+    format!("{TOKEN_PREFIX}{id}")
 }
 
 fn secret_of<T: Serialize>(name: String, kind: &str, record: &T, hash: &str) -> Secret {
@@ -112,72 +121,201 @@ fn secret_of<T: Serialize>(name: String, kind: &str, record: &T, hash: &str) -> 
 }
 
 fn read_secret<T: for<'a> Deserialize<'a>>(secret: &Secret) -> Result<(T, String), IdentityError> {
-    let damaged = |reason: String| IdentityError::Damaged {
-        secret: secret.metadata.name.clone().unwrap_or_default(),
-        reason,
-    };
     let data = secret
         .data
         .as_ref()
-        .ok_or_else(|| damaged("it has no data".into()))?;
+        .ok_or_else(|| damaged(secret, "it has no data".into()))?;
     let part = |key: &str| {
         data.get(key)
-            .ok_or_else(|| damaged(format!("data.{key} is missing")))
+            .ok_or_else(|| damaged(secret, format!("data.{key} is missing")))
     };
-    let record = serde_json::from_slice(&part(RECORD)?.0).map_err(|e| damaged(e.to_string()))?;
-    let hash = String::from_utf8(part(HASH)?.0.clone()).map_err(|e| damaged(e.to_string()))?;
+    let record =
+        serde_json::from_slice(&part(RECORD)?.0).map_err(|e| damaged(secret, e.to_string()))?;
+    let hash =
+        String::from_utf8(part(HASH)?.0.clone()).map_err(|e| damaged(secret, e.to_string()))?;
     Ok((record, hash))
 }
 
+fn damaged(secret: &Secret, reason: String) -> IdentityError {
+    IdentityError::Damaged {
+        secret: name_of(secret).to_string(),
+        reason,
+    }
+}
+
+fn name_of(secret: &Secret) -> &str {
+    secret.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// Muster's own API counts revisions; 0 where they can't be read, which everything follows.
+fn revision_of(secret: &Secret) -> u64 {
+    let version = secret.metadata.resource_version.as_deref();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+/// A record counts only in the Secret that is named after it: no other may replace it.
+fn read(secret: &Secret) -> Content {
+    let misnamed = |name: &str| {
+        let other = name != name_of(secret);
+        other.then(|| damaged(secret, format!("its record is of {name:?}")))
+    };
+    match secret.type_.as_deref() {
+        Some(USER_TYPE) => match read_secret::<User>(secret) {
+            Ok((user, hash)) => match misnamed(&user_secret(&user.name)) {
+                Some(error) => Content::Damaged(error),
+                None => Content::User(KnownUser {
+                    user,
+                    hash,
+                    uid: secret.metadata.uid.clone(),
+                    revision: revision_of(secret),
+                }),
+            },
+            Err(error) => Content::Damaged(error),
+        },
+        Some(TOKEN_TYPE) => match read_secret::<TokenInfo>(secret) {
+            Ok((info, digest)) => match misnamed(&token_secret(&info.id)) {
+                Some(error) => Content::Damaged(error),
+                None => Content::Token(KnownToken {
+                    info,
+                    digest,
+                    stored: true,
+                }),
+            },
+            Err(error) => Content::Damaged(error),
+        },
+        _ => Content::Other,
+    }
+}
+
+/// Whether the store takes nothing now, as on a full disk.
+fn takes_nothing(error: &IdentityError) -> bool {
+    matches!(error, IdentityError::Store(error)
+        if matches!(&**error, kube::Error::Api(status) if matches!(status.code, 503 | 507)))
+}
+
 impl Directory {
+    /// Reads what there is. A Secret that can't be read is set aside: it is named in the log and
+    /// in an event, and keeps nobody else out.
     pub(crate) async fn load(client: kube::Client) -> Result<Self, IdentityError> {
-        let secrets: Api<Secret> = Api::namespaced(client, NAMESPACE);
-        let mut mirror = Mirror::default();
-        for secret in secrets.list(&ListParams::default()).await? {
-            match secret.type_.as_deref() {
-                Some(USER_TYPE) => {
-                    let (user, hash) = read_secret::<User>(&secret)?;
-                    mirror.users.insert(user.name.clone(), (user, hash));
-                }
-                Some(TOKEN_TYPE) => {
-                    let (info, hash) = read_secret::<TokenInfo>(&secret)?;
-                    mirror.tokens.insert(info.id.clone(), (info, hash));
-                }
-                _ => {}
-            }
+        let directory = Directory {
+            secrets: Api::namespaced(client.clone(), NAMESPACE),
+            events: Api::namespaced(client, NAMESPACE),
+            mirror: RwLock::default(),
+            damaged: Mutex::default(),
+        };
+        for secret in directory.secrets.list(&ListParams::default()).await? {
+            directory.take_in(&secret, &mut Listed::default()).await;
         }
-        Ok(Directory {
-            secrets,
-            mirror: RwLock::new(mirror),
-        })
+        Ok(directory)
+    }
+
+    /// Takes in what a Secret says now, and notes it as seen.
+    async fn take_in(&self, secret: &Secret, listed: &mut Listed) {
+        let name = name_of(secret);
+        let ended = match read(secret) {
+            Content::User(user) => {
+                listed.users.insert(user.user.name.clone());
+                self.damaged.lock().remove(name);
+                self.mirror.write().put_user(user)
+            }
+            Content::Token(token) => {
+                listed.tokens.insert(token.info.id.clone());
+                self.damaged.lock().remove(name);
+                self.mirror.write().put_token(token);
+                Vec::new()
+            }
+            Content::Damaged(error) => {
+                if let Some(user) = name.strip_prefix(USER_PREFIX) {
+                    listed.users.insert(user.to_string());
+                    self.mirror.write().forget_user(user, revision_of(secret));
+                } else if let Some(id) = name.strip_prefix(TOKEN_PREFIX) {
+                    self.mirror.write().token_gone(id);
+                }
+                self.set_aside(secret, &error).await;
+                Vec::new()
+            }
+            Content::Other => Vec::new(),
+        };
+        self.delete_tokens(ended).await;
+    }
+
+    /// A Secret was deleted.
+    async fn deleted(&self, secret: &Secret) {
+        let name = name_of(secret);
+        let ours = matches!(secret.type_.as_deref(), Some(USER_TYPE | TOKEN_TYPE));
+        if !ours {
+            return;
+        }
+        self.damaged.lock().remove(name);
+        if let Some(user) = name.strip_prefix(USER_PREFIX) {
+            let ended = (self.mirror.write()).remove_user(user, revision_of(secret));
+            tracing::info!(
+                user,
+                tokens = ended.len(),
+                "a user is gone, with its tokens"
+            );
+            self.delete_tokens(ended).await;
+        } else if let Some(id) = name.strip_prefix(TOKEN_PREFIX) {
+            self.mirror.write().token_gone(id);
+        }
+    }
+
+    /// Names a Secret that can't be read, once for each of its revisions.
+    async fn set_aside(&self, secret: &Secret, error: &IdentityError) {
+        let revision = revision_of(secret);
+        let told = self
+            .damaged
+            .lock()
+            .insert(name_of(secret).to_string(), revision);
+        if told == Some(revision) {
+            return;
+        }
+        tracing::error!(%error, "a user or token is set aside");
+        let now = Timestamp::now();
+        let second = Timestamp::from_second(now.as_second()).unwrap_or(now);
+        let event = serde_json::from_value::<Event>(serde_json::json!({
+            "metadata": {"generateName": format!("{}-", name_of(secret)), "namespace": NAMESPACE},
+            "involvedObject": {
+                "apiVersion": "v1", "kind": "Secret", "namespace": NAMESPACE,
+                "name": name_of(secret), "uid": secret.metadata.uid,
+            },
+            "type": "Warning", "reason": "IdentityDamaged", "message": error.to_string(),
+            "source": {"component": "muster-identity"},
+            "firstTimestamp": second, "lastTimestamp": second, "count": 1,
+        }));
+        let event = event.expect("an event of plain text is always an Event");
+        // An event that can't be written is lost, as in Kubernetes; the log has it.
+        if let Err(error) = self.events.create(&PostParams::default(), &event).await {
+            tracing::debug!(%error, "an event could not be written");
+        }
+    }
+
+    /// Whether there is a Secret of this user that can't be read.
+    pub(crate) fn is_damaged(&self, user: &str) -> bool {
+        self.damaged.lock().contains_key(&user_secret(user))
     }
 
     pub(crate) fn users(&self) -> Vec<User> {
-        self.mirror
-            .read()
-            .users
-            .values()
-            .map(|(user, _)| user.clone())
-            .collect()
+        self.mirror.read().users().cloned().collect()
+    }
+
+    pub(crate) fn user(&self, name: &str) -> Option<User> {
+        let mirror = self.mirror.read();
+        mirror.user(name).map(|known| known.user.clone())
     }
 
     pub(crate) fn tokens(&self) -> Vec<TokenInfo> {
-        self.mirror
-            .read()
-            .tokens
-            .values()
-            .map(|(info, _)| info.clone())
-            .collect()
+        self.mirror.read().tokens().cloned().collect()
     }
 
     pub(crate) fn password_hash(&self, user: &str) -> Option<String> {
-        self.mirror
-            .read()
-            .users
-            .get(user)
-            .map(|(_, hash)| hash.clone())
+        let mirror = self.mirror.read();
+        mirror.user(user).map(|known| known.hash.clone())
     }
 
+    /// Keeps a user: a new one, or in the place of one that can't be read.
     pub(crate) async fn insert_user(
         &self,
         new: NewUser,
@@ -189,91 +327,140 @@ impl Directory {
             namespaces: new.namespaces,
         };
         let secret = secret_of(user_secret(&user.name), USER_TYPE, &user, &hash);
-        match self.secrets.create(&PostParams::default(), &secret).await {
-            Ok(_) => {}
+        let parameters = PostParams::default();
+        let written = if self.is_damaged(&user.name) {
+            let name = user_secret(&user.name);
+            self.secrets.replace(&name, &parameters, &secret).await
+        } else {
+            self.secrets.create(&parameters, &secret).await
+        };
+        match written {
+            Ok(written) => self.take_in(&written, &mut Listed::default()).await,
             Err(kube::Error::Api(status)) if status.is_already_exists() => {
                 return Err(IdentityError::UserExists { name: user.name });
             }
             Err(error) => return Err(error.into()),
         }
-        self.mirror
-            .write()
-            .users
-            .insert(user.name.clone(), (user.clone(), hash));
         Ok(user)
     }
 
     pub(crate) async fn set_password(&self, name: &str, hash: String) -> Result<(), IdentityError> {
-        let user = self
-            .mirror
-            .read()
-            .users
-            .get(name)
-            .map(|(user, _)| user.clone());
+        let user = (self.mirror.read().user(name)).map(|known| known.user.clone());
         let user = user.ok_or_else(|| IdentityError::NoSuchUser {
             name: name.to_string(),
         })?;
         let secret = secret_of(user_secret(name), USER_TYPE, &user, &hash);
-        self.secrets
+        let written = self
+            .secrets
             .replace(&user_secret(name), &PostParams::default(), &secret)
             .await?;
-        self.mirror
-            .write()
-            .users
-            .insert(name.to_string(), (user, hash));
+        // The sessions of the old password end with it.
+        self.take_in(&written, &mut Listed::default()).await;
         Ok(())
     }
 
+    /// Keeps a token. A session is held in memory alone while the store takes nothing, so that
+    /// somebody can sign in and make room.
     pub(crate) async fn insert_token(
         &self,
         info: TokenInfo,
         digest: String,
     ) -> Result<(), IdentityError> {
-        if !self.mirror.read().users.contains_key(&info.user) {
+        if self.mirror.read().user(&info.user).is_none() {
             return Err(IdentityError::NoSuchUser { name: info.user });
         }
         let secret = secret_of(token_secret(&info.id), TOKEN_TYPE, &info, &digest);
-        self.secrets.create(&PostParams::default(), &secret).await?;
-        self.mirror
-            .write()
-            .tokens
-            .insert(info.id.clone(), (info, digest));
+        let written = self.secrets.create(&PostParams::default(), &secret).await;
+        let mut mirror = self.mirror.write();
+        match written.map_err(IdentityError::from) {
+            Ok(_) => mirror.put_token(KnownToken {
+                info,
+                digest,
+                stored: true,
+            }),
+            Err(error) if info.purpose == TokenPurpose::Session && takes_nothing(&error) => {
+                tracing::warn!(user = info.user, %error, "a session is held in memory alone");
+                mirror.keep_in_memory(info, digest);
+            }
+            Err(error) => return Err(error),
+        }
         Ok(())
     }
 
+    /// Ends a token at once, and then deletes what is stored of it. Where the store refuses that,
+    /// the token stays ended until the server starts again.
     pub(crate) async fn remove_token(&self, id: &str) -> Result<(), IdentityError> {
-        if !self.mirror.read().tokens.contains_key(id) {
-            return Err(IdentityError::NoSuchToken { id: id.to_string() });
+        let ended = self.mirror.write().end_token(id);
+        match ended {
+            None => Err(IdentityError::NoSuchToken { id: id.to_string() }),
+            Some(true) => self.delete_token(id).await,
+            Some(false) => Ok(()),
         }
-        match self
+    }
+
+    async fn delete_token(&self, id: &str) -> Result<(), IdentityError> {
+        let deleted = self
             .secrets
             .delete(&token_secret(id), &DeleteParams::default())
-            .await
-        {
-            Ok(_) => {}
-            Err(kube::Error::Api(status)) if status.is_not_found() => {}
-            Err(error) => return Err(error.into()),
+            .await;
+        match deleted {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.is_not_found() => Ok(()),
+            Err(error) => Err(error.into()),
         }
-        self.mirror.write().tokens.remove(id);
-        Ok(())
     }
 
-    pub(crate) async fn end_sessions(&self, user: &str) -> Result<(), IdentityError> {
-        for token in self.tokens() {
-            if token.user == user && token.purpose == TokenPurpose::Session {
-                self.remove_token(&token.id).await?;
+    /// Deletes what is stored of tokens that have ended.
+    async fn delete_tokens(&self, ids: Vec<String>) {
+        for id in ids {
+            if let Err(error) = self.delete_token(&id).await {
+                tracing::warn!(token = id, %error, "a token has ended, but its Secret is still there");
             }
         }
-        Ok(())
     }
 
     pub(crate) fn find_token(&self, secret: &str, now: Timestamp) -> Option<(TokenInfo, User)> {
         let offered = tokens::digest(secret);
         let mirror = self.mirror.read();
-        let (info, stored) = mirror.tokens.get(tokens::id_of(secret)?)?;
-        let same: bool = offered.as_bytes().ct_eq(stored.as_bytes()).into();
-        let (user, _) = mirror.users.get(&info.user)?;
-        (same && info.expires > now).then(|| (info.clone(), user.clone()))
+        let known = mirror.token(tokens::id_of(secret)?)?;
+        let same: bool = offered.as_bytes().ct_eq(known.digest.as_bytes()).into();
+        let user = &mirror.user(&known.info.user)?.user;
+        (same && known.info.expires > now).then(|| (known.info.clone(), user.clone()))
+    }
+}
+
+/// Keeps the mirror current for as long as somebody else holds the directory: what is changed or
+/// deleted through the API, by whomever, counts at once.
+pub(crate) async fn follow(directory: Weak<Directory>) {
+    let Some(secrets) = directory.upgrade().map(|held| held.secrets.clone()) else {
+        return;
+    };
+    // The watcher lists again by itself after errors, with a growing pause.
+    let mut changes =
+        std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
+    let (mut known, mut listed) = (Known::default(), Listed::default());
+    while let Some(change) = changes.next().await {
+        let Some(directory) = directory.upgrade() else {
+            return;
+        };
+        match change {
+            Ok(watcher::Event::Init) => {
+                known = directory.mirror.read().known();
+                listed = Listed::default();
+            }
+            Ok(watcher::Event::InitApply(secret)) => directory.take_in(&secret, &mut listed).await,
+            Ok(watcher::Event::InitDone) => {
+                let ended = directory.mirror.write().listed(&known, &listed);
+                directory.delete_tokens(ended).await;
+            }
+            Ok(watcher::Event::Apply(secret)) => {
+                directory.take_in(&secret, &mut Listed::default()).await;
+            }
+            Ok(watcher::Event::Delete(secret)) => directory.deleted(&secret).await,
+            Err(error) => {
+                tracing::warn!(%error, "the watch of users and tokens failed; trying again");
+            }
+        }
     }
 }
 
@@ -308,11 +495,26 @@ mod tests {
             namespaces: Some(vec!["vision".to_string()]),
         };
         let mut secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
-        let (read, hash) = read_secret::<User>(&secret).unwrap();
-        assert_eq!((read.name.as_str(), hash.as_str()), ("ann", "hash"));
-        assert_eq!(read.namespaces, user.namespaces);
+        let (known, hash) = read_secret::<User>(&secret).unwrap();
+        assert_eq!((known.name.as_str(), hash.as_str()), ("ann", "hash"));
+        assert_eq!(known.namespaces, user.namespaces);
+        assert!(matches!(read(&secret), Content::User(_)));
         secret.data = None;
         let error = read_secret::<User>(&secret).unwrap_err().to_string();
         assert!(error.contains("\"user-ann\""), "{error}");
+        assert!(matches!(read(&secret), Content::Damaged(_)));
+    }
+
+    #[test]
+    fn a_record_in_a_secret_of_another_name_replaces_nobody() {
+        let user = User {
+            name: "admin".to_string(),
+            role: Role::Admin,
+            namespaces: None,
+        };
+        let secret = secret_of(user_secret("ann"), USER_TYPE, &user, "hash");
+        assert!(matches!(read(&secret), Content::Damaged(_)));
+        let others = secret_of(user_secret("ann"), "Opaque", &user, "hash");
+        assert!(matches!(read(&others), Content::Other));
     }
 }

@@ -8,9 +8,15 @@ pub enum IdentityError {
     /// The name and the password don't belong together.
     #[error("the user name or the password is wrong; an administrator can set a new password")]
     WrongPassword,
-    /// Too many wrong passwords for this name.
-    #[error("too many failed attempts for this user; try again in {} s", wait.as_secs().max(1))]
+    /// Too many wrong passwords from this address.
+    #[error("too many failed attempts from this address; try again in {} s", wait.as_secs().max(1))]
     TooManyAttempts {
+        /// How long to wait.
+        wait: Duration,
+    },
+    /// Too many sign in at the same moment.
+    #[error("too many people sign in at this moment; try again in {} s", wait.as_secs().max(1))]
+    Busy {
         /// How long to wait.
         wait: Duration,
     },
@@ -52,6 +58,21 @@ pub enum IdentityError {
         /// The life that was asked for.
         asked: Duration,
     },
+    /// A token's label is too long.
+    #[error("label: it has {bytes} bytes; use at most {}", crate::TOKEN_LABEL_MAX)]
+    TokenLabel {
+        /// How many it has.
+        bytes: usize,
+    },
+    /// A user has as many access tokens as one may.
+    #[error(
+        "the user has {held} access tokens, and no more than {} are issued to one; end some with `muster token revoke`",
+        crate::TOKENS_PER_USER_MAX
+    )]
+    TooManyTokens {
+        /// How many there are.
+        held: usize,
+    },
     /// A stored user or token can't be read.
     #[error(
         "the stored identity {secret:?} in namespace muster-system can't be read ({reason}); delete that Secret, or restore a backup"
@@ -74,6 +95,18 @@ pub enum IdentityError {
     /// The resource API refused.
     #[error("the identity could not be stored: {0}")]
     Store(#[from] Box<kube::Error>),
+}
+
+impl IdentityError {
+    /// How many seconds to wait before trying again, where waiting helps.
+    pub fn retry_after(&self) -> Option<u64> {
+        match self {
+            IdentityError::TooManyAttempts { wait } | IdentityError::Busy { wait } => {
+                Some(wait.as_secs().max(1))
+            }
+            _ => None,
+        }
+    }
 }
 
 impl From<kube::Error> for IdentityError {

@@ -3,12 +3,13 @@
 //! without a caller, and the router behind decides what that may see.
 
 use axum::extract::{Request, State};
-use axum::http::{HeaderMap, Method, StatusCode, header};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use resources::access::Caller;
 
 use crate::Identity;
+use crate::audit::CallerSlot;
 
 /// The cookie that carries a browser's session.
 pub const SESSION_COOKIE: &str = "muster_session";
@@ -23,7 +24,11 @@ pub async fn require_caller(
     mut request: Request,
     next: Next,
 ) -> Response {
-    if request.extensions().get::<Caller>().is_some() {
+    let slot = request.extensions().get::<CallerSlot>().cloned();
+    if let Some(caller) = request.extensions().get::<Caller>() {
+        if let Some(slot) = &slot {
+            slot.fill(caller);
+        }
         return next.run(request).await;
     }
     if let Some(secret) = bearer(request.headers()) {
@@ -32,17 +37,23 @@ pub async fn require_caller(
                 "the bearer token is unknown, revoked or expired; ask for a new one with `muster token create`",
             );
         };
+        if let Some(slot) = &slot {
+            slot.fill(&caller);
+        }
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(info);
     } else if let Some(secret) = cookie(request.headers())
         && let Some((caller, info)) = identity.bearer(secret)
     {
-        if changes_something(request.method()) && !same_origin(request.headers()) {
+        if changes_something(request.method()) && !same_origin(request.headers(), request.uri()) {
             return refuse(
                 StatusCode::FORBIDDEN,
                 "Forbidden",
                 "a request that changes something and carries a session cookie must come from Muster's own pages",
             );
+        }
+        if let Some(slot) = &slot {
+            slot.fill(&caller);
         }
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(info);
@@ -72,16 +83,25 @@ fn changes_something(method: &Method) -> bool {
 }
 
 /// Whether `Origin`, which browsers send with every request that changes something, is
-/// the host that was asked.
-fn same_origin(headers: &HeaderMap) -> bool {
+/// the host that was asked: in HTTP/2 the URI says it in place of `Host`.
+fn same_origin(headers: &HeaderMap, uri: &Uri) -> bool {
     let text = |name| headers.get(name).and_then(|v| v.to_str().ok());
-    match (text(header::ORIGIN), text(header::HOST)) {
+    let host = text(header::HOST).or_else(|| uri.authority().map(|host| host.as_str()));
+    match (text(header::ORIGIN), host) {
         (Some(origin), Some(host)) => origin
             .split_once("://")
             .is_some_and(|(_, from)| from.eq_ignore_ascii_case(host)),
         (None, _) => text(header::HeaderName::from_static("sec-fetch-site")) == Some("same-origin"),
         (Some(_), None) => false,
     }
+}
+
+/// Whether a browser says that another site's page sends the request. Who is signed in by such a request would go on
+/// under a name that the other site chose.
+pub fn from_elsewhere(headers: &HeaderMap, uri: &Uri) -> bool {
+    let site = headers.get(header::HeaderName::from_static("sec-fetch-site"));
+    let says = headers.contains_key(header::ORIGIN) || site.is_some_and(|site| site != "none");
+    says && !same_origin(headers, uri)
 }
 
 fn unauthorized(message: &str) -> Response {
@@ -129,14 +149,38 @@ mod tests {
 
     #[test]
     fn only_our_own_pages_are_of_the_same_origin() {
+        let path: Uri = "/ui/sign-out".parse().unwrap();
         let own = [("host", "gpu1:8443"), ("origin", "https://gpu1:8443")];
-        assert!(same_origin(&headers(&own)));
+        assert!(same_origin(&headers(&own), &path));
         let other = [("host", "gpu1:8443"), ("origin", "https://evil.example")];
-        assert!(!same_origin(&headers(&other)));
-        assert!(!same_origin(&headers(&[("host", "gpu1:8443")])));
-        assert!(!same_origin(&headers(&[
-            ("host", "gpu1:8443"),
-            ("origin", "null")
-        ])));
+        assert!(!same_origin(&headers(&other), &path));
+        assert!(!same_origin(&headers(&[("host", "gpu1:8443")]), &path));
+        let null = [("host", "gpu1:8443"), ("origin", "null")];
+        assert!(!same_origin(&headers(&null), &path));
+        // HTTP/2 names the host in the URI.
+        let whole: Uri = "https://gpu1:8443/ui/sign-out".parse().unwrap();
+        assert!(same_origin(&headers(&own[1..]), &whole));
+        assert!(!same_origin(&headers(&other[1..]), &whole));
+    }
+
+    #[test]
+    fn nobody_is_signed_in_by_another_sites_page() {
+        let path: Uri = "/ui/sign-in".parse().unwrap();
+        let host = ("host", "gpu1:8443");
+        for own in [
+            vec![host],
+            vec![host, ("origin", "https://gpu1:8443")],
+            vec![host, ("sec-fetch-site", "same-origin")],
+            vec![host, ("sec-fetch-site", "none")],
+        ] {
+            assert!(!from_elsewhere(&headers(&own), &path), "{own:?}");
+        }
+        for other in [
+            vec![host, ("origin", "https://evil.example")],
+            vec![host, ("origin", "null")],
+            vec![host, ("sec-fetch-site", "cross-site")],
+        ] {
+            assert!(from_elsewhere(&headers(&other), &path), "{other:?}");
+        }
     }
 }

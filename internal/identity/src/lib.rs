@@ -1,18 +1,22 @@
 //! Who is calling: users, passwords, sessions and access tokens, and the gate in front of
 //! every HTTP request that turns them into a [`resources::access::Caller`].
 //!
-//! What a caller may do is decided in `resources::access`, never here. Users and tokens
+//! A user's role becomes the groups that roles are bound to (`resources::access::Role`); what these may do is decided
+//! by the resource API, never here. Users and tokens
 //! are Secrets in the `muster-system` namespace, so they are as durable as everything
 //! else; nothing secret is stored in the clear (argon2id for passwords, SHA-256 for
 //! tokens, which are 256 random bits).
 
+pub mod audit;
 mod directory;
 mod error;
 mod gate;
+mod mirror;
 mod passwords;
 mod throttle;
 mod tokens;
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,17 +25,27 @@ use resources::access::{Caller, Role};
 
 pub use directory::{NewUser, User};
 pub use error::IdentityError;
-pub use gate::{SESSION_COOKIE, require_caller};
+pub use gate::{SESSION_COOKIE, from_elsewhere, require_caller};
 pub use tokens::{IssuedToken, TokenInfo, TokenPurpose};
 
 use directory::Directory;
+use passwords::Hashing;
 use throttle::Throttle;
 
 /// How long a browser's session lasts without signing in again.
 pub const SESSION_TTL: Duration = Duration::from_secs(12 * 3600);
 
+/// The most sessions of one user; the oldest ends when one more begins.
+pub const SESSIONS_PER_USER_MAX: usize = 64;
+
 /// The longest life an access token may be given: one year.
 pub const LONGEST_TOKEN_TTL: Duration = Duration::from_secs(366 * 24 * 3600);
+
+/// The most access tokens of one user; one must be revoked before another is issued.
+pub const TOKENS_PER_USER_MAX: usize = 256;
+
+/// The longest label of an access token, in bytes.
+pub const TOKEN_LABEL_MAX: usize = 256;
 
 /// The name of the administrator who exists from the first start.
 pub const FIRST_ADMIN: &str = "admin";
@@ -66,39 +80,53 @@ pub struct Opened {
 pub struct Identity(Arc<Inner>);
 
 struct Inner {
-    directory: Directory,
+    directory: Arc<Directory>,
     throttle: Throttle,
+    hashing: Hashing,
 }
 
 impl Identity {
     /// Reads users and tokens, drops expired ones, and creates the first administrator
-    /// when there is no user yet.
+    /// when there is no user yet, or when what is stored of that one can't be read: so whoever
+    /// has this machine's data has a way in.
     pub async fn open(client: kube::Client, options: Options) -> Result<Opened, IdentityError> {
-        let directory = Directory::load(client).await?;
+        let directory = Arc::new(Directory::load(client).await?);
+        tokio::spawn(directory::follow(Arc::downgrade(&directory)));
         let identity = Identity(Arc::new(Inner {
             directory,
             throttle: Throttle::default(),
+            hashing: Hashing::default(),
         }));
-        identity.drop_expired(Timestamp::now()).await?;
+        identity.drop_expired(Timestamp::now()).await;
         let mut first_admin = None;
-        if identity.users().is_empty() {
+        let damaged = identity.0.directory.is_damaged(FIRST_ADMIN);
+        if identity.users().is_empty() || damaged {
             let drawn = options.first_password.is_none();
             let password = match options.first_password {
                 Some(password) => password,
                 None => tokens::draw_password()?,
             };
-            identity
+            let created = identity
                 .create_user(NewUser {
                     name: FIRST_ADMIN.to_string(),
                     password: password.clone(),
                     role: Role::Admin,
                     namespaces: None,
                 })
-                .await?;
-            first_admin = drawn.then(|| FirstAdmin {
-                user: FIRST_ADMIN.to_string(),
-                password,
-            });
+                .await;
+            match created {
+                Ok(_) => {
+                    first_admin = drawn.then(|| FirstAdmin {
+                        user: FIRST_ADMIN.to_string(),
+                        password,
+                    });
+                }
+                // The server starts in any case; the next start tries again.
+                Err(error) if damaged => {
+                    tracing::error!(%error, "the administrator was not made anew");
+                }
+                Err(error) => return Err(error),
+            }
         }
         Ok(Opened {
             identity,
@@ -111,44 +139,75 @@ impl Identity {
         self.0.directory.users()
     }
 
+    /// One user.
+    pub fn user(&self, name: &str) -> Option<User> {
+        self.0.directory.user(name)
+    }
+
     /// Creates a user; the name must be free and the password long enough.
     pub async fn create_user(&self, user: NewUser) -> Result<User, IdentityError> {
         directory::check_new(&user)?;
-        let hash = hash_off_thread(user.password.clone()).await?;
+        let hash = self.hash(user.password.clone()).await?;
         self.0.directory.insert_user(user, hash).await
     }
 
     /// Replaces a user's password and ends all of the user's sessions.
     pub async fn set_password(&self, user: &str, password: &str) -> Result<(), IdentityError> {
         passwords::check_strength(password)?;
-        let hash = hash_off_thread(password.to_string()).await?;
-        self.0.directory.set_password(user, hash).await?;
-        self.0.directory.end_sessions(user).await
+        let hash = self.hash(password.to_string()).await?;
+        self.0.directory.set_password(user, hash).await
     }
 
-    /// Checks a password and opens a session for a browser.
+    /// Checks a password, offered from an address, and opens a session for a browser.
     ///
-    /// A wrong password and an unknown user are told apart neither by the answer nor by
-    /// the time it takes; repeated failures for one name are slowed down.
-    pub async fn sign_in(&self, user: &str, password: &str) -> Result<IssuedToken, IdentityError> {
-        let now = Timestamp::now();
-        self.0.throttle.admit(user, now)?;
+    /// A wrong password and an unknown user are told apart neither by the answer nor by the time
+    /// it takes. Repeated failures make the address wait; what others fail for a name makes
+    /// nobody else wait longer than a second.
+    pub async fn sign_in(
+        &self,
+        user: &str,
+        password: &str,
+        from: Option<IpAddr>,
+    ) -> Result<IssuedToken, IdentityError> {
+        let attempt = self.0.throttle.begin(user, from, Timestamp::now())?;
+        tokio::time::sleep(attempt.delay()).await;
         let stored = self
             .0
             .directory
             .password_hash(user)
             .unwrap_or_else(|| passwords::DECOY.to_string());
         let offered = password.to_string();
-        let right = tokio::task::spawn_blocking(move || passwords::verify(&offered, &stored))
-            .await
-            .map_err(|_| IdentityError::Interrupted)?;
+        let verify = move || passwords::verify(&offered, &stored);
+        let right = match self.0.hashing.run(verify).await {
+            Ok(right) => right,
+            Err(error) => {
+                // No guess was made.
+                attempt.take_back();
+                return Err(error);
+            }
+        };
         if !right {
-            self.0.throttle.failed(user, now);
             return Err(IdentityError::WrongPassword);
         }
-        self.0.throttle.succeeded(user);
+        attempt.succeeded();
+        self.end_oldest_session(user).await;
         self.issue(user, "browser session", TokenPurpose::Session, SESSION_TTL)
             .await
+    }
+
+    /// Makes room for one more session of the user.
+    async fn end_oldest_session(&self, user: &str) {
+        let mut sessions = self.tokens();
+        sessions.retain(|token| token.user == user && token.purpose == TokenPurpose::Session);
+        if sessions.len() < SESSIONS_PER_USER_MAX {
+            return;
+        }
+        let Some(oldest) = sessions.iter().min_by_key(|token| token.created) else {
+            return;
+        };
+        if let Err(error) = self.revoke(&oldest.id).await {
+            tracing::warn!(user, %error, "the user's oldest session was ended, but not deleted");
+        }
     }
 
     /// Issues an access token that acts as `user` until `ttl` is over.
@@ -161,6 +220,11 @@ impl Identity {
         if ttl > LONGEST_TOKEN_TTL || ttl.is_zero() {
             return Err(IdentityError::TokenLifetime { asked: ttl });
         }
+        let now = Timestamp::now();
+        let held = self.tokens().into_iter().filter(|token| {
+            token.user == user && token.purpose == TokenPurpose::Access && token.expires > now
+        });
+        tokens::check_new(label, held.count())?;
         self.issue(user, label, TokenPurpose::Access, ttl).await
     }
 
@@ -172,7 +236,7 @@ impl Identity {
         ttl: Duration,
     ) -> Result<IssuedToken, IdentityError> {
         let now = Timestamp::now();
-        self.drop_expired(now).await?;
+        self.drop_expired(now).await;
         let expires = tokens::expiry(now, ttl);
         let drawn = tokens::draw()?;
         let info = TokenInfo {
@@ -209,18 +273,22 @@ impl Identity {
         Some((user.caller(), info))
     }
 
-    async fn drop_expired(&self, now: Timestamp) -> Result<(), IdentityError> {
+    /// Removes what has expired. It works no more in any case: what can't be removed now is
+    /// tried again with the next token.
+    async fn drop_expired(&self, now: Timestamp) {
         for token in self.tokens() {
-            if token.expires <= now {
-                self.0.directory.remove_token(&token.id).await?;
+            if token.expires <= now
+                && let Err(error) = self.0.directory.remove_token(&token.id).await
+            {
+                tracing::debug!(token = token.id, %error, "an expired token was not removed");
             }
         }
-        Ok(())
     }
-}
 
-async fn hash_off_thread(password: String) -> Result<String, IdentityError> {
-    tokio::task::spawn_blocking(move || passwords::hash(&password))
-        .await
-        .map_err(|_| IdentityError::Interrupted)?
+    async fn hash(&self, password: String) -> Result<String, IdentityError> {
+        self.0
+            .hashing
+            .run(move || passwords::hash(&password))
+            .await?
+    }
 }

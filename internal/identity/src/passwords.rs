@@ -1,9 +1,23 @@
 //! Passwords: argon2id hashes in the PHC string format, and what a password must be like.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use argon2::password_hash::{PasswordHash, PasswordHasher, PasswordVerifier, SaltString};
 use argon2::{Algorithm, Argon2, Params, Version};
 
+use tokio::sync::Semaphore;
+
 use crate::IdentityError;
+
+/// The most passwords hashed at once: each takes 19 MiB and a core for tens of milliseconds.
+pub(crate) const HASHES_MAX: usize = 4;
+
+/// The most that wait for that; more are refused and told to come back.
+pub(crate) const WAITING_MAX: usize = 64;
+
+/// How long somebody who was refused should wait, in seconds: by then the queue is through.
+const COME_BACK_SECONDS: u64 = 3;
 
 /// The least number of characters in a password (NIST SP 800-63B).
 const SHORTEST: usize = 8;
@@ -29,6 +43,49 @@ pub(crate) fn check_strength(password: &str) -> Result<(), IdentityError> {
         });
     }
     Ok(())
+}
+
+/// Hashes a bounded number of passwords at once, off the async threads.
+pub(crate) struct Hashing {
+    /// One permit for each that is hashed or waits.
+    queue: Arc<Semaphore>,
+    /// One permit for each that is hashed.
+    slots: Arc<Semaphore>,
+}
+
+impl Default for Hashing {
+    fn default() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        Hashing::of(cores.min(HASHES_MAX), WAITING_MAX)
+    }
+}
+
+impl Hashing {
+    fn of(at_once: usize, waiting: usize) -> Self {
+        Hashing {
+            queue: Arc::new(Semaphore::new(at_once + waiting)),
+            slots: Arc::new(Semaphore::new(at_once)),
+        }
+    }
+
+    /// Runs `work` when its turn comes; [`IdentityError::Busy`] if too many wait already.
+    pub(crate) async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Result<T, IdentityError> {
+        let queued = self.queue.clone().try_acquire_owned();
+        let queued = queued.map_err(|_| IdentityError::Busy {
+            wait: Duration::from_secs(COME_BACK_SECONDS),
+        })?;
+        let slot = self.slots.clone().acquire_owned().await;
+        let slot = slot.expect("the semaphore is never closed");
+        // The permits go along: a caller that gives up leaves a hash that is still computed.
+        let hashed = tokio::task::spawn_blocking(move || {
+            let _permits = (queued, slot);
+            work()
+        });
+        hashed.await.map_err(|_| IdentityError::Interrupted)
+    }
 }
 
 /// OWASP's first recommendation for argon2id: 19 MiB, 2 passes, 1 lane.
@@ -60,6 +117,34 @@ pub(crate) fn verify(password: &str, stored: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn so_many_hash_so_many_wait_and_one_more_is_told_to_come_back() {
+        let hashing = Arc::new(Hashing::of(2, 3));
+        let (open, gate) = std::sync::mpsc::channel::<()>();
+        let gate = Arc::new(std::sync::Mutex::new(gate));
+        let mut running = Vec::new();
+        for n in 0..5 {
+            let (hashing, gate) = (hashing.clone(), gate.clone());
+            running.push(tokio::spawn(async move {
+                let wait = move || {
+                    let _ = gate.lock().unwrap().recv();
+                    n
+                };
+                hashing.run(wait).await
+            }));
+        }
+        while hashing.queue.available_permits() > 0 {
+            tokio::task::yield_now().await;
+        }
+        let refused = hashing.run(|| 5).await;
+        assert!(matches!(refused, Err(IdentityError::Busy { .. })));
+        drop(open);
+        for (n, task) in running.into_iter().enumerate() {
+            assert_eq!(task.await.unwrap().unwrap(), n);
+        }
+        assert_eq!(hashing.run(|| 6).await.unwrap(), 6);
+    }
 
     #[test]
     fn a_password_verifies_against_its_own_hash_only() {

@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::IdentityError;
+use crate::{IdentityError, TOKEN_LABEL_MAX, TOKENS_PER_USER_MAX};
 
 const PREFIX: &str = "muster_";
 
@@ -47,6 +47,17 @@ pub struct IssuedToken {
     pub secret: String,
     /// What is kept.
     pub info: TokenInfo,
+}
+
+/// Refuses an access token with a label that is too long, or for a user who holds as many as one may.
+pub(crate) fn check_new(label: &str, held: usize) -> Result<(), IdentityError> {
+    if label.len() > TOKEN_LABEL_MAX {
+        return Err(IdentityError::TokenLabel { bytes: label.len() });
+    }
+    if held >= TOKENS_PER_USER_MAX {
+        return Err(IdentityError::TooManyTokens { held });
+    }
+    Ok(())
 }
 
 pub(crate) struct Drawn {
@@ -120,6 +131,17 @@ mod tests {
         ] {
             assert_eq!(id_of(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn labels_and_tokens_are_taken_to_their_bounds() {
+        let label = "x".repeat(TOKEN_LABEL_MAX);
+        assert!(check_new(&label, TOKENS_PER_USER_MAX - 1).is_ok());
+        let refused = |label: &str, held: usize| check_new(label, held).unwrap_err().to_string();
+        let long = format!("{label}x");
+        assert!(refused(&long, 0).starts_with("label: "), "{long}");
+        let many = refused(&label, TOKENS_PER_USER_MAX);
+        assert!(many.contains("muster token revoke"), "{many}");
     }
 
     #[test]

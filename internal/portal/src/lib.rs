@@ -6,14 +6,27 @@
 mod board;
 mod problem;
 mod rest;
+mod routes;
 mod state;
 mod views;
 
 pub use board::Board;
 pub use problem::Problem;
-pub use state::{AskProblem, Hooks, JoinToken, LogProblem, LogQuery, LogStream, Portal, Previewed};
+pub use state::{
+    AskProblem, BackupRequest, Hooks, JoinToken, ListedJoinToken, LogProblem, LogQuery, LogStream,
+    NewJoinToken, Portal, Previewed,
+};
+
+fn all() -> routes::Routes {
+    views::routes(rest::routes(routes::Routes::default()))
+}
 
 /// Every route of the platform's REST API and of the web UI.
 pub fn router(portal: Portal) -> axum::Router {
-    rest::routes().merge(views::routes()).with_state(portal)
+    all().into_router().with_state(portal)
+}
+
+/// The methods and paths that [`router`] answers. A path's parameters stand in braces.
+pub fn routes() -> Vec<(axum::http::Method, &'static str)> {
+    all().into_list()
 }

@@ -1,6 +1,6 @@
 //! Errors of the REST API: problem details (RFC 9457) with a stable `code`.
 
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use identity::IdentityError;
 use serde_json::json;
@@ -11,6 +11,8 @@ pub struct Problem {
     status: StatusCode,
     code: &'static str,
     detail: String,
+    /// How many seconds to wait before trying again.
+    retry_after: Option<u64>,
 }
 
 impl Problem {
@@ -21,6 +23,7 @@ impl Problem {
             status,
             code,
             detail,
+            retry_after: None,
         }
     }
 
@@ -45,6 +48,11 @@ impl Problem {
         &self.detail
     }
 
+    /// How many seconds to wait before trying again, where waiting helps.
+    pub fn retry_after(&self) -> Option<u64> {
+        self.retry_after
+    }
+
     /// The HTTP status.
     pub fn status(&self) -> StatusCode {
         self.status
@@ -61,7 +69,12 @@ impl IntoResponse for Problem {
             "detail": self.detail,
         });
         let kind = [(header::CONTENT_TYPE, "application/problem+json")];
-        (self.status, kind, body.to_string()).into_response()
+        let mut response = (self.status, kind, body.to_string()).into_response();
+        if let Some(seconds) = self.retry_after {
+            let headers = response.headers_mut();
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 
@@ -91,15 +104,22 @@ impl From<IdentityError> for Problem {
             IdentityError::TooManyAttempts { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "too-many-attempts")
             }
+            IdentityError::Busy { .. } => (StatusCode::TOO_MANY_REQUESTS, "busy"),
             IdentityError::NoSuchUser { .. } | IdentityError::NoSuchToken { .. } => {
                 (StatusCode::NOT_FOUND, "not-found")
             }
             IdentityError::UserExists { .. } => (StatusCode::CONFLICT, "exists"),
+            IdentityError::TooManyTokens { .. } => (StatusCode::CONFLICT, "too-many-tokens"),
             IdentityError::WeakPassword { .. }
             | IdentityError::BadName { .. }
+            | IdentityError::TokenLabel { .. }
             | IdentityError::TokenLifetime { .. } => (StatusCode::UNPROCESSABLE_ENTITY, "invalid"),
             _ => (StatusCode::SERVICE_UNAVAILABLE, "unavailable"),
         };
-        Problem::new(status, code, error.to_string())
+        let retry_after = error.retry_after();
+        Problem {
+            retry_after,
+            ..Problem::new(status, code, error.to_string())
+        }
     }
 }

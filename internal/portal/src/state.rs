@@ -12,14 +12,20 @@ use futures::future::BoxFuture;
 use futures::stream::BoxStream;
 use identity::Identity;
 use jiff::Timestamp;
-use resources::access::Caller;
+use resources::access::{Attributes, Caller};
 use resources::record::Record;
 use resources::report::{PlacementReport, Preemptable};
 use resources::standing::QueueStanding;
 use resources::tidying::TidyingReport;
 
 use crate::Problem;
-use crate::board::Board;
+use crate::board::{Board, JobRow, NodeCard, Picture, QueueRow};
+
+/// The API group that roles name Muster's own resources in that are no objects.
+const OWN_GROUP: &str = "muster.io";
+
+/// The API group of queues and gangs.
+const VOLCANO_GROUP: &str = "scheduling.volcano.sh";
 
 /// The portal's state. Cheap to clone.
 #[derive(Clone)]
@@ -63,7 +69,7 @@ pub struct LogProblem {
     pub detail: String,
 }
 
-/// Why a node did not answer.
+/// Why a node did not answer, or what was asked of the nodes' keeper was refused.
 #[derive(Clone, Debug)]
 pub struct AskProblem {
     /// HTTP status.
@@ -72,15 +78,53 @@ pub struct AskProblem {
     pub detail: String,
 }
 
+/// What a token with which agents join should be.
+#[derive(Clone, Debug)]
+pub struct NewJoinToken {
+    /// How long it works.
+    pub ttl: Duration,
+    /// The only node that may join with it; any node if none is named.
+    pub node: Option<String>,
+    /// How many joins it is good for.
+    pub uses: u32,
+}
+
 /// A token with which an agent joins.
 #[derive(Clone, Debug)]
 pub struct JoinToken {
     /// What the agent shows, once.
     pub secret: String,
+    /// By what it is listed and revoked.
+    pub id: String,
     /// When it stops working.
     pub expires: Timestamp,
 }
 
+/// A token with which agents join, as it is listed.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct ListedJoinToken {
+    /// By what it is revoked.
+    pub id: String,
+    /// What it was made for.
+    pub description: String,
+    /// The only node that may join with it.
+    pub node: Option<String>,
+    /// How many joins it is still good for.
+    pub uses: u32,
+    /// When it stops working.
+    pub expires: Timestamp,
+}
+
+/// A backup that is to be made.
+#[derive(Clone, serde::Deserialize)]
+pub struct BackupRequest {
+    /// The file to make, on the server's disk.
+    pub path: std::path::PathBuf,
+    /// Encrypts it.
+    pub passphrase: Option<String>,
+}
+
+type Permits = dyn Fn(&Caller, &Attributes<'_>) -> bool + Send + Sync;
 type ClientFor = dyn Fn(&Caller) -> kube::Client + Send + Sync;
 type Explain = dyn Fn(&str, &str) -> Option<PlacementReport> + Send + Sync;
 type CouldEvict = dyn Fn(String, String) -> BoxFuture<'static, Vec<Preemptable>> + Send + Sync;
@@ -92,8 +136,13 @@ type AskRdma = dyn Fn(String, serde_json::Value) -> BoxFuture<'static, Result<se
     + Send
     + Sync;
 type IssueJoinToken =
-    dyn Fn(Duration) -> BoxFuture<'static, Result<JoinToken, String>> + Send + Sync;
-type Backup = dyn Fn(std::path::PathBuf) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+    dyn Fn(NewJoinToken) -> BoxFuture<'static, Result<JoinToken, AskProblem>> + Send + Sync;
+type ListJoinTokens =
+    dyn Fn() -> BoxFuture<'static, Result<Vec<ListedJoinToken>, AskProblem>> + Send + Sync;
+type ByName = dyn Fn(String) -> BoxFuture<'static, Result<bool, AskProblem>> + Send + Sync;
+type Backup = dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+type ReadManifests =
+    dyn Fn(String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, String>> + Send + Sync;
 type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
 
 /// Where the pods of a job would go if it were submitted now, as (pod, node), or the
@@ -104,6 +153,8 @@ pub type Previewed = Result<Vec<(String, String)>, Box<PlacementReport>>;
 pub struct Hooks {
     /// The resource API in a caller's name.
     pub client_for: Box<ClientFor>,
+    /// Whether a caller may do something, as the resource API decides it.
+    pub permits: Box<Permits>,
     /// The report of a gang (namespace, PodGroup or pod) that waits.
     pub explain: Box<Explain>,
     /// Whose eviction would let a gang (namespace, PodGroup or pod) start that waits.
@@ -120,6 +171,15 @@ pub struct Hooks {
     pub ask_rdma: Box<AskRdma>,
     /// Issues a token with which an agent joins.
     pub issue_join_token: Box<IssueJoinToken>,
+    /// Lists the tokens with which agents may join.
+    pub list_join_tokens: Box<ListJoinTokens>,
+    /// Ends a join token by its id; false if there is none.
+    pub revoke_join_token: Box<ByName>,
+    /// Removes a node by its name and revokes its certificates; false if there is none.
+    pub remove_node: Box<ByName>,
+    /// Reads the manifests in a YAML text as the resource API reads bodies, within its bounds; an error is a sentence
+    /// for a person.
+    pub read_manifests: Box<ReadManifests>,
     /// Asks the scheduler where a job's pods would go, changing nothing; none for a kind
     /// that has no pods.
     pub preview: Box<Preview>,
@@ -131,6 +191,126 @@ impl Portal {
     /// The resource API in a caller's name.
     pub fn client(&self, caller: &Caller) -> kube::Client {
         (self.hooks.client_for)(caller)
+    }
+
+    /// May this caller do this?
+    pub fn permits(&self, caller: &Caller, wanted: &Attributes<'_>) -> bool {
+        (self.hooks.permits)(caller, wanted)
+    }
+
+    /// May this caller do this to Muster's own resources that are no objects (`backups`, `jointokens`, ...)? Roles grant
+    /// them in the API group `muster.io`.
+    pub fn permits_own(&self, caller: &Caller, verb: &str, resource: &str) -> bool {
+        let wanted = Attributes {
+            verb,
+            group: OWN_GROUP,
+            resource,
+            ..Attributes::default()
+        };
+        self.permits(caller, &wanted)
+    }
+
+    /// The nodes, for a caller who may list them; the pods on them by name only where the caller may read pods.
+    pub fn nodes(&self, caller: &Caller) -> Result<Vec<NodeCard>, Problem> {
+        self.require(caller, "list", "", "nodes", None)?;
+        Ok(self
+            .board
+            .nodes(|namespace| self.sees(caller, "", "pods", namespace)))
+    }
+
+    /// The same for one node, with the picture of it; none where there is no such node.
+    pub fn node(
+        &self,
+        caller: &Caller,
+        name: &str,
+    ) -> Result<Option<(NodeCard, Option<Picture>)>, Problem> {
+        self.require(caller, "get", "", "nodes", Some(name))?;
+        let sees = |namespace: &str| self.sees(caller, "", "pods", namespace);
+        Ok(self.board.node(name, sees))
+    }
+
+    /// The queues, for a caller who may list them.
+    pub fn queues(&self, caller: &Caller) -> Result<Vec<QueueRow>, Problem> {
+        self.require(caller, "list", VOLCANO_GROUP, "queues", None)?;
+        Ok(self.board.queues())
+    }
+
+    /// One queue, for a caller who may read it; none where there is no such queue.
+    pub fn queue(&self, caller: &Caller, name: &str) -> Result<Option<QueueRow>, Problem> {
+        self.require(caller, "get", VOLCANO_GROUP, "queues", Some(name))?;
+        let mut rows = self.board.queues().into_iter();
+        Ok(rows.find(|row| row.name == name))
+    }
+
+    /// Refuses a caller who may not do this to a kind without namespaces.
+    fn require(
+        &self,
+        caller: &Caller,
+        verb: &str,
+        group: &str,
+        resource: &str,
+        name: Option<&str>,
+    ) -> Result<(), Problem> {
+        let wanted = Attributes {
+            verb,
+            group,
+            resource,
+            name,
+            ..Attributes::default()
+        };
+        if self.permits(caller, &wanted) {
+            return Ok(());
+        }
+        Err(Problem::forbidden(format!(
+            "user {:?} may not {verb} {resource}; an administrator can bind a role that permits it",
+            caller.user
+        )))
+    }
+
+    /// Whose eviction would let a gang start that waits: those gangs that the caller may see.
+    pub async fn could_evict(
+        &self,
+        caller: &Caller,
+        namespace: &str,
+        group: &str,
+    ) -> Vec<Preemptable> {
+        let asked = (self.hooks.could_evict)(namespace.to_owned(), group.to_owned());
+        let mut victims = asked.await;
+        victims.retain(|victim| self.sees(caller, VOLCANO_GROUP, "podgroups", &victim.namespace));
+        victims
+    }
+
+    /// May this caller read a pod's log?
+    pub fn reads_log(&self, caller: &Caller, namespace: &str, pod: &str) -> bool {
+        let wanted = Attributes {
+            verb: "get",
+            resource: "pods",
+            subresource: Some("log"),
+            namespace: Some(namespace),
+            name: Some(pod),
+            ..Attributes::default()
+        };
+        self.permits(caller, &wanted)
+    }
+
+    /// The jobs that this caller may see, newest first.
+    pub fn jobs(&self, caller: &Caller, now: Timestamp) -> Vec<JobRow> {
+        let sees = |group: &str, plural: &str, namespace: &str| {
+            self.sees(caller, group, plural, namespace)
+        };
+        self.board.jobs(sees, now)
+    }
+
+    /// May this caller see a job or gang of this kind in a namespace?
+    pub fn sees(&self, caller: &Caller, group: &str, resource: &str, namespace: &str) -> bool {
+        let wanted = Attributes {
+            verb: "get",
+            group,
+            resource,
+            namespace: Some(namespace),
+            ..Attributes::default()
+        };
+        self.permits(caller, &wanted)
     }
 }
 

@@ -1,12 +1,31 @@
-//! Who may do what: roles and the rules they stand for. Decides from the caller and the request's attributes alone;
-//! who the caller is (tokens, certificates, sessions) is found out elsewhere.
+//! Who makes a request, and what a request is about: the words that authorization is spoken in. What role-based
+//! access control permits is decided by [`crate::rbac`], what a node's agent may do by [`node_permits`]; how a caller
+//! is authenticated (tokens, certificates, sessions) is found out elsewhere.
+
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::names;
-use crate::registry;
 
-/// What a caller is to the platform.
+/// The group that may do everything; no binding can take that away.
+pub const MASTERS_GROUP: &str = "system:masters";
+/// The group of Muster's own parts, which may do everything.
+pub const COMPONENTS_GROUP: &str = "system:muster";
+/// The group of every caller that was authenticated.
+pub const AUTHENTICATED_GROUP: &str = "system:authenticated";
+/// The group of requests without credentials.
+pub const UNAUTHENTICATED_GROUP: &str = "system:unauthenticated";
+/// The user that requests without credentials are made by.
+pub const ANONYMOUS_USER: &str = "system:anonymous";
+/// What the user name of a service account starts with; `NAMESPACE:NAME` follows.
+pub const SERVICE_ACCOUNT_PREFIX: &str = "system:serviceaccount:";
+/// The group of every service account; with `:NAMESPACE`, of those in one namespace.
+pub const SERVICE_ACCOUNTS_GROUP: &str = "system:serviceaccounts";
+/// The group of every user that Muster keeps a record of.
+pub const USERS_GROUP: &str = "muster:users";
+
+/// What a user's record says that the user is. [`Role::groups`] turns it into groups, and bindings say what these may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -18,65 +37,134 @@ pub enum Role {
     Member,
     /// Reads, except Secrets.
     Viewer,
-    /// A node's agent, `system:node:NAME`.
-    Node,
-    /// A part of Muster itself.
-    Component,
 }
 
-/// Who makes a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+impl Role {
+    /// The group of the users that have this role in every namespace. With `:NAMESPACE` behind it, the group of those
+    /// that have it in that namespace.
+    pub fn group(self) -> &'static str {
+        match self {
+            Role::Admin => "muster:admin",
+            Role::Lead => "muster:lead",
+            Role::Member => "muster:member",
+            Role::Viewer => "muster:viewer",
+        }
+    }
+
+    /// The groups of a user that has this role in these namespaces, or everywhere where none are listed. An
+    /// administrator is one everywhere.
+    pub fn groups(self, namespaces: Option<&[String]>) -> Vec<String> {
+        let mut groups = vec![USERS_GROUP.to_owned()];
+        match (self, namespaces) {
+            (Role::Admin, _) | (_, None) => groups.push(self.group().to_owned()),
+            (_, Some(all)) => groups.extend(all.iter().map(|one| self.group_in(one))),
+        }
+        groups
+    }
+
+    /// The group of the users that have this role in one namespace.
+    pub fn group_in(self, namespace: &str) -> String {
+        format!("{}:{namespace}", self.group())
+    }
+}
+
+/// Who makes a request: Kubernetes' UserInfo.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The user's name.
     pub user: String,
-    /// Groups, for the audit log and for `kubectl auth whoami`.
+    /// The groups that the user is in.
     pub groups: Vec<String>,
-    /// What the caller may do.
-    pub role: Role,
-    /// Where; none means everywhere.
-    pub namespaces: Option<Vec<String>>,
+    /// What tells this user from others that had the name; may be empty.
+    pub uid: String,
+    /// What else the authentication says of the user.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
 
+/// The caller that a request really came from, where it is carried out in the name of another ([`Caller`] is then the
+/// one that is impersonated). Stands in a request's extensions beside the [`Caller`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Impersonator(pub Caller);
+
 impl Caller {
+    /// An authenticated user in these groups.
+    pub fn user(name: &str, groups: impl IntoIterator<Item = String>) -> Self {
+        let mut groups: Vec<String> = groups.into_iter().collect();
+        groups.push(AUTHENTICATED_GROUP.to_owned());
+        Self {
+            user: name.to_owned(),
+            groups,
+            ..Self::default()
+        }
+    }
+
     /// A part of Muster itself.
     pub fn component(name: &str) -> Self {
-        Self {
-            user: format!("system:muster:{name}"),
-            groups: vec![
-                "system:authenticated".to_owned(),
-                "system:muster".to_owned(),
-            ],
-            role: Role::Component,
-            namespaces: None,
-        }
+        Self::user(
+            &format!("system:muster:{name}"),
+            [COMPONENTS_GROUP.to_owned()],
+        )
     }
 
     /// A node's agent.
     pub fn node(name: &str) -> Self {
+        let user = format!("{}{name}", names::NODE_USER_PREFIX);
+        Self::user(&user, [names::NODES_GROUP.to_owned()])
+    }
+
+    /// A service account.
+    pub fn service_account(namespace: &str, name: &str) -> Self {
+        Self::user(
+            &format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}"),
+            service_account_groups(namespace),
+        )
+    }
+
+    /// Whoever sends no credentials.
+    pub fn anonymous() -> Self {
         Self {
-            user: format!("{}{name}", names::NODE_USER_PREFIX),
-            groups: vec![
-                names::NODES_GROUP.to_owned(),
-                "system:authenticated".to_owned(),
-            ],
-            role: Role::Node,
-            namespaces: None,
+            user: ANONYMOUS_USER.to_owned(),
+            groups: vec![UNAUTHENTICATED_GROUP.to_owned()],
+            ..Self::default()
         }
     }
 
-    /// May the caller act in this namespace at all?
-    pub fn reaches(&self, namespace: &str) -> bool {
-        self.namespaces
-            .as_ref()
-            .is_none_or(|all| all.iter().any(|one| one == namespace))
+    /// Is the caller in this group?
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|one| one == group)
+    }
+
+    /// Is the caller a part of Muster itself?
+    pub fn is_component(&self) -> bool {
+        self.is_in(COMPONENTS_GROUP)
+    }
+
+    /// May the caller do everything, whatever roles and bindings say?
+    pub fn is_unlimited(&self) -> bool {
+        self.is_in(MASTERS_GROUP) || self.is_component()
     }
 
     /// The node that the caller is the agent of.
     pub fn node_name(&self) -> Option<&str> {
-        (self.role == Role::Node)
+        self.is_in(names::NODES_GROUP)
             .then(|| self.user.strip_prefix(names::NODE_USER_PREFIX))
             .flatten()
     }
+}
+
+/// The groups that a service account is in by its namespace.
+pub fn service_account_groups(namespace: &str) -> [String; 2] {
+    [
+        SERVICE_ACCOUNTS_GROUP.to_owned(),
+        format!("{SERVICE_ACCOUNTS_GROUP}:{namespace}"),
+    ]
+}
+
+/// The namespace and the name of the service account that has this user name.
+pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
+    let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
+    let whole = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
+    whole.then_some((namespace, name))
 }
 
 /// What a request is about.
@@ -94,118 +182,6 @@ pub struct Attributes<'a> {
     pub namespace: Option<&'a str>,
     /// The object's name, where the request names one.
     pub name: Option<&'a str>,
-}
-
-/// Writes of these belong to Muster itself (and administrators): who could write them could place work where the
-/// scheduler would not, or lift their own limits.
-const RESERVED: [(&str, &str); 3] = [
-    ("", "resourcequotas"),
-    ("", "limitranges"),
-    ("coordination.k8s.io", "leases"),
-];
-/// What a member makes and changes.
-const MEMBERS_OWN: [(&str, &str); 15] = [
-    ("", "pods"),
-    ("", "configmaps"),
-    ("", "secrets"),
-    ("", "persistentvolumeclaims"),
-    ("", "services"),
-    ("", "events"),
-    ("autoscaling", "horizontalpodautoscalers"),
-    ("batch", "cronjobs"),
-    ("batch", "jobs"),
-    ("batch.volcano.sh", "jobs"),
-    ("keda.sh", "scaledobjects"),
-    ("kubeflow.org", "pytorchjobs"),
-    ("ray.io", "rayclusters"),
-    ("scheduling.volcano.sh", "podgroups"),
-    ("serving.knative.dev", "services"),
-];
-
-/// May this caller do this?
-pub fn permits(caller: &Caller, request: &Attributes<'_>) -> bool {
-    match caller.role {
-        Role::Admin | Role::Component => true,
-        Role::Node => node_may(caller, request),
-        Role::Lead | Role::Member | Role::Viewer => person_may(caller, request),
-    }
-}
-
-fn reads(verb: &str) -> bool {
-    matches!(verb, "get" | "list" | "watch")
-}
-
-fn person_may(caller: &Caller, request: &Attributes<'_>) -> bool {
-    // Anybody may ask what they may do.
-    if request.group == "authorization.k8s.io" || request.group == "authentication.k8s.io" {
-        return request.verb == "create";
-    }
-    let secret = request.group.is_empty() && request.resource == "secrets";
-    if secret && request.namespace == Some(names::SYSTEM_NAMESPACE) {
-        return false;
-    }
-    let namespaced = registry::all()
-        .iter()
-        .find(|k| k.group == request.group && k.plural == request.resource)
-        .is_none_or(|k| k.namespaced);
-    if !namespaced {
-        return reads(request.verb);
-    }
-    let reached = match request.namespace {
-        Some(namespace) => caller.reaches(namespace),
-        // Over all namespaces: Secrets would include the system's own.
-        None => caller.namespaces.is_none() && !secret,
-    };
-    if !reached {
-        return false;
-    }
-    if reads(request.verb) {
-        return !(secret && caller.role == Role::Viewer);
-    }
-    let system_write = matches!(request.subresource, Some("binding" | "status"));
-    let kind = (request.group, request.resource);
-    match caller.role {
-        Role::Lead => !system_write && !RESERVED.contains(&kind),
-        Role::Member => !system_write && MEMBERS_OWN.contains(&kind),
-        _ => false,
-    }
-}
-
-fn node_may(caller: &Caller, request: &Attributes<'_>) -> bool {
-    let Some(node) = caller.node_name() else {
-        return false;
-    };
-    let own = request.name == Some(node);
-    let reads = reads(request.verb);
-    let changes = matches!(request.verb, "update" | "patch");
-    match (request.group, request.resource, request.subresource) {
-        ("authorization.k8s.io" | "authentication.k8s.io", _, _) => request.verb == "create",
-        ("", "nodes", None) => reads || request.verb == "create" || (changes && own),
-        ("", "nodes", Some("status")) => (reads || changes) && own,
-        ("", "pods", None) => reads || request.verb == "delete",
-        ("", "pods", Some("status")) => reads || changes,
-        ("", "pods", Some("eviction")) => request.verb == "create",
-        ("", "events", None) => matches!(request.verb, "create" | "patch" | "update"),
-        ("", "secrets", None) => {
-            request.verb == "get"
-                && request
-                    .namespace
-                    .is_some_and(|n| n != names::SYSTEM_NAMESPACE)
-        }
-        (
-            "",
-            "configmaps" | "services" | "endpoints" | "persistentvolumeclaims" | "namespaces",
-            None,
-        )
-        | ("discovery.k8s.io", "endpointslices", None)
-        | ("node.k8s.io", "runtimeclasses", None) => reads,
-        ("coordination.k8s.io", "leases", None) => {
-            request.namespace == Some(names::NODE_LEASES)
-                && (request.verb == "create"
-                    || (own && matches!(request.verb, "get" | "update" | "patch" | "delete")))
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

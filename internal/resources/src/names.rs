@@ -4,7 +4,8 @@
 pub const GROUP_NAME: &str = "scheduling.k8s.io/group-name";
 /// Annotation on a pod: its task in the gang (the replica type in lower case), which `minTaskMember` counts. Volcano's.
 pub const TASK_SPEC: &str = "volcano.sh/task-spec";
-/// Label or annotation on a job or pod: the queue it asks for. Volcano's.
+/// Label or annotation on a job or pod: the queue it asks for. On a namespace: the queue of its work that
+/// names none. Volcano's.
 pub const QUEUE_NAME: &str = "scheduling.volcano.sh/queue-name";
 /// The queue that takes whatever names no other; created at start.
 pub const DEFAULT_QUEUE: &str = "default";
@@ -30,16 +31,25 @@ pub const JOB_ROLE: &str = "training.kubeflow.org/job-role";
 pub const DEVICES: &str = "muster.io/devices";
 /// Annotation on a node: JSON of [`crate::devices::NodeInventory`].
 pub const INVENTORY: &str = "muster.io/inventory";
+/// Annotation on a node: counts its agent's sessions, so that two of them can be put in order.
+pub const SESSION: &str = "muster.io/session";
 /// Annotation on a PyTorchJob: its rendezvous port in the embedded engine.
 pub const RENDEZVOUS_PORT: &str = "muster.io/rendezvous-port";
 /// Annotation on a PyTorchJob: restarts counted by replica type (JSON), so that `backoffLimit` survives the controller.
 pub const RESTARTS: &str = "muster.io/restarts";
+/// Annotation on a Job: how its ended attempts ended (JSON), so that `backoffLimit` survives the controller.
+pub const ATTEMPTS: &str = "muster.io/attempts";
 /// The rendezvous ports that the embedded engine gives out, first and last.
 pub const RENDEZVOUS_PORTS: std::ops::RangeInclusive<u16> = 20_000..=29_999;
 /// The container port name that says which port a PyTorchJob's rendezvous uses. Kubeflow's.
 pub const PYTORCH_PORT_NAME: &str = "pytorchjob-port";
 /// The rendezvous port that Kubeflow's operator gives where pods have a network of their own.
 pub const PYTORCH_DEFAULT_PORT: u16 = 23_456;
+
+/// Annotation on a pod of the embedded engine: the Pod Security Standard that was enforced when it was made
+/// (`privileged`, `baseline` or `restricted`; `privileged` where it was exempt). Admission writes it, and
+/// it never changes; the agent reads it to decide which user runs the pod's processes.
+pub const POD_SECURITY_LEVEL: &str = "muster.io/pod-security-level";
 
 /// Node label (`true` or `false`): the node runs pods as processes.
 pub const RUNTIME_PROCESS: &str = "muster.io/runtime.process";
@@ -64,6 +74,12 @@ pub const FIRST_NAMESPACES: [&str; 5] = [
     "kube-node-lease",
     "muster-system",
 ];
+/// Namespace label: with the value `true`, pods of the namespace may have the classes of
+/// [`crate::admission::SYSTEM_CLASSES`].
+pub const CRITICAL_PODS: &str = "muster.io/critical-pods";
+/// Those of [`FIRST_NAMESPACES`] that are the system's own: what runs there, or lies there, is administrators'.
+pub const SYSTEM_NAMESPACES: [&str; 4] =
+    ["kube-system", "kube-public", NODE_LEASES, SYSTEM_NAMESPACE];
 /// What a node's user name starts with; the node's name follows.
 pub const NODE_USER_PREFIX: &str = "system:node:";
 /// The group that nodes are in.
@@ -74,6 +90,9 @@ pub const SCHEDULER: &str = "muster";
 pub const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
 /// `status.reason` of a pod whose node was lost.
 pub const NODE_LOST: &str = "NodeLost";
+/// `status.reason` of a pod that its node could not start for a fault of the node's own: it counts against no limit
+/// of the job.
+pub const NODE_UNFIT: &str = "NodeUnfit";
 
 /// Job labels of Kubernetes: the job's name.
 pub const BATCH_JOB_NAME: &str = "batch.kubernetes.io/job-name";

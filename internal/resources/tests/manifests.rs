@@ -1,6 +1,9 @@
 //! The manifests that users come with: each passes defaulting and validation as it is, or is refused exactly as
 //! kube-apiserver refuses it.
 
+use std::collections::BTreeMap;
+
+use resources::admission::pod_security::{PodSecurity, Request};
 use resources::registry;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,6 +56,59 @@ fn users_manifests_are_taken_or_refused_as_kubernetes_does() {
             assert_eq!(errors, expected, "{name} {}", object["metadata"]["name"]);
         }
     }
+}
+
+#[test]
+fn no_users_manifest_and_no_example_violates_the_default_pod_security() {
+    let crate_root = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let files = std::fs::read_dir(crate_root.join("tests/manifests")).unwrap();
+    let example = crate_root.join("../../packaging/examples/pytorch-ddp.yaml");
+    let security = PodSecurity::default();
+    let labels = BTreeMap::new();
+    let request = Request {
+        namespace: "team",
+        labels: &labels,
+        user: "ann",
+    };
+    let mut asked = 0;
+    for file in files.map(|entry| entry.unwrap().path()).chain([example]) {
+        for document in documents(&std::fs::read_to_string(&file).unwrap()) {
+            let (object, _) = admit(document);
+            let kind = registry::of(&object).unwrap();
+            let verdict = match kind.kind {
+                "Pod" => security.pod(&request, &object),
+                _ => security.templates(&request, kind, &object),
+            };
+            assert_eq!(verdict.refused, None, "{}", file.display());
+            assert!(
+                verdict.warnings.is_empty(),
+                "{}: {:?}",
+                file.display(),
+                verdict.warnings
+            );
+            asked += usize::from(kind.kind == "Pod" || PodSecurity::has_templates(kind));
+        }
+    }
+    assert!(asked > 10, "{asked} pods and templates");
+}
+
+/// The one thing in the manifests that the standard alone would refuse, which the default allow-list is for.
+#[test]
+fn the_default_allow_list_is_needed_by_a_manifest() {
+    let mut security = PodSecurity::default();
+    security.allow.host_network.clear();
+    let job = manifest("001-pytorchjob-70b.yaml");
+    let labels = BTreeMap::new();
+    let request = Request {
+        namespace: "team",
+        labels: &labels,
+        user: "ann",
+    };
+    let verdict = security.templates(&request, registry::of(&job).unwrap(), &job);
+    assert_eq!(
+        verdict.warnings,
+        ["would violate PodSecurity \"baseline:latest\": host namespaces (hostNetwork=true)"]
+    );
 }
 
 fn manifest(name: &str) -> Value {

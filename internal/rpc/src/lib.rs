@@ -3,7 +3,7 @@
 
 mod peer;
 
-pub use peer::{NODE_GROUP, NODE_PREFIX, PeerIdentity};
+pub use peer::{NODE_GROUP, NODE_PREFIX, PeerIdentity, renewal_second};
 
 /// Messages, clients and servers of `muster.agent.v1`.
 pub mod agent {
@@ -41,9 +41,13 @@ pub mod kubelet {
     }
 }
 
-/// The greatest message that either end takes, in bytes: a pod with several full ConfigMaps and
-/// Secrets (1 MiB each by Kubernetes' own limit) fits.
+/// The greatest message that an agent takes from the server, in bytes: a pod with several full
+/// ConfigMaps and Secrets (1 MiB each by Kubernetes' own limit) fits.
 pub const MAX_MESSAGE_BYTES: usize = 16 * 1024 * 1024;
+
+/// The greatest message that the server takes from an agent, in bytes. The greatest that agents
+/// send are Hello and Inventory: a machine with 16 GPUs, each cut into slices, has some 200 KiB.
+pub const MAX_AGENT_MESSAGE_BYTES: usize = 4 * 1024 * 1024;
 
 /// How often an agent sends a heartbeat, in seconds.
 pub const HEARTBEAT_SECONDS: u32 = 3;

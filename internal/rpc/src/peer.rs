@@ -12,14 +12,18 @@ pub const NODE_GROUP: &str = "system:nodes";
 pub struct PeerIdentity {
     /// The certificate's common name, for a node `system:node:NAME`.
     pub common_name: String,
+    /// Which admission of its node the certificate belongs to: its organisational unit. Each join
+    /// draws another, so that a certificate from before is told apart.
+    pub admission: Option<String>,
+    /// When the certificate ends, in seconds since 1970. TLS checks it in the handshake only; a
+    /// connection may last longer.
+    pub not_after: i64,
 }
 
 impl PeerIdentity {
-    /// The identity that a node's certificate carries.
-    pub fn node(name: &str) -> Self {
-        PeerIdentity {
-            common_name: format!("{NODE_PREFIX}{name}"),
-        }
+    /// The common name that a node's certificate carries.
+    pub fn node_common_name(name: &str) -> String {
+        format!("{NODE_PREFIX}{name}")
     }
 
     /// The node's name, if a node is at the other end.
@@ -30,18 +34,44 @@ impl PeerIdentity {
     }
 }
 
+/// When a certificate that was issued at `issued` and ends at `not_after` (both in seconds since
+/// 1970) is to be renewed: at two thirds of its life, so that a third is left for tries that fail.
+pub fn renewal_second(issued: i64, not_after: i64) -> i64 {
+    let life = not_after.saturating_sub(issued).max(0);
+    issued.saturating_add(life / 3 * 2)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
+    fn a_certificate_is_renewed_at_two_thirds_of_its_life() {
+        let cases = [
+            // issued, ends, renewed
+            (0, 300, 200),
+            (1000, 1000 + 7 * 86_400, 1000 + 7 * 86_400 / 3 * 2),
+            (1000, 1000, 1000),
+            // It ended before it began: at once.
+            (1000, 500, 1000),
+            (i64::MIN, i64::MAX, i64::MIN + i64::MAX / 3 * 2),
+        ];
+        for (issued, ends, renewed) in cases {
+            assert_eq!(renewal_second(issued, ends), renewed, "{issued} {ends}");
+        }
+    }
+
+    #[test]
     fn only_a_common_name_with_the_node_prefix_names_a_node() {
-        assert_eq!(PeerIdentity::node("a").node_name(), Some("a"));
+        let named = |common_name: String| PeerIdentity {
+            common_name,
+            admission: None,
+            not_after: 0,
+        };
+        let node = named(PeerIdentity::node_common_name("a"));
+        assert_eq!(node.node_name(), Some("a"));
         for name in ["", "a", "system:node:", "system:nodes:a", "admin"] {
-            let peer = PeerIdentity {
-                common_name: name.to_owned(),
-            };
-            assert_eq!(peer.node_name(), None, "{name}");
+            assert_eq!(named(name.to_owned()).node_name(), None, "{name}");
         }
     }
 }

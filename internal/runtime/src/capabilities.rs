@@ -7,6 +7,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::{Cgroup, Layout};
+use crate::shim::probe::Answer;
 use crate::spec::{DevicePolicy, Limits};
 
 /// Whether something works.
@@ -51,11 +52,18 @@ pub struct Capabilities {
     pub devices: Support,
     /// Running as another user.
     pub users: Support,
+    /// Holding a container that is not privileged: a user of its own, its own processes, no
+    /// capabilities, the system call filter.
+    pub isolation: Support,
 }
 
 impl Capabilities {
-    /// Tries cgroups by making one; `namespaces` is the answer of a shim that tried.
-    pub fn probe(layout: &Layout, parent: &str, namespaces: Support) -> Capabilities {
+    /// Tries cgroups by making one; `tried` is the answer of a shim that tried the rest.
+    pub fn probe(layout: &Layout, parent: &str, tried: Answer) -> Capabilities {
+        let Answer {
+            namespaces,
+            isolation,
+        } = tried;
         let limits = Limits {
             cpu_request_milli: Some(1000),
             cpu_limit_milli: Some(1000),
@@ -100,11 +108,21 @@ impl Capabilities {
             namespaces,
             devices,
             users,
+            isolation,
+        }
+    }
+
+    /// Why a container that is to be held can't be started here; nothing where it can, and where
+    /// the agent is not root and holds none.
+    pub fn unfit(&self) -> Option<String> {
+        match &self.isolation {
+            Support::No(why) if self.users.works() => Some(why.clone()),
+            _ => None,
         }
     }
 
     /// Each capability with the name an operator knows it by.
-    pub fn lines(&self) -> [(&'static str, &Support); 6] {
+    pub fn lines(&self) -> [(&'static str, &Support); 7] {
         [
             ("cpu limits", &self.cpu),
             ("memory limits", &self.memory),
@@ -112,6 +130,7 @@ impl Capabilities {
             ("volumes and host names", &self.namespaces),
             ("device access control", &self.devices),
             ("running as other users", &self.users),
+            ("isolation of pods", &self.isolation),
         ]
     }
 
@@ -143,8 +162,12 @@ mod tests {
     #[test]
     fn a_machine_without_anything_says_why_for_each() {
         let layout = Layout::Absent("no cgroup file system is mounted".into());
-        let found =
-            Capabilities::probe(&layout, "muster-probe", Support::No("not permitted".into()));
+        let no = || Support::No("not permitted".into());
+        let tried = Answer {
+            namespaces: no(),
+            isolation: no(),
+        };
+        let mut found = Capabilities::probe(&layout, "muster-probe", tried);
         assert!(
             !found.memory.works()
                 && !found.cpu.works()
@@ -158,5 +181,12 @@ mod tests {
                 .any(|line| line.contains("not permitted"))
         );
         assert!(found.to_string().contains("memory limits"));
+        // An agent that is not root holds no pods; for root it is a fault of the node.
+        found.users = Support::No("not root".into());
+        assert_eq!(found.unfit(), None);
+        found.users = Support::Yes("root".into());
+        assert_eq!(found.unfit().as_deref(), Some("not permitted"));
+        found.isolation = Support::Yes("all".into());
+        assert_eq!(found.unfit(), None);
     }
 }

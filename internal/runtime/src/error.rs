@@ -4,6 +4,30 @@ use std::path::{Path, PathBuf};
 
 use crate::spec::ContainerId;
 
+/// Why a container's process could not be started, and whose fault that is.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartFault {
+    /// Its description cannot be carried out: another node would not do better.
+    #[error("{0}")]
+    Container(String),
+    /// The node lacks what every container needs; it says nothing about the container
+    /// ([`crate::ExitReason::NodeUnfit`]).
+    #[error("{0}")]
+    Node(String),
+}
+
+impl From<String> for StartFault {
+    fn from(why: String) -> StartFault {
+        StartFault::Container(why)
+    }
+}
+
+impl From<&str> for StartFault {
+    fn from(why: &str) -> StartFault {
+        StartFault::Container(why.to_owned())
+    }
+}
+
 /// Why the runtime could not do as asked.
 #[derive(Debug, thiserror::Error)]
 pub enum RuntimeError {

@@ -19,15 +19,17 @@ pub mod process;
 pub mod shim;
 pub mod spec;
 pub mod state;
+mod umask;
 pub mod volumes;
 
 pub use capabilities::{Capabilities, Support};
 pub use cri::{CriConfig, CriRuntime};
-pub use error::RuntimeError;
+pub use error::{RuntimeError, StartFault};
 pub use logs::{LogRead, read_logs};
 pub use process::{Config, ExecOutcome, ProcessRuntime, Stats};
 pub use spec::{
-    ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount, MountSource, PodRef,
-    PullPolicy, User,
+    ContainerId, ContainerSpec, DevicePolicy, Isolation, Limits, LogSettings, Mount, MountSource,
+    PodRef, PullPolicy, User,
 };
 pub use state::{ContainerState, ContainerStatus, Exit, ExitReason};
+pub use umask::with_usual_umask;

@@ -5,6 +5,9 @@
 //! that does exist is *hollowed*: a small memory file system takes its place, and every
 //! entry of the real one is bound into it, so that all is there as before and there is room
 //! for the mount point. The node itself is never changed.
+//!
+//! What of the kernel's own file systems is shown is [`kernel`]'s.
 
 pub mod apply;
+pub mod kernel;
 pub mod plan;

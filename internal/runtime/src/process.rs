@@ -27,6 +27,7 @@ use crate::capabilities::{Capabilities, Support};
 use crate::cgroup::Layout;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
+use crate::shim::probe::Answer;
 use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};
@@ -113,11 +114,11 @@ impl ProcessRuntime {
             .canonicalize()
             .map_err(RuntimeError::io("resolve", &config.root))?;
         let config = Config { root, ..config };
-        let namespaces = probe_namespaces(&config).await;
+        let tried = probe(&config).await;
         let (layout, parent) = (Layout::detect(), config.cgroup_parent.clone());
-        let probe =
-            tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, namespaces));
-        let capabilities = probe.await.map_err(|e| RuntimeError::Io {
+        let probed =
+            tokio::task::spawn_blocking(move || Capabilities::probe(&layout, &parent, tried));
+        let capabilities = probed.await.map_err(|e| RuntimeError::Io {
             action: "probe",
             path: "/sys/fs/cgroup".into(),
             source: std::io::Error::other(e),
@@ -354,17 +355,21 @@ fn shim_command(config: &Config, dir: &Path) -> tokio::process::Command {
     command
 }
 
-async fn probe_namespaces(config: &Config) -> Support {
+async fn probe(config: &Config) -> Answer {
     let mut command = shim_command(config, &config.root);
     command
         .env(STAGE, STAGE_PROBE)
         .stdin(Stdio::null())
         .kill_on_drop(true);
+    let unknown = |why: String| Answer {
+        namespaces: Support::No(why.clone()),
+        isolation: Support::No(why),
+    };
     match tokio::time::timeout(PROBE_LIMIT, command.output()).await {
-        Err(_) => Support::No(format!("the shim did not answer within {PROBE_LIMIT:?}")),
-        Ok(Err(e)) => Support::No(format!("the shim cannot be started: {e}")),
+        Err(_) => unknown(format!("the shim did not answer within {PROBE_LIMIT:?}")),
+        Ok(Err(e)) => unknown(format!("the shim cannot be started: {e}")),
         Ok(Ok(output)) => serde_json::from_slice(&output.stdout).unwrap_or_else(|_| {
-            Support::No(format!(
+            unknown(format!(
                 "the shim answered {:?}",
                 String::from_utf8_lossy(&output.stderr).trim()
             ))

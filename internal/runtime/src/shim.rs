@@ -9,8 +9,11 @@
 //! Owns the container's directory while it runs. Never talks to the agent but by files.
 
 pub mod exec;
+mod privileges;
 pub mod probe;
+mod processes;
 mod record;
+mod seccomp;
 pub mod start;
 pub mod supervise;
 

@@ -133,6 +133,9 @@ pub struct ContainerSpec {
     /// Who it runs as.
     #[serde(default)]
     pub user: User,
+    /// How it is kept apart from the node; absent only for a privileged container.
+    #[serde(default)]
+    pub isolation: Option<Isolation>,
     /// Written to `/proc/self/oom_score_adj` where permitted.
     #[serde(default)]
     pub oom_score_adj: Option<i32>,
@@ -169,6 +172,7 @@ impl ContainerSpec {
             limits: Limits::default(),
             devices: DevicePolicy::default(),
             user: User::default(),
+            isolation: None,
             oom_score_adj: None,
             log: LogSettings::new(log_path),
             grace_seconds: default_grace(),
@@ -441,6 +445,26 @@ pub struct User {
     /// More groups, added to those the node's database gives the user.
     #[serde(default)]
     pub groups: Vec<u32>,
+}
+
+/// How a container is kept apart from the node and from other containers. A process gets all of
+/// it only where the agent is root; by another user's agent it gets `no_new_privs` and the
+/// system call filter alone.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Isolation {
+    /// Give it a process namespace of its own, with a `/proc` that shows nothing else.
+    pub own_processes: bool,
+    /// The capabilities that it keeps, as `NET_BIND_SERVICE`. Every other one leaves all five
+    /// sets, the bounding set included.
+    pub capabilities: Vec<String>,
+    /// Install the system call filter (for an image: the runtime's default one).
+    pub seccomp: bool,
+    /// Directories of the node in whose place it sees empty ones; ignored for images, which
+    /// have a root of their own.
+    pub hidden: Vec<PathBuf>,
+    /// Bytes of memory that it may lock; absent: as many as it likes, which RDMA needs.
+    pub locked_memory: Option<u64>,
 }
 
 /// Where output goes, in the CRI log format, and how much of it is kept.

@@ -1,8 +1,7 @@
 //! What became of a container: the state file that its shim keeps, and the status made
 //! of it. Owns the formats and the way they reach the disk; watches and decides nothing.
 
-use std::fs::{self, File};
-use std::io::Write;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -83,6 +82,8 @@ pub enum ExitReason {
     OomKilled,
     /// It could not be started; the message says why.
     StartError,
+    /// It could not be started for want of something that every container needs of the node.
+    NodeUnfit,
     /// Nobody saw it end: its shim died or the machine restarted.
     ContainerStatusUnknown,
 }
@@ -95,6 +96,7 @@ impl ExitReason {
             ExitReason::Error => "Error",
             ExitReason::OomKilled => "OOMKilled",
             ExitReason::StartError => "StartError",
+            ExitReason::NodeUnfit => "NodeUnfit",
             ExitReason::ContainerStatusUnknown => "ContainerStatusUnknown",
         }
     }
@@ -117,6 +119,14 @@ impl Exit {
             message: message.into(),
             started_at: None,
             finished_at: at,
+        }
+    }
+
+    /// A container that never ran, for a fault of the node.
+    pub fn node_unfit(message: impl Into<String>, at: Timestamp) -> Exit {
+        Exit {
+            reason: ExitReason::NodeUnfit,
+            ..Exit::start_error(message, at)
         }
     }
 
@@ -212,26 +222,12 @@ pub struct StopRequest {
 /// Replaces `dir/name` with `value` as JSON so that a crash leaves the old or the new, whole.
 pub fn save<T: Serialize>(dir: &Path, name: &str, value: &T) -> Result<(), RuntimeError> {
     let path = dir.join(name);
-    let temporary = dir.join(format!(".{name}.{}.tmp", std::process::id()));
     let bytes = serde_json::to_vec_pretty(value).map_err(|e| RuntimeError::Format {
         path: path.clone(),
         detail: e.to_string(),
     })?;
-    let write = || -> std::io::Result<()> {
-        use std::os::unix::fs::OpenOptionsExt;
-        // Descriptions hold environments, and those hold secrets.
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&temporary)?;
-        file.write_all(&bytes)?;
-        file.sync_all()?;
-        fs::rename(&temporary, &path)?;
-        File::open(dir)?.sync_all()
-    };
-    write().map_err(RuntimeError::io("write", &path))
+    // For its owner only: descriptions hold environments, and those hold secrets.
+    durable::replace(&path, &bytes).map_err(|error| RuntimeError::io("write", &path)(error.into()))
 }
 
 /// Reads `dir/name`; `None` if there is no such file.

@@ -40,6 +40,17 @@ impl Checked {
 /// make the answer huge.
 const MOST_FINDINGS: usize = 100;
 
+/// The most bytes of a path or a value in one finding, for the same reason: a caller chooses how long keys are.
+const MOST_QUOTED: usize = 1024;
+
+/// The text, cut to [`MOST_QUOTED`] bytes.
+fn quoted(text: &str) -> String {
+    if text.len() <= MOST_QUOTED {
+        return text.to_owned();
+    }
+    format!("{}...", &text[..text.floor_char_boundary(MOST_QUOTED)])
+}
+
 impl Schemas {
     /// Compares a value with a definition. An unknown definition finds nothing.
     pub fn check(&self, definition: &str, value: &Value) -> Checked {
@@ -169,7 +180,7 @@ impl<'s> Walk<'s> {
                     self.custom = custom;
                 }
                 None if self.full() => {}
-                None => self.found.unknown.push(self.path.clone()),
+                None => self.found.unknown.push(quoted(&self.path)),
             }
             self.path.truncate(length);
         }
@@ -188,7 +199,7 @@ impl<'s> Walk<'s> {
                     format!("{}.{}", self.path, field.name)
                 };
                 self.found.invalid.push(Invalid {
-                    path,
+                    path: quoted(&path),
                     reason: "FieldValueRequired",
                     message: "Required value".to_owned(),
                 });
@@ -231,19 +242,19 @@ impl<'s> Walk<'s> {
     }
 
     fn error(&mut self, message: String) {
-        self.found.errors.push((self.path.clone(), message));
+        self.found.errors.push((quoted(&self.path), message));
     }
 
     fn wrong_type(&mut self, node: &Node, value: &Value) {
         if self.custom {
             let (got, want) = (open_api_type(value), wanted_type(node));
+            let path = quoted(&self.path);
             self.found.invalid.push(Invalid {
-                path: self.path.clone(),
                 reason: "FieldValueTypeInvalid",
                 message: format!(
-                    "Invalid value: \"{got}\": {} in body must be of type {want}: \"{got}\"",
-                    self.path
+                    "Invalid value: \"{got}\": {path} in body must be of type {want}: \"{got}\""
                 ),
+                path,
             });
             return;
         }
@@ -265,7 +276,7 @@ impl<'s> Walk<'s> {
             Some(owner) if !self.keys.is_empty() => format!(
                 "json: cannot unmarshal {got} into Go struct field {}.{} of type {want}",
                 owner.rsplit('.').next().unwrap_or(owner),
-                self.keys.join(".")
+                quoted(&self.keys.join("."))
             ),
             _ => format!("json: cannot unmarshal {got} into Go value of type {want}"),
         };
@@ -273,7 +284,7 @@ impl<'s> Walk<'s> {
     }
 
     fn limits(&mut self, limits: &Limits, value: &Value) {
-        let path = self.path.clone();
+        let path = quoted(&self.path);
         let mut broken = |reason, message: String| {
             self.found.invalid.push(Invalid {
                 path: path.clone(),
@@ -282,7 +293,9 @@ impl<'s> Walk<'s> {
             });
         };
         let text = value.to_string();
-        if !limits.allowed.is_empty() && !limits.allowed.iter().any(|a| **a == *text) {
+        let allowed = limits.allowed.is_empty() || limits.allowed.iter().any(|a| **a == *text);
+        let text = quoted(&text);
+        if !allowed {
             broken(
                 "FieldValueNotSupported",
                 format!(

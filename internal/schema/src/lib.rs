@@ -15,6 +15,7 @@ mod load;
 pub mod merge_patch;
 mod patch_error;
 mod shape;
+pub mod size;
 pub mod strategic;
 mod structural;
 

@@ -6,6 +6,9 @@ pub enum PatchError {
     /// The patch document itself is malformed: 400.
     #[error("{0}")]
     Malformed(String),
+    /// The patch has more parts than are taken: 413.
+    #[error("{0}")]
+    TooLarge(String),
     /// The patch is well-formed but doesn't fit this object: 422.
     #[error("{0}")]
     Unprocessable(String),
@@ -16,6 +19,7 @@ impl PatchError {
     pub fn status(&self) -> u16 {
         match self {
             PatchError::Malformed(_) => 400,
+            PatchError::TooLarge(_) => 413,
             PatchError::Unprocessable(_) => 422,
         }
     }

@@ -1,6 +1,8 @@
 //! Strategic merge patch: lists merge by the keys that definitions declare, and directives in
 //! the patch delete, replace and order. It must not know owners of fields.
 
+use std::collections::{HashMap, HashSet};
+
 use serde_json::{Map, Value};
 
 use crate::PatchError;
@@ -180,13 +182,13 @@ fn retain_keys(
         return Ok(());
     };
     let wrong = || malformed("invalid patch format of retainKeys");
-    let retained: Vec<String> = retained
+    let retained: HashSet<&str> = retained
         .as_array()
         .ok_or_else(wrong)?
         .iter()
-        .filter_map(|key| key.as_str().map(str::to_owned))
+        .filter_map(Value::as_str)
         .collect();
-    let listed = |key: &str| retained.iter().any(|kept| kept == key);
+    let listed = |key: &str| retained.contains(key);
     for (key, change) in patch.iter() {
         if !change.is_null()
             && !key.starts_with(DELETE_FROM)
@@ -271,6 +273,27 @@ fn same_item(a: &Value, b: &Value, key: Option<&str>) -> bool {
     }
 }
 
+/// What tells an item of a list from the others, as text that is equal where [`same_item`] is true: its merge key's
+/// value, or without a merge key the item. None for an item that lacks its key.
+fn identity(item: &Value, key: Option<&str>) -> Option<String> {
+    match key {
+        Some(key) => item.get(key).map(Value::to_string),
+        None => Some(item.to_string()),
+    }
+}
+
+/// Where each item of a list stands first, so that a list is merged in time proportional to its length and not to
+/// its square.
+fn places(list: &[Value], key: Option<&str>) -> HashMap<String, usize> {
+    let mut places = HashMap::with_capacity(list.len());
+    for (at, item) in list.iter().enumerate() {
+        if let Some(identity) = identity(item, key) {
+            places.entry(identity).or_insert(at);
+        }
+    }
+    places
+}
+
 fn merge_list(
     schemas: &Schemas,
     field: &Meta<'_>,
@@ -288,12 +311,14 @@ fn merge_list(
         .count();
     if maps == 0 {
         if deletes {
-            original.retain(|item| !patch.contains(item));
+            let gone = places(&patch, None);
+            original.retain(|item| !gone.contains_key(&item.to_string()));
             return Ok(original);
         }
         let server_order = original.clone();
+        let mut known: HashSet<String> = original.iter().map(Value::to_string).collect();
         for item in &patch {
-            if !original.contains(item) {
+            if known.insert(item.to_string()) {
                 original.push(item.clone());
             }
         }
@@ -308,6 +333,7 @@ fn merge_list(
     let (mut merged, changes) = special_items(original, patch, key)?;
     let server_order = merged.clone();
     let item_type = items_of(schemas, field.used.node);
+    let mut known = places(&merged, Some(key));
     for change in &changes {
         let Value::Object(change) = change else {
             continue;
@@ -315,12 +341,21 @@ fn merge_list(
         let Some(value) = change.get(key) else {
             return Err(no_key(change, key));
         };
-        let found = merged.iter_mut().find(|item| item.get(key) == Some(value));
+        let identity = value.to_string();
+        let found = match known.get(&identity) {
+            Some(place) => merged.get_mut(*place),
+            None => None,
+        };
         match found {
             Some(Value::Object(old)) => {
                 *old = merge_map(schemas, item_type, std::mem::take(old), change.clone())?;
             }
-            _ => merged.extend(plain(Value::Object(change.clone()))),
+            _ => {
+                if let Some(added) = plain(Value::Object(change.clone())) {
+                    known.insert(identity, merged.len());
+                    merged.push(added);
+                }
+            }
         }
     }
     arrange(merged, &changes, &server_order, Some(key))
@@ -334,6 +369,7 @@ fn special_items(
     key: &str,
 ) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
     let mut changes = Vec::with_capacity(patch.len());
+    let mut deleted = HashSet::new();
     let mut replace = false;
     for item in patch {
         let Value::Object(map) = &item else {
@@ -344,7 +380,7 @@ fn special_items(
             Some(directive) => match directive.as_str() {
                 Some("delete") => {
                     let value = map.get(key).ok_or_else(|| no_key(map, key))?;
-                    original.retain(|old| old.get(key) != Some(value));
+                    deleted.insert(value.to_string());
                 }
                 Some("replace") => replace = true,
                 Some("merge") => {
@@ -355,6 +391,9 @@ fn special_items(
                 _ => return Err(unknown_directive(directive, map)),
             },
         }
+    }
+    if !deleted.is_empty() {
+        original.retain(|old| identity(old, Some(key)).is_none_or(|one| !deleted.contains(&one)));
     }
     Ok(if replace {
         (changes, Vec::new())
@@ -376,26 +415,36 @@ fn arrange(
     {
         return Err(no_key(item, key));
     }
-    let place = |list: &[Value], item: &Value| list.iter().position(|o| same_item(item, o, key));
-    let (mut ordered, mut others): (Vec<Value>, Vec<Value>) = items
-        .into_iter()
-        .partition(|item| place(order, item).is_some());
-    ordered.sort_by_key(|item| place(order, item));
+    let (in_order, on_server) = (places(order, key), places(server_order, key));
+    let mut ordered = Vec::new();
+    let mut others = Vec::new();
+    for item in items {
+        let identity = identity(&item, key);
+        let place = |places: &HashMap<String, usize>| {
+            identity
+                .as_ref()
+                .and_then(|identity| places.get(identity).copied())
+        };
+        let here = place(&on_server);
+        match place(&in_order) {
+            Some(wanted) => ordered.push((wanted, here, item)),
+            None => others.push((here, item)),
+        }
+    }
+    ordered.sort_by_key(|(wanted, _, _)| *wanted);
     // Stable: items that the server doesn't have stay behind.
-    others.sort_by_key(|item| place(server_order, item).unwrap_or(usize::MAX));
+    others.sort_by_key(|(here, _)| here.unwrap_or(usize::MAX));
     let mut merged = Vec::with_capacity(ordered.len() + others.len());
     let mut others = others.into_iter().peekable();
-    for item in ordered {
-        let here = place(server_order, &item);
-        while let Some(other) = others.peek() {
-            match (place(server_order, other), here) {
-                (Some(there), Some(here)) if there < here => merged.extend(others.next()),
-                _ => break,
-            }
+    for (_, here, item) in ordered {
+        while let Some((Some(there), _)) = others.peek()
+            && here.is_some_and(|here| *there < here)
+        {
+            merged.extend(others.next().map(|(_, other)| other));
         }
         merged.push(item);
     }
-    merged.extend(others);
+    merged.extend(others.map(|(_, other)| other));
     Ok(merged)
 }
 

@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 
-use crate::shape::{Extra, Node, ObjectShape, Schemas, Shape};
+use crate::shape::{Extra, Node, ObjectShape, Scalar, Schemas, Shape};
 
 impl Schemas {
     /// Drops every field that the definition doesn't know and, in built-in kinds, every null:
@@ -15,6 +15,11 @@ impl Schemas {
         if !self.is_custom(definition) {
             self.drop_nulls_in(root, value);
         }
+    }
+
+    /// Drops every field that the definition doesn't know and keeps nulls, which mean something in a patch.
+    pub fn prune_unknown(&self, definition: &str, value: &mut Value) {
+        self.prune_node(self.root(definition).node, value);
     }
 
     /// Drops every null whose type doesn't take null for a value.
@@ -53,6 +58,42 @@ impl Schemas {
     pub fn default(&self, definition: &str, value: &mut Value) {
         let custom = self.is_custom(definition);
         self.default_node(self.root(definition).node, value, custom);
+    }
+
+    /// Fills in the zero of every text, number and truth below a member of the object that the definition requires and
+    /// that is absent. Kubernetes writes those of built-in kinds whether they were set or not, and its clients refuse
+    /// answers without them.
+    pub fn fill_required(&self, definition: &str, member: &str, value: &mut Value) {
+        let root = self.root(definition).node;
+        if let (Some(found), Some(child)) = (self.member(root, member), value.get_mut(member)) {
+            self.fill_required_in(found.node, child);
+        }
+    }
+
+    fn fill_required_in(&self, node: &Node, value: &mut Value) {
+        match (&node.shape, value) {
+            (Shape::Object(object), Value::Object(map)) => {
+                for field in object.fields.iter().filter(|field| field.required) {
+                    if !map.contains_key(&*field.name)
+                        && let Some(zero) = zero(&self.node(field.ty).shape)
+                    {
+                        map.insert(field.name.to_string(), zero);
+                    }
+                }
+                for (key, child) in map.iter_mut() {
+                    if let Some(member) = self.member(node, key) {
+                        self.fill_required_in(member.node, child);
+                    }
+                }
+            }
+            (Shape::List(list), Value::Array(items)) => {
+                let node = self.node(list.items);
+                for item in items {
+                    self.fill_required_in(node, item);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn prune_node(&self, node: &Node, value: &mut Value) {
@@ -119,5 +160,15 @@ impl Schemas {
                 map.insert(field.name.to_string(), default);
             }
         }
+    }
+}
+
+/// What Go writes for a scalar that was not set.
+fn zero(shape: &Shape) -> Option<Value> {
+    match shape {
+        Shape::Scalar(Scalar::Text) => Some("".into()),
+        Shape::Scalar(Scalar::Bool) => Some(false.into()),
+        Shape::Scalar(Scalar::Int32 | Scalar::Int64) => Some(0.into()),
+        _ => None,
     }
 }

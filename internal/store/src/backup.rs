@@ -1,29 +1,45 @@
-//! Owns the backup file: a consistent copy of all objects at one revision, written while
-//! the store runs and read back into an empty directory. It knows nothing of sled.
+//! Owns the backup file: a consistent copy of all objects at one revision, with the files that a
+//! server needs to come back on another machine. It is written while the store runs and read back
+//! into an empty directory. It knows nothing of sled, and nothing of what the files mean.
 //!
 //! The file is a line that names the format, then frames: a length and a checksum (four
-//! bytes each, big-endian) and the content. The first frame holds the revision and the
-//! number of objects, each further one an object, the last one the sum of the checksums.
+//! bytes each, big-endian) and the content. The first frame holds the revision, the number of
+//! objects and the number of files; then come the files (the name's length, the name, the content),
+//! the objects, and the sum of the checksums. Format 1 had no files. With a passphrase all of that
+//! is the content of a sealed stream; see [`crate::sealed`].
 
-use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, BufWriter, Read as _, Write as _};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Read as _, Seek as _, SeekFrom, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::{Buf as _, Bytes};
 
 use crate::codec::{self, State};
-use crate::disk::{Disk, part_count, sync_dir};
+use crate::disk::{Disk, part_count};
 use crate::entry::{Entry, Revision};
 use crate::error::BackupError;
 use crate::memory::{Changes, Objects};
 use crate::options::Options;
+use crate::sealed::{Opener, Seal, Sealer};
 
 const NAME: &str = "muster-backup";
-const FORMAT: u32 = 1;
+const SEALED_NAME: &str = "muster-backup-sealed";
+const FORMAT: u32 = 2;
+const SEALED_FORMAT: u32 = 1;
+/// The format from which on a backup has files.
+const FORMAT_WITH_FILES: u32 = 2;
+/// The most files in a backup.
+const FILES_MAX: u64 = 256;
 /// How far revisions jump at a restore: more than were ever taken between a backup and
 /// the loss that it heals, so that no revision means two things.
 const RESTORE_SKIP: u64 = 1 << 32;
+/// How many revisions a millisecond of the clock stands for. A restore begins at the present time
+/// in these units where that is more than the jump: one backup that is restored twice begins at two
+/// revisions, and no server makes a million changes a second. In the year 2100 that is below 2^52.
+const REVISIONS_PER_MILLISECOND: u64 = 1 << 10;
 /// How many objects are restored in one write.
 const RESTORE_BATCH: usize = 500;
 /// The longest first line that is read.
@@ -38,6 +54,24 @@ pub struct BackupSummary {
     pub revision: Revision,
     /// How many objects it has.
     pub objects: u64,
+}
+
+/// A file that a backup holds beside the objects.
+#[derive(Clone, PartialEq, Eq)]
+pub struct BackupFile {
+    /// Its name, without a directory.
+    pub name: String,
+    /// Its content.
+    pub content: Vec<u8>,
+}
+
+/// What goes into a backup beside the objects, and how it is protected.
+#[derive(Clone, Default)]
+pub struct BackupOptions {
+    /// Files to hold.
+    pub files: Vec<BackupFile>,
+    /// Encrypts the backup; without one everybody who can read it has all Secrets and keys.
+    pub passphrase: Option<String>,
 }
 
 fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> BackupError {
@@ -78,33 +112,69 @@ pub(crate) fn write(
     path: &Path,
     objects: &[Arc<Entry>],
     revision: Revision,
+    options: &BackupOptions,
 ) -> Result<BackupSummary, BackupError> {
     let mut staged = path.as_os_str().to_owned();
     staged.push(".partial");
     let staged = PathBuf::from(staged);
-    let written = write_file(&staged, objects, revision).and_then(|()| fs::rename(&staged, path));
+    let written = write_file(&staged, objects, revision, options)
+        .and_then(|()| durable::publish(&staged, path).map_err(io::Error::from));
     if let Err(error) = written {
         // Its own failure adds nothing to the one that led here.
         let _ = fs::remove_file(&staged);
         return Err(io_error("cannot write the backup", path)(error));
     }
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
-    sync_dir(parent.unwrap_or(Path::new(".")))
-        .map_err(io_error("cannot write the backup", path))?;
     Ok(BackupSummary {
         revision,
         objects: objects.len() as u64,
     })
 }
 
-fn write_file(path: &Path, objects: &[Arc<Entry>], revision: Revision) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
+/// A new file that only its owner may read.
+fn private(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true).mode(durable::PRIVATE);
+    options.open(path)
+}
+
+fn write_file(
+    path: &Path,
+    objects: &[Arc<Entry>],
+    revision: Revision,
+    options: &BackupOptions,
+) -> io::Result<()> {
+    let file = BufWriter::new(private(path)?);
+    let mut file = match &options.passphrase {
+        None => write_content(file, objects, revision, &options.files)?,
+        Some(passphrase) => {
+            let sealer = Sealer::new(file, Seal::new(passphrase)?)?;
+            write_content(sealer, objects, revision, &options.files)?.finish()?
+        }
+    };
+    file.flush()
+}
+
+fn write_content<W: Write>(
+    mut file: W,
+    objects: &[Arc<Entry>],
+    revision: Revision,
+    files: &[BackupFile],
+) -> io::Result<W> {
     writeln!(file, "{NAME} {FORMAT}")?;
     let mut frames = Frames { file, sum: 0 };
-    let count = objects.len() as u64;
-    frames.put(&[&revision.get().to_be_bytes(), &count.to_be_bytes()])?;
+    frames.put(&[
+        &revision.get().to_be_bytes(),
+        &(objects.len() as u64).to_be_bytes(),
+        &(files.len() as u64).to_be_bytes(),
+    ])?;
+    for file in files {
+        let length = u32::try_from(file.name.len()).unwrap_or(u32::MAX);
+        frames.put(&[&length.to_be_bytes(), file.name.as_bytes(), &file.content])?;
+    }
     for entry in objects {
         let (record, _) = codec::object(&entry.key, entry.revision, &entry.meta, &entry.value);
         let key_length = u32::try_from(entry.key.len()).unwrap_or(u32::MAX);
@@ -112,45 +182,89 @@ fn write_file(path: &Path, objects: &[Arc<Entry>], revision: Revision) -> io::Re
     }
     let sum = frames.sum;
     frames.put(&[&sum.to_be_bytes()])?;
-    frames
-        .file
-        .into_inner()
-        .map_err(io::IntoInnerError::into_error)?
-        .sync_all()
+    Ok(frames.file)
+}
+
+/// What a backup's first frame says.
+struct Summary {
+    summary: BackupSummary,
+    files: u64,
 }
 
 struct Reader<'a> {
     path: &'a Path,
-    file: BufReader<File>,
+    file: Box<dyn BufRead>,
     sum: u64,
+    format: u32,
+}
+
+/// The number of the format that a first line names after `name`.
+fn format_of(line: &[u8], name: &str) -> Option<u32> {
+    let line = std::str::from_utf8(line).ok()?;
+    let number = line.trim_end().strip_prefix(name)?.strip_prefix(' ')?;
+    number.parse().ok()
+}
+
+fn first_line(path: &Path, file: &mut dyn BufRead) -> Result<Vec<u8>, BackupError> {
+    let mut line = Vec::new();
+    file.take(LINE_MAX)
+        .read_until(b'\n', &mut line)
+        .map_err(io_error("cannot read the backup", path))?;
+    Ok(line)
+}
+
+fn newer(path: &Path, found: u32, known: u32) -> BackupError {
+    BackupError::NewerFormat {
+        path: path.to_owned(),
+        found,
+        known,
+    }
+}
+
+/// The seal of a backup that has one, made with the passphrase.
+fn seal_of(path: &Path, passphrase: Option<&str>) -> Result<Option<Seal>, BackupError> {
+    let file = File::open(path).map_err(io_error("cannot read the backup", path))?;
+    let mut file = BufReader::new(file);
+    let line = first_line(path, &mut file)?;
+    match (format_of(&line, SEALED_NAME), passphrase) {
+        (Some(found), _) if found != SEALED_FORMAT => Err(newer(path, found, SEALED_FORMAT)),
+        (Some(_), None) => Err(BackupError::Sealed {
+            path: path.to_owned(),
+        }),
+        (None, Some(_)) => Err(BackupError::NotSealed {
+            path: path.to_owned(),
+        }),
+        (None, None) => Ok(None),
+        (Some(_), Some(passphrase)) => Seal::read(&mut file, passphrase)
+            .map(Some)
+            .map_err(io_error("cannot read the backup", path)),
+    }
 }
 
 impl<'a> Reader<'a> {
-    fn open(path: &'a Path) -> Result<Reader<'a>, BackupError> {
-        let file = File::open(path).map_err(io_error("cannot read the backup", path))?;
-        let mut reader = Reader {
-            path,
-            file: BufReader::new(file),
-            sum: 0,
+    fn open(path: &'a Path, seal: Option<&Seal>) -> Result<Reader<'a>, BackupError> {
+        let mut file = File::open(path).map_err(io_error("cannot read the backup", path))?;
+        let mut file: Box<dyn BufRead> = match seal {
+            None => Box::new(BufReader::new(file)),
+            Some(seal) => {
+                file.seek(SeekFrom::Start(seal.header_len()))
+                    .map_err(io_error("cannot read the backup", path))?;
+                let opener = Opener::new(BufReader::new(file), seal.clone());
+                Box::new(BufReader::new(opener))
+            }
         };
-        let mut line = Vec::new();
-        let mut start = reader.file.by_ref().take(LINE_MAX);
-        start
-            .read_until(b'\n', &mut line)
-            .map_err(io_error("cannot read the backup", path))?;
-        let found = std::str::from_utf8(&line)
-            .ok()
-            .and_then(|line| line.trim_end().strip_prefix(NAME)?.strip_prefix(' '))
-            .and_then(|number| number.parse::<u32>().ok())
-            .ok_or_else(|| reader.damaged("it does not begin as a backup does"))?;
-        if found > FORMAT {
-            return Err(BackupError::NewerFormat {
-                path: path.to_owned(),
-                found,
-                known: FORMAT,
-            });
+        let line = first_line(path, &mut *file)?;
+        let reader = Reader {
+            path,
+            file,
+            sum: 0,
+            format: format_of(&line, NAME).unwrap_or_default(),
+        };
+        match reader.format {
+            0 => Err(reader.damaged("it does not begin as a backup does")),
+            found if found > FORMAT => Err(newer(path, found, FORMAT)),
+            _ => Ok(reader),
         }
-        Ok(reader)
     }
 
     fn damaged(&self, what: impl Into<String>) -> BackupError {
@@ -189,15 +303,43 @@ impl<'a> Reader<'a> {
         Ok(content)
     }
 
-    fn summary(&mut self) -> Result<BackupSummary, BackupError> {
+    fn summary(&mut self) -> Result<Summary, BackupError> {
         let mut content = self.frame()?;
-        match (content.try_get_u64(), content.try_get_u64()) {
-            (Ok(revision), Ok(objects)) => Ok(BackupSummary {
-                revision: Revision::new(revision),
-                objects,
+        let (revision, objects) = (content.try_get_u64(), content.try_get_u64());
+        let files = if self.format >= FORMAT_WITH_FILES {
+            content.try_get_u64()
+        } else {
+            Ok(0)
+        };
+        match (revision, objects, files) {
+            (Ok(revision), Ok(objects), Ok(files)) if files <= FILES_MAX => Ok(Summary {
+                summary: BackupSummary {
+                    revision: Revision::new(revision),
+                    objects,
+                },
+                files,
             }),
+            (Ok(_), Ok(_), Ok(_)) => Err(self.damaged("it names too many files")),
             _ => Err(self.damaged("its summary is too short")),
         }
+    }
+
+    fn file(&mut self) -> Result<BackupFile, BackupError> {
+        let mut content = self.frame()?;
+        let length = content.try_get_u32().unwrap_or(u32::MAX) as usize;
+        if length > content.len() {
+            return Err(self.damaged("a file is too short"));
+        }
+        let name = String::from_utf8(content.split_to(length).to_vec())
+            .map_err(|_| self.damaged("a file's name is not text"))?;
+        // A name is one component: a forged backup writes nowhere else.
+        if name.is_empty() || name == "." || name == ".." || name.contains(['/', '\0']) {
+            return Err(self.damaged(format!("{name:?} is no name of a file")));
+        }
+        Ok(BackupFile {
+            name,
+            content: content.to_vec(),
+        })
     }
 
     fn object(&mut self) -> Result<Entry, BackupError> {
@@ -224,51 +366,163 @@ impl<'a> Reader<'a> {
     }
 }
 
-pub(crate) fn restore(
-    path: &Path,
-    dir: &Path,
-    options: Options,
-) -> Result<BackupSummary, BackupError> {
-    // Twice through the file: nothing is written before all of it is known to be whole.
-    let mut reader = Reader::open(path)?;
-    let summary = reader.summary()?;
-    for _ in 0..summary.objects {
-        reader.object()?;
-    }
-    reader.end()?;
+/// A backup that was read from its first byte to its last and is whole.
+pub struct Backup {
+    path: PathBuf,
+    seal: Option<Seal>,
+    summary: BackupSummary,
+    files: Vec<BackupFile>,
+}
 
-    fs::create_dir_all(dir).map_err(io_error("cannot create", dir))?;
-    let mut there = fs::read_dir(dir).map_err(io_error("cannot read", dir))?;
-    if there.next().is_some() {
-        return Err(BackupError::NotEmpty {
-            path: dir.to_owned(),
-        });
-    }
-    let mut reader = Reader::open(path)?;
-    reader.summary()?;
-    let (mut disk, _) = Disk::open(dir, options, false)?;
-    let revision = Revision::new(summary.revision.get().saturating_add(RESTORE_SKIP));
-    let mut state = State {
-        revision,
-        ..State::default()
-    };
-    let mut left = summary.objects;
-    loop {
-        let mut changes = Changes::new();
-        while left > 0 && changes.len() < RESTORE_BATCH {
-            left -= 1;
-            let entry = reader.object()?;
-            state.objects += 1;
-            state.digest = state.digest.wrapping_add(codec::fingerprint(&entry));
-            changes.insert(Arc::clone(&entry.key), Some(Arc::new(entry)));
+impl Backup {
+    /// Reads a backup and checks all of it; one that was made with a passphrase needs the same.
+    ///
+    /// # Errors
+    /// When the file is not a whole backup, or the passphrase is not the one it was made with.
+    pub fn open(path: &Path, passphrase: Option<&str>) -> Result<Backup, BackupError> {
+        let seal = seal_of(path, passphrase)?;
+        let mut reader = Reader::open(path, seal.as_ref())?;
+        let Summary { summary, files } = reader.summary()?;
+        let files = (0..files)
+            .map(|_| reader.file())
+            .collect::<Result<Vec<_>, _>>()?;
+        for _ in 0..summary.objects {
+            reader.object()?;
         }
-        disk.check_space()?;
-        disk.write(&Objects::new(), &changes, &[], revision, state)?;
-        if left == 0 {
-            break;
-        }
+        reader.end()?;
+        Ok(Backup {
+            path: path.to_owned(),
+            seal,
+            summary,
+            files,
+        })
     }
-    disk.finish()
-        .map_err(io_error("cannot finish the store in", dir))?;
-    Ok(summary)
+
+    /// What it holds.
+    #[must_use]
+    pub fn summary(&self) -> BackupSummary {
+        self.summary
+    }
+
+    /// The files beside the objects.
+    #[must_use]
+    pub fn files(&self) -> &[BackupFile] {
+        &self.files
+    }
+
+    /// Checks that a store can be made in a directory: it is empty, or is made.
+    ///
+    /// # Errors
+    /// When it is not empty or cannot be made.
+    pub fn check_target(dir: &Path) -> Result<(), BackupError> {
+        fs::create_dir_all(dir).map_err(io_error("cannot create", dir))?;
+        let mut there = fs::read_dir(dir).map_err(io_error("cannot read", dir))?;
+        if there.next().is_some() {
+            return Err(BackupError::NotEmpty {
+                path: dir.to_owned(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Makes a store of the objects in an empty directory. Its revisions begin above every one that
+    /// an earlier server may have given out, and its history is empty: each watch from before the
+    /// restore is told to list again.
+    ///
+    /// # Errors
+    /// When the directory is not empty or cannot be written.
+    pub fn restore(&self, dir: &Path, options: Options) -> Result<BackupSummary, BackupError> {
+        Self::check_target(dir)?;
+        let mut reader = Reader::open(&self.path, self.seal.as_ref())?;
+        let Summary { summary, files } = reader.summary()?;
+        for _ in 0..files {
+            reader.file()?;
+        }
+        let (mut disk, _) = Disk::open(dir, options, false)?;
+        let revision = restored_revision(summary.revision, SystemTime::now());
+        let mut state = State {
+            revision,
+            ..State::default()
+        };
+        let mut left = summary.objects;
+        loop {
+            let mut changes = Changes::new();
+            while left > 0 && changes.len() < RESTORE_BATCH {
+                left -= 1;
+                let entry = reader.object()?;
+                state.objects += 1;
+                state.digest = state.digest.wrapping_add(codec::fingerprint(&entry));
+                changes.insert(Arc::clone(&entry.key), Some(Arc::new(entry)));
+            }
+            disk.check_space()?;
+            disk.write(&Objects::new(), &changes, &[], revision, state)?;
+            if left == 0 {
+                break;
+            }
+        }
+        disk.finish()
+            .map_err(|error| io_error("cannot finish the store in", dir)(error.into()))?;
+        Ok(summary)
+    }
+}
+
+/// The revision that a restored store begins at: above the backup's, and above that of every store
+/// that was restored earlier, from whatever backup.
+fn restored_revision(backup: Revision, now: SystemTime) -> Revision {
+    let milliseconds = now
+        .duration_since(UNIX_EPOCH)
+        .ok()
+        .and_then(|since| u64::try_from(since.as_millis()).ok())
+        .unwrap_or_default();
+    let by_clock = milliseconds.saturating_mul(REVISIONS_PER_MILLISECOND);
+    Revision::new(backup.get().saturating_add(RESTORE_SKIP).max(by_clock))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_restore_begins_above_the_backup_and_above_every_earlier_restore() {
+        let at = |milliseconds| UNIX_EPOCH + Duration::from_millis(milliseconds);
+        let year_2026 = 1_780_000_000_000;
+        let first = restored_revision(Revision::new(70_000), at(year_2026));
+        // The server that was restored first took a million revisions within the next second.
+        let later = Revision::new(first.get() + 1_000_000);
+        let second = restored_revision(Revision::new(70_000), at(year_2026 + 1_000));
+        assert!(second > later, "{second} is not above {later}");
+        // With a clock that stands at its beginning the jump alone counts.
+        let jumped = restored_revision(Revision::new(70_000), at(0));
+        assert_eq!(jumped.get(), 70_000 + RESTORE_SKIP);
+        let high = Revision::new(first.get() * 2);
+        assert!(restored_revision(high, at(year_2026)) > high);
+    }
+
+    #[test]
+    fn a_backup_of_the_first_format_which_had_no_files_is_still_read() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("backup");
+        let mut file = Vec::new();
+        writeln!(file, "{NAME} 1").unwrap();
+        let mut frames = Frames { file, sum: 0 };
+        let (seven, one) = (7_u64.to_be_bytes(), 1_u64.to_be_bytes());
+        frames.put(&[&seven, &one]).unwrap();
+        let meta = crate::entry::EntryMeta::default();
+        let (record, _) = codec::object("/a", Revision::new(7), &meta, b"{}");
+        let length = 2_u32.to_be_bytes();
+        frames.put(&[&length, b"/a", &record]).unwrap();
+        let sum = frames.sum.to_be_bytes();
+        frames.put(&[&sum]).unwrap();
+        fs::write(&path, frames.file).unwrap();
+        let backup = Backup::open(&path, None).unwrap();
+        assert_eq!(backup.summary().revision, Revision::new(7));
+        assert!(backup.files().is_empty());
+        let store = dir.path().join("store");
+        assert_eq!(
+            backup.restore(&store, Options::default()).unwrap().objects,
+            1
+        );
+    }
 }

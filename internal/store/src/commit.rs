@@ -15,6 +15,8 @@ use crate::disk::{Disk, panic_text, part_count};
 use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 use crate::error::{CommitError, StoreError};
 use crate::memory::{Changes, Memory, Objects, Shared, overlaid};
+use crate::quarantine;
+use crate::space::Room;
 
 /// How many transactions may wait for the commit thread; more wait outside.
 pub(crate) const QUEUE_MAX: usize = 1024;
@@ -22,6 +24,8 @@ pub(crate) const QUEUE_MAX: usize = 1024;
 const GROUP_MAX: usize = 256;
 /// The most bytes of objects in one group.
 const GROUP_BYTES_MAX: usize = 4 << 20;
+/// The same while the disk is nearly full: a group must fit above the second floor.
+const GROUP_BYTES_SCARCE: usize = 512 << 10;
 /// A group of so many transactions says that there are many writers at once.
 const MANY: usize = 8;
 /// While there are many writers, how long a group is left open for more of them: a flush costs the same for a few as
@@ -160,8 +164,20 @@ fn previous(revision: Revision) -> Revision {
     Revision::new(revision.get() - 1)
 }
 
+/// What a transaction is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// Anything. It is refused where the disk is nearly full.
+    Ordinary,
+    /// It makes room on the disk, or is small and lets somebody in who can. It may use what is kept
+    /// free for that.
+    MakeRoom,
+}
+
 /// A transaction in the queue.
 pub(crate) trait Job: Send {
+    /// Whether its purpose is to make room.
+    fn makes_room(&self) -> bool;
     /// Runs it; whether its changes are to be kept.
     fn run(&mut self, view: &mut View<'_>) -> bool;
     /// Tells whoever waits for it, after the flush.
@@ -171,14 +187,20 @@ pub(crate) trait Job: Send {
 /// A transaction with whoever waits for it.
 pub(crate) struct Transaction<F, T, E> {
     body: Option<F>,
+    purpose: Purpose,
     answer: Option<Result<T, E>>,
     reply: oneshot::Sender<Result<T, CommitError<E>>>,
 }
 
 impl<F, T, E> Transaction<F, T, E> {
-    pub(crate) fn new(body: F, reply: oneshot::Sender<Result<T, CommitError<E>>>) -> Self {
+    pub(crate) fn new(
+        body: F,
+        purpose: Purpose,
+        reply: oneshot::Sender<Result<T, CommitError<E>>>,
+    ) -> Self {
         Transaction {
             body: Some(body),
+            purpose,
             answer: None,
             reply,
         }
@@ -191,6 +213,10 @@ where
     T: Send,
     E: Send,
 {
+    fn makes_room(&self) -> bool {
+        self.purpose == Purpose::MakeRoom
+    }
+
     fn run(&mut self, view: &mut View<'_>) -> bool {
         let body = self.body.take().expect("a transaction is run once");
         self.answer.insert(body(view)).is_ok()
@@ -214,15 +240,21 @@ pub(crate) fn run(shared: &Shared, mut disk: Disk, mut queue: mpsc::Receiver<Box
     let mut failed: Option<StoreError> = None;
     let mut last_group = 0;
     while let Some(first) = queue.blocking_recv() {
-        let refusal = failed.clone().or_else(|| disk.check_space().err());
-        if let Some(refusal) = refusal {
-            first.finish(Err(refusal));
-            continue;
-        }
+        let room = match &failed {
+            Some(failed) => Err(failed.clone()),
+            None => disk.room(first.makes_room()),
+        };
+        let room = match room {
+            Ok(room) => room,
+            Err(refusal) => {
+                first.finish(Err(refusal));
+                continue;
+            }
+        };
         if last_group >= MANY {
             std::thread::sleep(GATHER);
         }
-        match run_group(shared, &mut disk, &mut queue, first) {
+        match run_group(shared, &mut disk, &mut queue, first, &room) {
             Ok(size) => last_group = size,
             Err(error) => {
                 tracing::error!(%error, "the store is read-only");
@@ -239,6 +271,7 @@ fn run_group(
     disk: &mut Disk,
     queue: &mut mpsc::Receiver<Box<dyn Job>>,
     first: Box<dyn Job>,
+    room: &Room,
 ) -> Result<usize, StoreError> {
     let memory = shared.memory.read();
     let mut group = Group {
@@ -247,15 +280,22 @@ fn run_group(
         revision: memory.revision,
         bytes: 0,
     };
+    let bytes_max = match room {
+        Room::Ample => GROUP_BYTES_MAX,
+        Room::Scarce(_) => GROUP_BYTES_SCARCE,
+    };
     let mut jobs = Vec::new();
     let mut next = Some(first);
     while let Some(mut job) = next {
-        match run_job(&memory.objects, &mut group, &mut *job) {
-            Ok(()) => jobs.push(job),
-            Err(panicked) => job.finish(Err(panicked)),
+        match room {
+            Room::Scarce(refusal) if !job.makes_room() => job.finish(Err(refusal.clone())),
+            _ => match run_job(&memory.objects, &mut group, &mut *job) {
+                Ok(()) => jobs.push(job),
+                Err(panicked) => job.finish(Err(panicked)),
+            },
         }
-        let room = jobs.len() < GROUP_MAX && group.bytes < GROUP_BYTES_MAX;
-        next = if room { queue.try_recv().ok() } else { None };
+        let more = jobs.len() < GROUP_MAX && group.bytes < bytes_max;
+        next = if more { queue.try_recv().ok() } else { None };
     }
     let size = jobs.len();
     if group.events.is_empty() {
@@ -273,8 +313,18 @@ fn run_group(
     );
     drop(memory);
     if written.is_ok() {
-        let mut memory = shared.memory.write();
-        memory.publish(group.changes, group.events, state.digest);
+        let replaced = {
+            let mut memory = shared.memory.write();
+            let replaced = memory.replaced(&group.changes);
+            memory.publish(group.changes, group.events, state.digest);
+            replaced
+        };
+        for record in replaced {
+            // The next start finds the object there and does it again.
+            if let Err(error) = quarantine::release(&record.file) {
+                tracing::warn!(file = %record.file.display(), %error, "a damaged object was replaced, and its record can't be marked so");
+            }
+        }
     }
     for job in jobs {
         job.finish(written.clone());

@@ -1,6 +1,12 @@
-//! Owns the disk: sled, the format's version, the checks that what is read holds
-//! together, and the one write that a group of commits becomes. Only this file and `ledger`
-//! name sled. It keeps no objects in memory.
+//! Owns the disk: sled, the format's version, and the one write that a group of commits becomes.
+//! What is read is judged in `load`. Only this file and `ledger` name sled. It keeps no objects in
+//! memory.
+//!
+//! sled's own writes are below every seam that a test could cut: what is assumed of it is that
+//! `flush` has handed a batch to the kernel, whole, when it returns (the file is synced here), that
+//! a log cut at any byte comes up with a prefix of the batches, and that damage within the log is
+//! an error and not a value. The kill test and `tests/damage.rs` hold it to the last two; what it
+//! loses all the same is noticed by revision, count and digest, and the store is refused.
 //!
 //! One sled tree holds everything, so that a group is one atomic batch:
 //!
@@ -13,20 +19,20 @@
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::fs::FileExt as _;
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-
-use crate::codec::{self, Broken, State};
+use crate::codec::{self, State};
 use crate::entry::{Entry, Event, Revision};
 use crate::error::{OpenError, StoreError};
+use crate::load::{Effect, HistoryRecord, Loading, Outcome, Repair};
 use crate::memory::{Changes, Objects};
 use crate::options::Options;
+use crate::quarantine::{self, Quarantined};
+use crate::space::{Room, Space};
 
 /// The format this binary writes; a store with a newer one is not opened.
 pub(crate) const FORMAT: u32 = 1;
@@ -37,9 +43,9 @@ const LOCK_FILE: &str = "lock";
 const ACKNOWLEDGED_FILE: &str = "acknowledged";
 const SLED_DIR: &str = "sled";
 
-const OBJECT: u8 = b'o';
-const HISTORY: u8 = b'e';
-const STATE: &[u8] = b"m";
+pub(crate) const OBJECT: u8 = b'o';
+pub(crate) const HISTORY: u8 = b'e';
+pub(crate) const STATE: &[u8] = b"m";
 
 /// The most bytes in one sled value. A leaf holds at most 17 of them, and what is larger
 /// than a quarter of a segment leaves the log: 17 * 24 KiB < 2 MiB / 4.
@@ -53,18 +59,13 @@ const RECLAIM_EVERY_MS: u64 = 500;
 const SLED_LOCK_TRIES: u32 = 200;
 const SLED_LOCK_WAIT: Duration = Duration::from_millis(10);
 
-/// Where one group's events are.
-struct HistoryRecord {
-    first: Revision,
-    last: Revision,
-    parts: u16,
-}
-
 /// What was found on disk.
 pub(crate) struct Loaded {
     pub(crate) objects: Objects,
     pub(crate) events: Vec<Event>,
     pub(crate) state: State,
+    /// Damaged records whose keys are held.
+    pub(crate) held: Vec<Quarantined>,
 }
 
 /// The open store on disk. The process that has it holds a lock on it.
@@ -78,8 +79,18 @@ pub(crate) struct Disk {
     /// with an earlier one, the end of its log was damaged.
     acknowledged: File,
     history: VecDeque<HistoryRecord>,
-    options: Options,
+    space: Space,
     _lock: File,
+}
+
+/// sled with its files, and what was read, before anything was made of it.
+struct Opened {
+    sled: sled::Db,
+    data: File,
+    acknowledged: File,
+    space: Space,
+    lock: File,
+    outcome: Outcome,
 }
 
 fn io_error(dir: &Path) -> impl Fn(io::Error) -> OpenError {
@@ -97,19 +108,10 @@ fn damaged(dir: &Path, what: impl Into<String>) -> OpenError {
     }
 }
 
-/// Makes a file's name last: its directory is written out.
-pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
-    File::open(dir)?.sync_all()
-}
-
 /// Writes the file that says which format the store has.
-pub(crate) fn write_format(dir: &Path) -> io::Result<()> {
-    let staged = dir.join("format.new");
-    let mut file = File::create(&staged)?;
-    writeln!(file, "{FORMAT_NAME} {FORMAT}")?;
-    file.sync_all()?;
-    fs::rename(&staged, dir.join(FORMAT_FILE))?;
-    sync_dir(dir)
+fn write_format(dir: &Path) -> Result<(), durable::Error> {
+    let text = format!("{FORMAT_NAME} {FORMAT}\n");
+    durable::replace(&dir.join(FORMAT_FILE), text.as_bytes())
 }
 
 /// Whether a directory already has a store of a format that is known.
@@ -151,6 +153,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
         .create(true)
         .truncate(false)
         .write(true)
+        .mode(0o600)
         .open(dir.join(LOCK_FILE))
         .map_err(io_error(dir))?;
     match file.try_lock() {
@@ -213,63 +216,64 @@ impl Disk {
         options: Options,
         finish: bool,
     ) -> Result<(Disk, Loaded), OpenError> {
-        fs::create_dir_all(dir).map_err(io_error(dir))?;
-        let lock = lock(dir)?;
-        let existed = check_format(dir)?;
-        if !existed && finish {
-            write_format(dir).map_err(io_error(dir))?;
+        let Opened {
+            sled,
+            data,
+            acknowledged,
+            space,
+            lock,
+            outcome,
+        } = open_files(dir, options, finish)?;
+        let Outcome {
+            objects,
+            events,
+            history,
+            state,
+            repair,
+        } = outcome;
+        apply(dir, &sled, &data, &state, &repair)?;
+        let mut held = quarantine::held(dir).map_err(io_error(dir))?;
+        // The server may have ended between a write under a held key and its release.
+        for record in held.extract_if(.., |record| objects.contains_key(record.key.as_str())) {
+            quarantine::release(&record.file).map_err(io_error(dir))?;
         }
-        let sled_dir = dir.join(SLED_DIR);
-        let config = sled::Config::new()
-            .path(&sled_dir)
-            .segment_size(SEGMENT_BYTES)
-            .cache_capacity(options.cache_bytes)
-            .flush_every_ms(Some(RECLAIM_EVERY_MS));
-        let sled = open_sled(&config).map_err(|error| open_error(dir, error))?;
-        let data = File::open(sled_dir.join("db")).map_err(io_error(dir))?;
-        if !existed {
-            let names = || -> io::Result<()> {
-                File::open(sled_dir.join("conf"))?.sync_all()?;
-                sync_dir(&sled_dir)?;
-                sync_dir(dir)
-            };
-            names().map_err(io_error(dir))?;
-        }
-        let acknowledged = OpenOptions::new()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(dir.join(ACKNOWLEDGED_FILE))
-            .map_err(io_error(dir))?;
-        let (loaded, history) = load(dir, &sled, read_acknowledged(&acknowledged))?;
         let disk = Disk {
             dir: dir.to_owned(),
             sled,
             data,
             acknowledged,
             history,
-            options,
+            space,
             _lock: lock,
+        };
+        let loaded = Loaded {
+            objects,
+            events,
+            state,
+            held,
         };
         Ok((disk, loaded))
     }
 
-    /// Refuses when the disk is too full to write to safely: sled does not recover from
-    /// a write that found no room.
-    pub(crate) fn check_space(&self) -> Result<(), StoreError> {
-        let free = (self.options.free_bytes)(&self.dir).map_err(|error| StoreError::Failed {
-            reason: format!("asking for free space at {}: {error}", self.dir.display()),
-        })?;
-        let reserve = self.options.reserve_bytes;
-        if free < reserve {
-            return Err(StoreError::NoSpace {
-                free,
-                reserve,
-                path: self.dir.clone(),
+    /// Reads a store and says what was found, changing none of its records.
+    pub(crate) fn check(dir: &Path, options: Options) -> Result<Outcome, OpenError> {
+        if !dir.join(FORMAT_FILE).exists() && !dir.join(SLED_DIR).exists() {
+            return Err(OpenError::Missing {
+                path: dir.to_owned(),
             });
         }
-        Ok(())
+        open_files(dir, options, true).map(|opened| opened.outcome)
+    }
+
+    /// Whether an ordinary write may be made now; see [`Disk::room`].
+    pub(crate) fn check_space(&mut self) -> Result<(), StoreError> {
+        self.room(false).map(drop)
+    }
+
+    /// What the disk has room for. It refuses when it is too full to write to safely: sled does
+    /// not recover from a write that found no room.
+    pub(crate) fn room(&mut self, makes_room: bool) -> Result<Room, StoreError> {
+        self.space.check(makes_room)
     }
 
     /// Writes a group of commits as one batch and returns once it is on the disk.
@@ -330,9 +334,144 @@ impl Disk {
     }
 
     /// Says that the store is complete; see [`Disk::open`].
-    pub(crate) fn finish(&self) -> io::Result<()> {
+    pub(crate) fn finish(&self) -> Result<(), durable::Error> {
         write_format(&self.dir)
     }
+}
+
+/// Opens sled and reads everything.
+fn open_files(dir: &Path, options: Options, finish: bool) -> Result<Opened, OpenError> {
+    private_directory(dir).map_err(io_error(dir))?;
+    let lock = lock(dir)?;
+    let existed = check_format(dir)?;
+    let cache_bytes = options.cache_bytes;
+    let space = Space::open(dir, options).map_err(io_error(dir))?;
+    if !existed && finish {
+        write_format(dir).map_err(|error| io_error(dir)(error.into()))?;
+    }
+    let sled_dir = dir.join(SLED_DIR);
+    private_directory(&sled_dir).map_err(io_error(dir))?;
+    let config = sled::Config::new()
+        .path(&sled_dir)
+        .segment_size(SEGMENT_BYTES)
+        .cache_capacity(cache_bytes)
+        .flush_every_ms(Some(RECLAIM_EVERY_MS));
+    let sled = open_sled(&config).map_err(|error| open_error(dir, error))?;
+    let data = File::open(sled_dir.join("db")).map_err(io_error(dir))?;
+    if !existed {
+        let names = || -> io::Result<()> {
+            File::open(sled_dir.join("conf"))?.sync_all()?;
+            durable::sync_directory(&sled_dir)?;
+            durable::sync_directory(dir)?;
+            Ok(())
+        };
+        names().map_err(io_error(dir))?;
+    }
+    let acknowledged = OpenOptions::new()
+        .create(true)
+        .truncate(false)
+        .read(true)
+        .write(true)
+        .mode(0o600)
+        .open(dir.join(ACKNOWLEDGED_FILE))
+        .map_err(io_error(dir))?;
+    let outcome = read_all(dir, &sled, read_acknowledged(&acknowledged))?;
+    Ok(Opened {
+        sled,
+        data,
+        acknowledged,
+        space,
+        lock,
+        outcome,
+    })
+}
+
+/// Makes a directory that only its owner may enter, also where it was made with other permissions:
+/// what is in it holds every Secret.
+pub(crate) fn private_directory(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
+    if fs::metadata(dir)?.permissions().mode() & 0o077 != 0 {
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700))?;
+    }
+    Ok(())
+}
+
+fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<Outcome, OpenError> {
+    let mut loading = Loading::default();
+    let mut pairs = sled.iter();
+    // `guarded` around each step: what the loading itself finds is not sled's.
+    while let Some((key, bytes)) =
+        guarded(|| pairs.next().transpose()).map_err(|error| open_error(dir, error))?
+    {
+        loading
+            .pair(&key, &bytes)
+            .map_err(|what| damaged(dir, what))?;
+    }
+    loading
+        .finish(acknowledged)
+        .map_err(|what| damaged(dir, what))
+}
+
+/// Names what was damaged, puts what is lost into the quarantine, and writes the rest as it is now.
+/// A crash on the way leaves the damaged records where they were, to be found again.
+fn apply(
+    dir: &Path,
+    sled: &sled::Db,
+    data: &File,
+    state: &State,
+    repair: &Repair,
+) -> Result<(), OpenError> {
+    if repair.findings.is_empty() {
+        return Ok(());
+    }
+    let kept = quarantine::held(dir).map_err(io_error(dir))?;
+    // A start that ended after it had kept the records, and before it removed them, finds them again.
+    let again = |record: &&Quarantined| repair.lost.iter().any(|lost| lost.key == record.key);
+    let kept = kept.iter().filter(|record| !again(record)).count();
+    if kept + repair.lost.len() > quarantine::RECORDS_MAX {
+        let what = format!(
+            "{} of its records are lost and {kept} are in quarantine, more than {} together",
+            repair.lost.len(),
+            quarantine::RECORDS_MAX
+        );
+        return Err(damaged(dir, what));
+    }
+    for lost in &repair.lost {
+        quarantine::keep(dir, &lost.key, lost.reason, lost.revision, &lost.raw)
+            .map_err(io_error(dir))?;
+    }
+    for found in &repair.findings {
+        let (key, reason, effect) = (&found.key, &found.reason, &found.effect);
+        match effect {
+            Effect::Lost => {
+                tracing::error!(
+                    key,
+                    reason,
+                    "a damaged record was moved to the quarantine: {effect}"
+                );
+            }
+            _ => tracing::warn!(key, reason, "a damaged record was found: {effect}"),
+        }
+    }
+    let mut batch = sled::Batch::default();
+    for key in &repair.remove {
+        batch.remove(key.as_slice());
+    }
+    for entry in &repair.recovered {
+        put_object(&mut batch, entry);
+    }
+    batch.insert(STATE, codec::state(state));
+    guarded(|| {
+        sled.apply_batch(batch)?;
+        sled.flush()?;
+        Ok(())
+    })
+    .map_err(|error| open_error(dir, error))?;
+    data.sync_data().map_err(io_error(dir))
 }
 
 fn failed(error: &dyn std::error::Error) -> StoreError {
@@ -347,6 +486,11 @@ fn object_key(key: &str, part: u16) -> Vec<u8> {
     bytes.extend_from_slice(key.as_bytes());
     bytes.extend_from_slice(&part.to_be_bytes());
     bytes
+}
+
+/// The key of one part of a record whose parts' keys begin with `name`.
+pub(crate) fn part_key(name: &[u8], part: u16) -> Vec<u8> {
+    [name, &part.to_be_bytes()].concat()
 }
 
 fn history_key(first: Revision, part: u16) -> Vec<u8> {
@@ -395,177 +539,4 @@ fn read_acknowledged(file: &File) -> Revision {
             .unwrap_or_default(),
         Err(_) => Revision::ZERO,
     }
-}
-
-/// Puts records together from their parts, which arrive in order.
-#[derive(Default)]
-struct Assembly {
-    name: Vec<u8>,
-    bytes: Vec<u8>,
-    parts: u16,
-}
-
-impl Assembly {
-    /// Takes the next part; gives the record before it once another one begins.
-    fn take(&mut self, key: &[u8], bytes: &[u8]) -> Result<Option<Assembly>, Broken> {
-        let (name, part) = key
-            .split_last_chunk::<2>()
-            .ok_or(Broken("a key is too short"))?;
-        let part = u16::from_be_bytes(*part);
-        if self.parts > 0 && self.name == name {
-            if part != self.parts {
-                return Err(Broken("a part of a record is missing"));
-            }
-            self.bytes.extend_from_slice(bytes);
-            self.parts += 1;
-            return Ok(None);
-        }
-        if part != 0 {
-            return Err(Broken("the first part of a record is missing"));
-        }
-        let next = Assembly {
-            name: name.to_vec(),
-            bytes: bytes.to_vec(),
-            parts: 1,
-        };
-        let done = std::mem::replace(self, next);
-        Ok((done.parts > 0).then_some(done))
-    }
-}
-
-struct Loading<'a> {
-    dir: &'a Path,
-    objects: Objects,
-    digest: u64,
-    events: Vec<Event>,
-    history: VecDeque<HistoryRecord>,
-    state: Option<State>,
-}
-
-impl Loading<'_> {
-    fn record(&mut self, record: Assembly) -> Result<(), OpenError> {
-        let Assembly { name, bytes, parts } = record;
-        match name.first() {
-            Some(&OBJECT) => {
-                let key = std::str::from_utf8(&name[1..])
-                    .map_err(|_| damaged(self.dir, "a key is not text"))?;
-                let entry = codec::read_object(key, bytes.into(), parts).map_err(|broken| {
-                    damaged(
-                        self.dir,
-                        format!("the object {key} cannot be read: {}", broken.0),
-                    )
-                })?;
-                self.digest = self.digest.wrapping_add(codec::fingerprint(&entry));
-                self.objects.insert(Arc::clone(&entry.key), Arc::new(entry));
-            }
-            Some(&HISTORY) => {
-                let events = codec::read_history(bytes.into()).map_err(|broken| {
-                    damaged(
-                        self.dir,
-                        format!("the history cannot be read: {}", broken.0),
-                    )
-                })?;
-                if let (Some(first), Some(last)) = (events.first(), events.last()) {
-                    self.history.push_back(HistoryRecord {
-                        first: first.revision(),
-                        last: last.revision(),
-                        parts,
-                    });
-                }
-                self.events.extend(events);
-            }
-            _ => return Err(damaged(self.dir, "there is a record of no known kind")),
-        }
-        Ok(())
-    }
-
-    /// Checks that everything belongs together.
-    fn checked(
-        self,
-        acknowledged: Revision,
-    ) -> Result<(Loaded, VecDeque<HistoryRecord>), OpenError> {
-        let dir = self.dir;
-        let state = match self.state {
-            Some(state) => state,
-            None if self.objects.is_empty() && self.events.is_empty() => State {
-                history_from: Revision::new(1),
-                ..State::default()
-            },
-            None => return Err(damaged(dir, "its own state is missing")),
-        };
-        if state.revision < acknowledged {
-            let what = format!(
-                "its log ends at revision {}, and revision {acknowledged} was acknowledged",
-                state.revision
-            );
-            return Err(damaged(dir, what));
-        }
-        let found = self.objects.len() as u64;
-        if found != state.objects {
-            let what = format!("{found} objects are there, {} should be", state.objects);
-            return Err(damaged(dir, what));
-        }
-        if self.digest != state.digest {
-            return Err(damaged(dir, "some objects are not at their last revision"));
-        }
-        let mut expected = state.history_from;
-        for event in &self.events {
-            if event.revision() != expected {
-                let what = format!(
-                    "its history has revision {} where {expected} should be",
-                    event.revision()
-                );
-                return Err(damaged(dir, what));
-            }
-            expected = expected.next();
-        }
-        if expected != state.revision.next() {
-            return Err(damaged(dir, "the end of its history is missing"));
-        }
-        let loaded = Loaded {
-            objects: self.objects,
-            events: self.events,
-            state,
-        };
-        Ok((loaded, self.history))
-    }
-}
-
-fn load(
-    dir: &Path,
-    sled: &sled::Db,
-    acknowledged: Revision,
-) -> Result<(Loaded, VecDeque<HistoryRecord>), OpenError> {
-    let mut loading = Loading {
-        dir,
-        objects: Objects::new(),
-        digest: 0,
-        events: Vec::new(),
-        history: VecDeque::new(),
-        state: None,
-    };
-    let mut assembly = Assembly::default();
-    let mut pairs = sled.iter();
-    // `guarded` around each step: what the loading itself finds is not sled's.
-    while let Some((key, bytes)) =
-        guarded(|| pairs.next().transpose()).map_err(|error| open_error(dir, error))?
-    {
-        if &*key == STATE {
-            let state = codec::read_state(Bytes::copy_from_slice(&bytes)).map_err(|broken| {
-                damaged(dir, format!("its own state cannot be read: {}", broken.0))
-            })?;
-            loading.state = Some(state);
-            continue;
-        }
-        let done = assembly
-            .take(&key, &bytes)
-            .map_err(|broken| damaged(dir, broken.0))?;
-        if let Some(record) = done {
-            loading.record(record)?;
-        }
-    }
-    if assembly.parts > 0 {
-        loading.record(assembly)?;
-    }
-    loading.checked(acknowledged)
 }

@@ -10,7 +10,8 @@ pub enum StoreError {
     /// The disk is too full to write to safely.
     #[error(
         "the store's disk is full: {free} bytes are free at {path}, {reserve} must stay free; \
-         writes are refused until there is room (free some space or move the data to a larger disk), reads go on"
+         writes are refused until there is room (free some space, delete what is no longer needed, or \
+         move the data to a larger disk); reads, deletions and sign-in go on"
     )]
     NoSpace {
         /// Bytes free.
@@ -60,6 +61,12 @@ pub enum OpenError {
     )]
     Held {
         /// The store's directory.
+        path: PathBuf,
+    },
+    /// There is no store.
+    #[error("there is no store at {path}; name the server's data directory with --data")]
+    Missing {
+        /// Where one was looked for.
         path: PathBuf,
     },
     /// A newer binary wrote it.
@@ -154,6 +161,20 @@ pub enum BackupError {
         found: u32,
         /// The newest format this binary knows.
         known: u32,
+    },
+    /// It needs a passphrase.
+    #[error("{path} is encrypted; give the passphrase it was made with (--passphrase-file)")]
+    Sealed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A passphrase was given, and it needs none: anybody could have made it.
+    #[error(
+        "{path} is not encrypted; leave --passphrase-file out if you trust where it comes from"
+    )]
+    NotSealed {
+        /// The file.
+        path: PathBuf,
     },
     /// There is something in the directory already.
     #[error("{path} is not empty; restore into an empty directory")]

@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::disk::{guarded, open_sled};
+use crate::disk::{guarded, open_sled, private_directory};
 use crate::error::LedgerError;
 use crate::options::Options;
 
@@ -48,7 +48,7 @@ impl Ledger {
     /// # Errors
     /// When the directory can't be used, or the disk is too full.
     pub fn open(dir: &Path, options: Options) -> Result<(Ledger, Read), LedgerError> {
-        fs::create_dir_all(dir).map_err(|error| failed(dir, &error))?;
+        private_directory(dir).map_err(|error| failed(dir, &error))?;
         check_space(dir, &options)?;
         let ((sled, records), put_aside) = match open(dir, &options) {
             Ok(opened) => (opened, None),
@@ -123,7 +123,7 @@ fn put_aside(dir: &Path) -> io::Result<PathBuf> {
         fs::remove_dir_all(&aside)?;
     }
     fs::rename(dir, &aside)?;
-    fs::create_dir_all(dir)?;
+    private_directory(dir)?;
     Ok(aside)
 }
 

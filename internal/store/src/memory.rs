@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use parking_lot::RwLock;
 
+use crate::disk::Loaded;
 use crate::entry::{Entry, Event, EventKind, Page, Revision};
 use crate::error::WatchError;
+use crate::quarantine::Quarantined;
 use crate::watch::Topic;
 
 pub(crate) type Objects = BTreeMap<Arc<str>, Arc<Entry>>;
@@ -48,22 +50,25 @@ pub(crate) struct Memory {
     history_max: usize,
     history_bytes_max: usize,
     topics: Vec<Arc<Topic>>,
+    /// Damaged objects by key: they are neither there nor known to be gone.
+    held: BTreeMap<String, Quarantined>,
     pub(crate) closed: bool,
 }
 
 impl Memory {
-    pub(crate) fn new(
-        objects: Objects,
-        revision: Revision,
-        digest: u64,
-        events: Vec<Event>,
-        history_max: usize,
-        history_bytes_max: usize,
-    ) -> Memory {
+    pub(crate) fn new(loaded: Loaded, history_max: usize, history_bytes_max: usize) -> Memory {
+        let Loaded {
+            objects,
+            events,
+            state,
+            held,
+        } = loaded;
+        let revision = state.revision;
+        let held = held.into_iter();
         let mut memory = Memory {
             objects,
             revision,
-            digest,
+            digest: state.digest,
             compacted: events.first().map_or(revision, |event| {
                 Revision::new(event.revision().get().saturating_sub(1))
             }),
@@ -72,6 +77,7 @@ impl Memory {
             history_max,
             history_bytes_max,
             topics: Vec::new(),
+            held: held.map(|record| (record.key.clone(), record)).collect(),
             closed: false,
         };
         // The state before an event is an earlier event's, where the history has it.
@@ -115,6 +121,22 @@ impl Memory {
                 topic.trim(self.compacted);
             }
         }
+    }
+
+    /// The damaged object that holds a key, where no object has taken its place.
+    pub(crate) fn held(&self, key: &str) -> Option<&Quarantined> {
+        self.held.get(key)
+    }
+
+    /// Lets go of the keys under which objects were written; answers the damaged records that
+    /// they replace.
+    pub(crate) fn replaced(&mut self, changes: &Changes) -> Vec<Quarantined> {
+        if self.held.is_empty() {
+            return Vec::new();
+        }
+        let written = changes.iter().filter(|(_, change)| change.is_some());
+        let keys = written.map(|(key, _)| key);
+        keys.filter_map(|key| self.held.remove(&**key)).collect()
     }
 
     /// Takes over a flushed group of changes.

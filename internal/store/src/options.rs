@@ -10,6 +10,10 @@ const HISTORY: usize = 20_000;
 const HISTORY_BYTES: usize = 32 << 20;
 /// What must stay free on the disk.
 const RESERVE_BYTES: u64 = 64 << 20;
+/// What must stay free below that for writes that make room: four of the disk engine's segments.
+const RELIEF_FLOOR_BYTES: u64 = 8 << 20;
+/// How large the file is that is given up on a full disk: thousands of deletions.
+const RESERVE_FILE_BYTES: u64 = 16 << 20;
 /// What the disk engine may keep in memory; every object is in memory anyway.
 const CACHE_BYTES: u64 = 4 << 20;
 
@@ -25,6 +29,11 @@ pub struct Options {
     pub history_bytes: usize,
     /// Writes are refused while fewer bytes than this are free on the disk.
     pub reserve_bytes: u64,
+    /// Writes that make room, such as deletions, are refused while fewer bytes than this are free.
+    pub relief_floor_bytes: u64,
+    /// The size of the file that is removed when the disk is full, so that there is room to delete;
+    /// 0 for none.
+    pub reserve_file_bytes: u64,
     /// The most bytes that the disk engine keeps in memory.
     pub cache_bytes: u64,
     /// How free space is asked for; the file system by default.
@@ -37,6 +46,8 @@ impl Default for Options {
             history: HISTORY,
             history_bytes: HISTORY_BYTES,
             reserve_bytes: RESERVE_BYTES,
+            relief_floor_bytes: RELIEF_FLOOR_BYTES,
+            reserve_file_bytes: RESERVE_FILE_BYTES,
             cache_bytes: CACHE_BYTES,
             free_bytes: Arc::new(free_bytes),
         }
@@ -49,6 +60,8 @@ impl std::fmt::Debug for Options {
             .field("history", &self.history)
             .field("history_bytes", &self.history_bytes)
             .field("reserve_bytes", &self.reserve_bytes)
+            .field("relief_floor_bytes", &self.relief_floor_bytes)
+            .field("reserve_file_bytes", &self.reserve_file_bytes)
             .field("cache_bytes", &self.cache_bytes)
             .finish_non_exhaustive()
     }

@@ -8,19 +8,36 @@ use std::thread::JoinHandle;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::{mpsc, oneshot};
 
-use crate::backup::{self, BackupSummary};
-use crate::commit::{self, Job, QUEUE_MAX, Transaction, View};
-use crate::disk::{Disk, Loaded};
+use crate::backup::{self, BackupOptions, BackupSummary};
+use crate::commit::{self, Job, Purpose, QUEUE_MAX, Transaction, View};
+use crate::disk::Disk;
 use crate::entry::{Entry, Page, Revision};
 use crate::error::{BackupError, CommitError, OpenError, StoreError, WatchError};
+use crate::load::Finding;
 use crate::memory::{Memory, Shared};
 use crate::options::Options;
+use crate::quarantine::{self, Quarantined};
 use crate::watch::Watch;
 
 /// The store. Clones are handles of the same one; when the last is dropped, what waits
 /// is committed and the directory is free for another process.
 #[derive(Clone)]
 pub struct Store(Arc<Inner>);
+
+/// What [`Store::check`] found.
+#[derive(Debug)]
+pub struct CheckReport {
+    /// How many objects can be served.
+    pub objects: u64,
+    /// The last revision.
+    pub revision: Revision,
+    /// The first revision that a watch can resume from is the one before this.
+    pub history_from: Revision,
+    /// Damaged records, and what they cost.
+    pub findings: Vec<Finding>,
+    /// Records that went to the quarantine earlier and that no object has replaced.
+    pub quarantined: Vec<Quarantined>,
+}
 
 struct Inner {
     shared: Arc<Shared>,
@@ -49,19 +66,7 @@ impl Store {
     pub fn open(dir: &Path, options: Options) -> Result<Store, OpenError> {
         let limits = (options.history, options.history_bytes);
         let (disk, loaded) = Disk::open(dir, options, true)?;
-        let Loaded {
-            objects,
-            events,
-            state,
-        } = loaded;
-        let memory = Memory::new(
-            objects,
-            state.revision,
-            state.digest,
-            events,
-            limits.0,
-            limits.1,
-        );
+        let memory = Memory::new(loaded, limits.0, limits.1);
         let shared = Arc::new(Shared {
             memory: RwLock::new(memory),
         });
@@ -116,6 +121,37 @@ impl Store {
         self.read().list_at(revision, prefix, after, limit)
     }
 
+    /// Why nothing can be said about a key: the record of its object is damaged and in quarantine,
+    /// and no object has been created in its place. [`Store::get`] finds nothing there, and that
+    /// does not mean that the object is gone.
+    #[must_use]
+    pub fn damaged(&self, key: &str) -> Option<Quarantined> {
+        self.read().held(key).cloned()
+    }
+
+    /// Reads a store that no server uses and says what is damaged. It changes no record: the next
+    /// start of the server does what is said.
+    ///
+    /// # Errors
+    /// When there is none, when a process has it, or when it cannot be served at all.
+    pub fn check(dir: &Path, options: Options) -> Result<CheckReport, OpenError> {
+        let outcome = Disk::check(dir, options)?;
+        let quarantined = quarantine::held(dir).map_err(|source| OpenError::Io {
+            path: dir.to_owned(),
+            source,
+        })?;
+        Ok(CheckReport {
+            objects: outcome.state.objects,
+            revision: outcome.state.revision,
+            history_from: outcome.state.history_from,
+            findings: outcome.repair.findings,
+            quarantined: quarantined
+                .into_iter()
+                .filter(|record| !outcome.objects.contains_key(record.key.as_str()))
+                .collect(),
+        })
+    }
+
     /// Runs a transaction and returns once what it did is on disk. Transactions run one
     /// after another; a refused or panicking one leaves nothing behind. It runs on the
     /// commit thread, which all writers share: what is slow belongs outside. It runs
@@ -132,10 +168,27 @@ impl Store {
         T: Send + 'static,
         E: Send + 'static,
     {
+        self.commit_for(Purpose::Ordinary, transaction).await
+    }
+
+    /// Like [`Store::commit`], saying what the transaction is for: one that makes room is taken also
+    /// where the disk is too full for others, down to a second floor.
+    ///
+    /// # Errors
+    /// As of [`Store::commit`].
+    pub async fn commit_for<T, E>(
+        &self,
+        purpose: Purpose,
+        transaction: impl FnOnce(&mut View<'_>) -> Result<T, E> + Send + 'static,
+    ) -> Result<T, CommitError<E>>
+    where
+        T: Send + 'static,
+        E: Send + 'static,
+    {
         let closed = || CommitError::Unavailable(StoreError::Closed);
         let queue = self.0.queue.as_ref().ok_or_else(closed)?;
         let (reply, answer) = oneshot::channel();
-        let job: Box<dyn Job> = Box::new(Transaction::new(transaction, reply));
+        let job: Box<dyn Job> = Box::new(Transaction::new(transaction, purpose, reply));
         queue.send(job).await.map_err(|_| closed())?;
         answer.await.map_err(|_| closed())?
     }
@@ -158,7 +211,11 @@ impl Store {
     ///
     /// # Errors
     /// When the file cannot be written; nothing is left under its name then.
-    pub fn backup(&self, file: &Path) -> Result<BackupSummary, BackupError> {
+    pub fn backup(
+        &self,
+        file: &Path,
+        options: &BackupOptions,
+    ) -> Result<BackupSummary, BackupError> {
         let (objects, revision) = {
             let memory = self.read();
             (
@@ -166,21 +223,7 @@ impl Store {
                 memory.revision,
             )
         };
-        backup::write(file, &objects, revision)
-    }
-
-    /// Makes a store from a backup in an empty directory. Revisions go on well after the
-    /// backup's, so that a watch from before the restore is told to list again.
-    ///
-    /// # Errors
-    /// When the file is not a whole backup, or the directory is not empty or cannot be
-    /// written.
-    pub fn restore(
-        file: &Path,
-        dir: &Path,
-        options: Options,
-    ) -> Result<BackupSummary, BackupError> {
-        backup::restore(file, dir, options)
+        backup::write(file, &objects, revision, options)
     }
 
     // Recursive: a transaction that asks the store itself must not wait for a writer that

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use futures::StreamExt as _;
 use store::{
-    BackupError, CommitError, EntryMeta, EventKind, OpenError, Options, Revision, Store,
-    StoreError, View, WatchError,
+    Backup, BackupError, BackupFile, BackupOptions, BackupSummary, CommitError, EntryMeta,
+    EventKind, OpenError, Options, Purpose, Revision, Store, StoreError, View, WatchError,
 };
 
 fn open(dir: &Path) -> Store {
@@ -48,6 +48,10 @@ async fn delete(store: &Store, key: &str) -> Option<Revision> {
         })
         .await
         .unwrap()
+}
+
+fn restore(file: &Path, dir: &Path) -> Result<BackupSummary, BackupError> {
+    Backup::open(file, None)?.restore(dir, Options::default())
 }
 
 fn keys(page: &store::Page) -> Vec<String> {
@@ -455,11 +459,11 @@ async fn a_backup_restores_into_an_empty_directory_and_revisions_go_on_above() {
         }
     }
     let file = dir.path().join("backup");
-    let made = store.backup(&file).unwrap();
+    let made = store.backup(&file, &BackupOptions::default()).unwrap();
     assert_eq!(made.revision, store.revision());
     put(&store, "/after", "x").await;
     let new = dir.path().join("new");
-    let restored = Store::restore(&file, &new, Options::default()).unwrap();
+    let restored = restore(&file, &new).unwrap();
     assert_eq!(restored, made);
     let copy = open(&new);
     assert!(copy.get("/after").is_none());
@@ -480,7 +484,7 @@ async fn a_backup_restores_into_an_empty_directory_and_revisions_go_on_above() {
     drop(copy);
     assert!(open(&new).get("/next").is_some());
     assert!(matches!(
-        Store::restore(&file, &new, Options::default()),
+        restore(&file, &new),
         Err(BackupError::NotEmpty { .. })
     ));
 }
@@ -493,7 +497,7 @@ async fn a_damaged_backup_is_not_restored() {
         put(&store, &format!("/a/{n}"), "v").await;
     }
     let file = dir.path().join("backup");
-    store.backup(&file).unwrap();
+    store.backup(&file, &BackupOptions::default()).unwrap();
     let good = std::fs::read(&file).unwrap();
     let bad_file = dir.path().join("bad");
     let new = dir.path().join("new");
@@ -501,21 +505,169 @@ async fn a_damaged_backup_is_not_restored() {
         let mut bad = good.clone();
         bad[at] ^= 0x40;
         std::fs::write(&bad_file, &bad).unwrap();
-        assert!(
-            Store::restore(&bad_file, &new, Options::default()).is_err(),
-            "byte {at}"
-        );
+        assert!(restore(&bad_file, &new).is_err(), "byte {at}");
         std::fs::write(&bad_file, &good[..at]).unwrap();
-        assert!(
-            Store::restore(&bad_file, &new, Options::default()).is_err(),
-            "cut at {at}"
-        );
+        assert!(restore(&bad_file, &new).is_err(), "cut at {at}");
     }
     assert!(!new.exists());
     let newer = [b"muster-backup 9\n", &good[16..]].concat();
     std::fs::write(&bad_file, newer).unwrap();
     assert!(matches!(
-        Store::restore(&bad_file, &new, Options::default()),
+        restore(&bad_file, &new),
         Err(BackupError::NewerFormat { found: 9, .. })
     ));
+}
+
+#[tokio::test]
+async fn a_store_restored_twice_from_one_backup_takes_no_revision_twice() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("backup");
+    {
+        let store = open(&dir.path().join("old"));
+        put(&store, "/a/1", "x").await;
+        store.backup(&file, &BackupOptions::default()).unwrap();
+    }
+    let mut last = Revision::ZERO;
+    for name in ["first", "second", "third"] {
+        let new = dir.path().join(name);
+        restore(&file, &new).unwrap();
+        let store = open(&new);
+        assert!(
+            store.revision() > last,
+            "{name} begins at {}",
+            store.revision()
+        );
+        for before in [Revision::ZERO, last] {
+            assert!(matches!(
+                store.watch("/", Some(before)),
+                Err(WatchError::Expired { .. })
+            ));
+        }
+        for n in 0..5 {
+            last = put(&store, &format!("/b/{n}"), "y").await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_backup_with_a_passphrase_opens_with_that_one_only_and_brings_its_files() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("old"));
+    put(&store, "/a/1", "a secret value").await;
+    let key = BackupFile {
+        name: "ca.key".to_owned(),
+        content: b"a private key".to_vec(),
+    };
+    let options = BackupOptions {
+        files: vec![key.clone()],
+        passphrase: Some("correct horse".to_owned()),
+    };
+    let file = dir.path().join("backup");
+    let made = store.backup(&file, &options).unwrap();
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let bytes = std::fs::read(&file).unwrap();
+    for secret in [&b"a secret value"[..], b"a private key", b"ca.key"] {
+        assert!(!bytes.windows(secret.len()).any(|part| part == secret));
+    }
+    assert!(matches!(
+        Backup::open(&file, None),
+        Err(BackupError::Sealed { .. })
+    ));
+    let wrong = Backup::open(&file, Some("battery staple")).err().unwrap();
+    assert!(wrong.to_string().contains("passphrase is wrong"), "{wrong}");
+    let backup = Backup::open(&file, Some("correct horse")).unwrap();
+    assert_eq!(backup.summary(), made);
+    assert!(backup.files() == [key]);
+    let new = dir.path().join("new");
+    backup.restore(&new, Options::default()).unwrap();
+    assert_eq!(text(&open(&new).get("/a/1").unwrap()), "a secret value@1");
+    // Without a passphrase the same files are in it, to be read by everybody who has it.
+    let plain = BackupOptions {
+        passphrase: None,
+        ..options
+    };
+    store.backup(&file, &plain).unwrap();
+    assert_eq!(Backup::open(&file, None).unwrap().files().len(), 1);
+    assert!(matches!(
+        Backup::open(&file, Some("correct horse")),
+        Err(BackupError::NotSealed { .. })
+    ));
+}
+
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_is_no_name_of_a_backed_up_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(&dir.path().join("old"));
+    let file = dir.path().join("backup");
+    for name in ["", ".", "..", "../x", "a/b", "/etc/x", "a\0b"] {
+        let options = BackupOptions {
+            files: vec![BackupFile {
+                name: name.to_owned(),
+                content: Vec::new(),
+            }],
+            passphrase: None,
+        };
+        store.backup(&file, &options).unwrap();
+        let refused = Backup::open(&file, None).err().unwrap();
+        assert!(
+            refused.to_string().contains("no name of a file"),
+            "{refused}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn on_a_full_disk_deletions_go_on_and_other_writes_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let left = Arc::new(AtomicU64::new(1 << 40));
+    let (probe, file) = (Arc::clone(&left), dir.path().join("reserve"));
+    let options = Options {
+        free_bytes: Arc::new(move |_| {
+            let held = file.metadata().map_or(0, |file| file.len());
+            Ok(probe.load(Ordering::SeqCst) + (16 << 20) - held)
+        }),
+        ..Options::default()
+    };
+    let store = Store::open(dir.path(), options.clone()).unwrap();
+    for n in 0..3 {
+        put(&store, &format!("/a/{n}"), "x").await;
+    }
+    let delete = |n: u32| {
+        let store = store.clone();
+        async move {
+            let gone = move |view: &mut View<'_>| {
+                let gone = view.delete(&format!("/a/{n}"), |r, _| body("gone", r));
+                Ok::<_, ()>(gone.is_some())
+            };
+            store.commit_for(Purpose::MakeRoom, gone).await
+        }
+    };
+    let create = || {
+        store.commit(|view: &mut View<'_>| {
+            view.put("/a/new".to_owned(), meta("x"), |r| body("x", r));
+            Ok::<_, ()>(())
+        })
+    };
+    // Another program has taken the last byte.
+    left.store(0, Ordering::SeqCst);
+    assert!(matches!(
+        create().await,
+        Err(CommitError::Unavailable(StoreError::NoSpace { .. }))
+    ));
+    assert!(delete(0).await.unwrap(), "the reserve file makes room");
+    assert!(!dir.path().join("reserve").exists());
+    assert!(delete(1).await.unwrap());
+    // In one group with a deletion an ordinary write is refused as well.
+    let (deleted, created) = tokio::join!(delete(2), create());
+    assert!(deleted.unwrap());
+    assert!(created.is_err());
+    assert_eq!(keys(&store.list("/a/", None, 10)), Vec::<String>::new());
+    // The server comes up on the full disk.
+    drop(store);
+    let store = Store::open(dir.path(), options).unwrap();
+    left.store(1 << 40, Ordering::SeqCst);
+    put(&store, "/a/new", "x").await;
+    assert!(dir.path().join("reserve").exists());
 }

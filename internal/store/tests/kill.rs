@@ -2,7 +2,7 @@
 //! opens what it left: every acknowledged write is there, no transaction is half there,
 //! revisions only grow, and a watch goes on where the killed one stopped.
 //!
-//! `STORE_KILLS` sets how many times (20), `STORE_KILL_SEED` repeats a run's moments.
+//! `STORE_KILLS` sets how many times (20), `MUSTER_KILL_SEED` repeats a run's moments.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -271,11 +271,11 @@ async fn check(dir: &Path, known: &mut Known) {
 fn a_killed_store_has_every_acknowledged_write_and_no_half_transaction() {
     let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
     let rounds = number("STORE_KILLS").unwrap_or(ROUNDS);
-    let seed = number("STORE_KILL_SEED").unwrap_or_else(|| {
+    let seed = number("MUSTER_KILL_SEED").unwrap_or_else(|| {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         now.as_secs()
     });
-    println!("STORE_KILL_SEED={seed}");
+    println!("MUSTER_KILL_SEED={seed}");
     let mut random = Random(seed);
     let dir = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()

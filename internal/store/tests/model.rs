@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use store::{EntryMeta, EventKind, Options, Revision, Store, View};
+use store::{Backup, BackupOptions, EntryMeta, EventKind, Options, Revision, Store, View};
 
 type Map = BTreeMap<String, (u64, Vec<u8>)>;
 
@@ -170,9 +170,12 @@ async fn check(changes: Vec<Change>) {
     let store = Store::open(dir.path(), Options::default()).unwrap();
     assert_eq!(contents(&store.list("/", None, usize::MAX).entries), map);
     let file = dir.path().join("backup");
-    store.backup(&file).unwrap();
+    store.backup(&file, &BackupOptions::default()).unwrap();
     let copy = dir.path().join("copy");
-    Store::restore(&file, &copy, Options::default()).unwrap();
+    Backup::open(&file, None)
+        .unwrap()
+        .restore(&copy, Options::default())
+        .unwrap();
     let copy = Store::open(&copy, Options::default()).unwrap();
     assert_eq!(contents(&copy.list("/", None, usize::MAX).entries), map);
 }

@@ -48,8 +48,16 @@ pub(crate) fn is_leaving(pod: &Pod) -> bool {
 
 /// The pod was given up with its node.
 pub(crate) fn is_lost(pod: &Pod) -> bool {
-    let reason = pod.status.as_ref().and_then(|s| s.reason.as_deref());
-    reason == Some(names::NODE_LOST)
+    reason(pod) == Some(names::NODE_LOST)
+}
+
+/// The pod's node could not start it for a fault of its own: that says nothing about the work.
+pub(crate) fn is_unfit(pod: &Pod) -> bool {
+    PodPhase::of(pod) == PodPhase::Failed && reason(pod) == Some(names::NODE_UNFIT)
+}
+
+fn reason(pod: &Pod) -> Option<&str> {
+    pod.status.as_ref().and_then(|s| s.reason.as_deref())
 }
 
 /// A node was chosen for the pod.

@@ -30,6 +30,18 @@ pub(crate) fn of_gang(job: &ObjectMeta) -> BTreeMap<String, String> {
     said(job, OF_EACH.iter().chain(&OF_GANG))
 }
 
+/// Has a pod run for whom its job runs. What its template says of it is dropped: nobody checked
+/// that, and a node runs the pod under the Unix account of whoever is named here.
+pub(crate) fn run_for(
+    job: &ObjectMeta,
+    labels: &mut BTreeMap<String, String>,
+    annotations: &mut BTreeMap<String, String>,
+) {
+    labels.remove(names::USER);
+    annotations.remove(names::USER);
+    annotations.extend(said(job, [names::USER].iter()));
+}
+
 fn said<'a>(
     job: &ObjectMeta,
     names: impl Iterator<Item = &'a &'static str>,
@@ -40,4 +52,23 @@ fn said<'a>(
     pairs
         .map(|(name, value)| (name.to_owned(), value.clone()))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_runs_for_whom_its_job_runs_whatever_its_template_says() {
+        let one = |value: &str| BTreeMap::from([(names::USER.to_owned(), value.to_owned())]);
+        let job = |user: Option<&str>| ObjectMeta {
+            annotations: user.map(one),
+            ..ObjectMeta::default()
+        };
+        for (user, expected) in [(Some("ann"), one("ann")), (None, BTreeMap::new())] {
+            let (mut labels, mut annotations) = (one("root"), one("bob"));
+            run_for(&job(user), &mut labels, &mut annotations);
+            assert_eq!((labels, annotations), (BTreeMap::new(), expected));
+        }
+    }
 }

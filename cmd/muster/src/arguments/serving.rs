@@ -6,9 +6,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
+use super::audit::AUDIT;
 use super::device_plugin::DEVICE_PLUGIN;
 use super::name_and_value;
+use super::pod_security::POD_SECURITY;
 use super::sharing::{ISOLATION, SharingOptions};
+use super::tenancy::TenancyOptions;
 
 /// Where the server listens when nothing else is said.
 pub const DEFAULT_LISTEN: &str = "127.0.0.1:8443";
@@ -44,7 +47,7 @@ const SCHEDULER: &str = "Scheduler (--scheduler-config; `muster simulate` reads 
   its field and what would be right.";
 
 #[derive(Args, Debug)]
-#[command(after_long_help = SCHEDULER)]
+#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}"))]
 pub struct Up {
     #[command(flatten)]
     pub server: ServerOptions,
@@ -53,7 +56,7 @@ pub struct Up {
 }
 
 #[derive(Args, Debug)]
-#[command(after_long_help = SCHEDULER)]
+#[command(after_long_help = format!("{SCHEDULER}\n\n{POD_SECURITY}\n\n{AUDIT}"))]
 pub struct Server {
     /// Where resources are kept and who runs pods
     #[arg(long, value_enum, default_value_t = Engine::Embedded)]
@@ -137,7 +140,7 @@ pub struct ServerOptions {
     #[arg(long = "advertise", value_name = "NAME")]
     pub advertise: Vec<String>,
     /// A file with the first administrator's password, used at the first start only
-    /// [default: draw one, print it, and keep it in server/first-password]
+    /// [default: draw one, and keep it in server/first-password under --data]
     #[arg(long, value_name = "FILE")]
     pub first_password_file: Option<PathBuf>,
     /// Seconds a node may be silent before its pods are declared lost [default: 40]
@@ -146,6 +149,41 @@ pub struct ServerOptions {
     /// How the scheduler is set up: a SchedulerConfig in YAML, see below [default: as below]
     #[arg(long, env = "MUSTER_SCHEDULER_CONFIG", value_name = "FILE")]
     pub scheduler_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub audit: AuditFlags,
+    /// Which pods namespaces without labels take, and what is exempt: a PodSecurityConfiguration of
+    /// Kubernetes in YAML, see below [default: the baseline everywhere, and no exemptions]
+    #[arg(long, env = "MUSTER_POD_SECURITY_CONFIG", value_name = "FILE")]
+    pub pod_security_config: Option<PathBuf>,
+    /// The host directories, capabilities and use of the node's network that pods of some namespaces
+    /// may have beyond that: a PodSecurityAllowList in YAML, see below [default: as below]
+    #[arg(long, env = "MUSTER_POD_SECURITY_ALLOW", value_name = "FILE")]
+    pub pod_security_allow: Option<PathBuf>,
+}
+
+/// The audit log of the embedded engine; the names are kube-apiserver's where it has the option.
+#[derive(Args, Debug, Clone)]
+pub struct AuditFlags {
+    /// What the audit log records: a Policy of audit.k8s.io/v1 in YAML, see below [default: every change,
+    /// sign-in and token; answers 401 and 403 are always recorded]
+    #[arg(long, value_name = "FILE")]
+    pub audit_policy_file: Option<PathBuf>,
+    /// Where the audit log is kept, readable for the server's user only [default: audit under --data]
+    #[arg(long, value_name = "DIR")]
+    pub audit_log_dir: Option<PathBuf>,
+    /// The size in MiB at which a file of the audit log is closed and the next one begun
+    #[arg(long, value_name = "MIB", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..=4096))]
+    pub audit_log_maxsize: u64,
+    /// How many full files of the audit log are kept
+    #[arg(long, value_name = "FILES", default_value_t = 10, value_parser = backups)]
+    pub audit_log_maxbackup: usize,
+}
+
+fn backups(text: &str) -> Result<usize, String> {
+    text.parse()
+        .ok()
+        .filter(|count| (1..=1000).contains(count))
+        .ok_or_else(|| format!("{text:?} is not a number from 1 to 1000"))
 }
 
 impl ServerOptions {
@@ -161,6 +199,13 @@ impl ServerOptions {
             (!self.advertise.is_empty(), "--advertise"),
             (self.first_password_file.is_some(), "--first-password-file"),
             (self.node_grace.is_some(), "--node-grace"),
+            (
+                self.audit.audit_policy_file.is_some(),
+                "--audit-policy-file",
+            ),
+            (self.audit.audit_log_dir.is_some(), "--audit-log-dir"),
+            (self.pod_security_config.is_some(), "--pod-security-config"),
+            (self.pod_security_allow.is_some(), "--pod-security-allow"),
         ]
         .into_iter()
         .find_map(|(given, name)| given.then_some(name))
@@ -335,6 +380,8 @@ pub struct MachineOptions {
     pub kmsg: Option<PathBuf>,
     #[command(flatten)]
     pub sharing: SharingOptions,
+    #[command(flatten)]
+    pub tenancy: TenancyOptions,
     /// A label for the node, as NAME=VALUE (repeatable)
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = name_and_value)]
     pub labels: Vec<(String, String)>,

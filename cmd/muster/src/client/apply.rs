@@ -73,7 +73,8 @@ async fn apply_one(
         return Ok((kind, api.create(&parameters, &object).await?, "created"));
     };
     let before = api.get_opt(name).await?;
-    let mut parameters = PatchParams::apply(FIELD_MANAGER);
+    // A field with a wrong name is an error here and not a warning that nobody reads.
+    let mut parameters = PatchParams::apply(FIELD_MANAGER).validation_strict();
     parameters.dry_run = arguments.dry_run;
     parameters.force = arguments.force_conflicts;
     let after = api

@@ -214,9 +214,12 @@ fn missing(status: &Status, namespace: &str) -> Option<String> {
     ))
 }
 
-/// The field that a manifest has and its kind has not. Server-side apply words this as an
-/// internal error, as Kubernetes does, though it is the manifest's.
+/// The fields that a manifest has and its kind has not. A kube-apiserver words this as an
+/// internal error of server-side apply, though it is the manifest's.
 fn undeclared(status: &Status) -> Option<&str> {
+    if let Some((_, found)) = status.message.split_once("strict decoding error: ") {
+        return found.starts_with("unknown field").then_some(found);
+    }
     let (_, found) = status
         .message
         .split_once("failed to create typed patch object (")?;
@@ -317,6 +320,10 @@ mod tests {
             "message": "Internal error occurred: failed to create typed patch object (d/y; v1, Kind=ConfigMap): .dta: field not declared in schema"}));
         assert_eq!(exit, Exit::Refused);
         assert!(text.contains("\n  .dta: field not declared"), "{text}");
+        let (exit, text) = said(json!({"code": 400, "reason": "BadRequest",
+            "message": "ConfigMap in version \"v1\" cannot be handled as a ConfigMap: strict decoding error: unknown field \"dta\""}));
+        assert_eq!(exit, Exit::Refused);
+        assert!(text.contains("\n  unknown field \"dta\"\n"), "{text}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod kinds;
 mod kubeconfig;
 mod logs;
 mod manifests;
+mod node;
 mod nodes;
 mod output;
 mod pair;
@@ -32,6 +33,7 @@ mod wait;
 
 use anyhow::Result;
 
+pub use backup::passphrase;
 pub use exit::{Exit, HELP, RUN_HELP, WAIT_HELP};
 pub use failure::exit_of;
 
@@ -82,6 +84,7 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         Command::Run(arguments) => run::run(connection, arguments).await,
         Command::Top(listing) => nodes::top(connection, listing).await,
         Command::Nodes(listing) => nodes::nodes(connection, listing).await,
+        Command::Node(command) => node::node(connection, command).await,
         Command::Queue(queue) => match queue.name {
             Some(name) => queue::queue(connection, &name, queue.output).await,
             None => queues::queues(connection, queue.output).await,
@@ -92,9 +95,14 @@ async fn dispatch(connection: &Connection, command: Command) -> Result<Answer> {
         Command::Token(command) => tokens::token(connection, command).await,
         Command::Kubeconfig(arguments) => kubeconfig::print(connection, arguments).await,
         Command::Crds(arguments) => crds::install(connection, &arguments).await,
-        Command::Backup { file } => backup::backup(connection, &file).await,
+        Command::Backup {
+            file,
+            passphrase_file,
+        } => backup::backup(connection, &file, passphrase_file.as_deref()).await,
         Command::Version
         | Command::Restore { .. }
+        | Command::Audit(_)
+        | Command::Store(_)
         | Command::Up(_)
         | Command::Server(_)
         | Command::Agent(_)

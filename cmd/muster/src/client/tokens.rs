@@ -8,6 +8,9 @@ use super::show::escape;
 use super::{Answer, Connection};
 use crate::arguments::Token;
 
+/// Characters of a join token's id; an access token's has twice as many.
+const JOIN_ID_LENGTH: usize = 6;
+
 /// Issues, lists and ends tokens.
 pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
     match command {
@@ -15,14 +18,24 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
             let secret = issue(connection, &label, days, user.as_deref()).await?;
             output::put_line(&secret)?;
         }
-        Token::Join { minutes } => {
-            let body = json!({"minutes": minutes});
+        Token::Join {
+            node,
+            uses,
+            minutes,
+        } => {
+            let body = json!({"minutes": minutes, "node": node, "uses": uses});
             let answer = connection
                 .call("POST", "/api/v1/join-tokens", &body)
                 .await?;
             output::put_line(answer["token"].as_str().unwrap_or_default())?;
+            let whom = match (&node, uses) {
+                (Some(node), 1) => format!("for node {node:?}, once"),
+                (Some(node), _) => format!("for node {node:?}, {uses} times"),
+                (None, 1) => "for one node, once".to_string(),
+                (None, _) => format!("for {uses} joins"),
+            };
             eprintln!(
-                "valid for {minutes} min; on the node: muster agent --server {} --token TOKEN",
+                "valid for {minutes} min, {whom}; on the node: muster agent --server {} --token TOKEN",
                 connection.server
             );
         }
@@ -33,10 +46,30 @@ pub async fn token(connection: &Connection, command: Token) -> Result<Answer> {
                 let text = |field: &str| token[field].as_str().unwrap_or("").to_string();
                 table.row(["id", "user", "purpose", "label", "expires"].map(text));
             }
+            // Others than administrators are refused them, and see none.
+            let joins = connection.ask("/api/v1/join-tokens").await;
+            let joins = joins.unwrap_or_default();
+            for token in joins["items"].as_array().into_iter().flatten() {
+                let text = |field: &str| token[field].as_str().unwrap_or("").to_string();
+                let node = token["node"].as_str().unwrap_or("any node");
+                let uses = token["uses"].as_u64().unwrap_or_default();
+                table.row([
+                    text("id"),
+                    String::new(),
+                    "join".to_string(),
+                    format!("{node}, {uses} left"),
+                    text("expires"),
+                ]);
+            }
             output::put(&table.render())?;
         }
         Token::Revoke { id } => {
-            let path = format!("/api/v1/tokens/{}", escape(&id));
+            let kind = if id.len() == JOIN_ID_LENGTH {
+                "join-tokens"
+            } else {
+                "tokens"
+            };
+            let path = format!("/api/v1/{kind}/{}", escape(&id));
             connection
                 .call("DELETE", &path, &serde_json::Value::Null)
                 .await?;

@@ -20,21 +20,39 @@ const RENEW_BEFORE: SignedDuration = SignedDuration::from_hours(30 * 24);
 /// The label of that token, by which an older one is found and ended.
 const LABEL: &str = "admin.kubeconfig";
 
-/// Writes the kubeconfig, unless the one that is there still fits.
+/// Writes the kubeconfig, unless the one that is there still fits. It is this machine's own way in:
+/// a token, which no failed sign-in of anybody slows down. Where it can't be made (on a full disk,
+/// or where nobody is called `admin` any more) the server starts all the same, and says so.
 pub async fn write_kubeconfig(
+    layout: &Layout,
+    identity: &Identity,
+    ca: &CertificateAuthority,
+    address: SocketAddr,
+) {
+    if let Err(error) = try_write(layout, identity, ca, address).await {
+        tracing::error!(
+            file = %layout.admin_kubeconfig().display(),
+            error = format!("{error:#}"),
+            "the administrator's kubeconfig was not written"
+        );
+    }
+}
+
+async fn try_write(
     layout: &Layout,
     identity: &Identity,
     ca: &CertificateAuthority,
     address: SocketAddr,
 ) -> Result<()> {
     let server = format!("https://{address}");
-    let fits = |secret: &str| {
-        let text = kubeconfig_text(&server, ca.certificate_pem(), identity::FIRST_ADMIN, secret);
-        std::fs::read_to_string(layout.admin_kubeconfig()).is_ok_and(|there| there == text)
+    let text = |secret: &str| {
+        kubeconfig_text(&server, ca.certificate_pem(), identity::FIRST_ADMIN, secret)
     };
-    let kept = token_in(layout).filter(|secret| still_good(identity, secret) && fits(secret));
-    if kept.is_some() {
-        return Ok(());
+    if let Some(kept) = token_in(layout).filter(|secret| still_good(identity, secret)) {
+        let there = std::fs::read_to_string(layout.admin_kubeconfig());
+        if there.is_ok_and(|there| there == text(&kept)) {
+            return Ok(());
+        }
     }
     let old: Vec<String> = identity
         .tokens()
@@ -45,13 +63,7 @@ pub async fn write_kubeconfig(
     let token = identity
         .create_token(identity::FIRST_ADMIN, LABEL, LIFE)
         .await?;
-    let text = kubeconfig_text(
-        &server,
-        ca.certificate_pem(),
-        identity::FIRST_ADMIN,
-        &token.secret,
-    );
-    write_private(&layout.admin_kubeconfig(), &text)?;
+    write_private(&layout.admin_kubeconfig(), &text(&token.secret))?;
     for id in old {
         identity.revoke(&id).await?;
     }

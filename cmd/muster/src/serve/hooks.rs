@@ -1,12 +1,16 @@
 //! The ways between shells that have no arrow to each other.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use apiserver::ApiServer;
 use fleet::Fleet;
 use futures::StreamExt;
+use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
-use portal::{AskProblem, Hooks, JoinToken, LogProblem, LogQuery};
+use portal::{AskProblem, Hooks, JoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken};
+
+use super::backup;
 
 /// Lets the pods' `log` subresource read from the nodes.
 pub fn connect_logs(api: &ApiServer, fleet: &Arc<Fleet>) {
@@ -62,21 +66,36 @@ fn status_of(error: &fleet::LogError) -> u16 {
     }
 }
 
+/// Lets the resource API ask who users are.
+pub fn connect_users(api: &ApiServer, identity: &Identity) {
+    let (tokens, records) = (identity.clone(), identity.clone());
+    api.set_users(apiserver::Users {
+        bearer: Box::new(move |secret| tokens.bearer(secret).map(|(caller, _)| caller)),
+        groups: Box::new(move |name| {
+            let user = records.user(name);
+            user.map_or_else(Vec::new, |user| user.caller().groups)
+        }),
+    });
+}
+
 /// What the portal asks of the other shells.
 pub fn hooks(
     api: &ApiServer,
     fleet: &Arc<Fleet>,
     controllers: &controllers::Handle,
     store: &store::Store,
+    server: &Path,
 ) -> Hooks {
-    let api = api.clone();
+    let (api, authority, reader) = (api.clone(), api.clone(), api.clone());
     let (logs, tokens, asks) = (fleet.clone(), fleet.clone(), fleet.clone());
+    let (listing, revoking, removing) = (fleet.clone(), fleet.clone(), fleet.clone());
     let board = || controllers.board.clone();
     let (reports, preview, history) = (board(), board(), board());
     let (could_evict, queues, defragmentation) = (board(), board(), board());
-    let store = store.clone();
+    let (store, server) = (store.clone(), server.to_owned());
     Hooks {
         client_for: Box::new(move |caller| api.client(caller.clone())),
+        permits: Box::new(move |caller, wanted| authority.permits(caller, wanted)),
         explain: Box::new(move |namespace, group| reports.get(namespace, group)),
         could_evict: Box::new(move |namespace, group| {
             let board = could_evict.clone();
@@ -91,6 +110,10 @@ pub fn hooks(
             let board = defragmentation.clone();
             Box::pin(async move { board.defragmentation().await })
         }),
+        read_manifests: Box::new(move |text| {
+            let reader = reader.clone();
+            Box::pin(async move { reader.read_manifests(text).await })
+        }),
         preview: Box::new(move |object| {
             let board = preview.clone();
             Box::pin(async move { controllers::preview::preview(&board, &object).await })
@@ -103,33 +126,83 @@ pub fn hooks(
             let fleet = asks.clone();
             Box::pin(async move { ask_rdma(&fleet, &node, &ask).await })
         }),
-        issue_join_token: Box::new(move |ttl| {
+        issue_join_token: Box::new(move |new| {
             let fleet = tokens.clone();
-            Box::pin(async move {
-                let ttl = SignedDuration::try_from(ttl).map_err(|error| error.to_string())?;
-                let made = fleet
-                    .create_join_token(ttl, "muster token join")
-                    .await
-                    .map_err(|error| error.to_string())?;
-                // The authority's fingerprint goes along, so that the agent can tell the
-                // server from another one.
-                Ok(JoinToken {
-                    secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
-                    expires: made.expires,
-                })
-            })
+            Box::pin(async move { issue_join_token(&fleet, new).await })
         }),
-        backup: Box::new(move |path| {
-            let store = store.clone();
+        list_join_tokens: Box::new(move || {
+            let fleet = listing.clone();
+            Box::pin(async move { list_join_tokens(&fleet).await })
+        }),
+        revoke_join_token: Box::new(move |id| {
+            let fleet = revoking.clone();
+            Box::pin(async move { fleet.revoke_join_token(&id).await.map_err(problem) })
+        }),
+        remove_node: Box::new(move |name| {
+            let fleet = removing.clone();
+            Box::pin(async move { fleet.remove_node(&name).await.map_err(problem) })
+        }),
+        backup: Box::new(move |asked| {
+            let (store, server) = (store.clone(), server.clone());
             Box::pin(async move {
-                let written = tokio::task::spawn_blocking(move || store.backup(&path)).await;
-                match written {
-                    Ok(Ok(_)) => Ok(()),
-                    Ok(Err(error)) => Err(error.to_string()),
+                let write = move || -> anyhow::Result<()> {
+                    let options = store::BackupOptions {
+                        files: backup::files(&server)?,
+                        passphrase: asked.passphrase,
+                    };
+                    store.backup(&asked.path, &options)?;
+                    Ok(())
+                };
+                match tokio::task::spawn_blocking(write).await {
+                    Ok(Ok(())) => Ok(()),
+                    Ok(Err(error)) => Err(format!("{error:#}")),
                     Err(error) => Err(error.to_string()),
                 }
             })
         }),
+    }
+}
+
+async fn issue_join_token(fleet: &Fleet, new: NewJoinToken) -> Result<JoinToken, AskProblem> {
+    let made = fleet
+        .create_join_token(&fleet::JoinTokenOptions {
+            ttl: SignedDuration::try_from(new.ttl).unwrap_or(SignedDuration::MAX),
+            description: "muster token join".to_owned(),
+            node: new.node,
+            uses: new.uses,
+        })
+        .await
+        .map_err(problem)?;
+    // The authority's fingerprint goes along, so that the agent can tell the server from another
+    // one.
+    Ok(JoinToken {
+        secret: format!("{}@{}", made.token, fleet.ca_fingerprint()),
+        id: made.id,
+        expires: made.expires,
+    })
+}
+
+async fn list_join_tokens(fleet: &Fleet) -> Result<Vec<ListedJoinToken>, AskProblem> {
+    let now = Timestamp::now();
+    let mut tokens = fleet.list_join_tokens().await.map_err(problem)?;
+    tokens.retain(|token| token.expires > now);
+    let listed = tokens.into_iter().map(|token| ListedJoinToken {
+        id: token.id,
+        description: token.description,
+        node: token.node,
+        uses: token.uses,
+        expires: token.expires,
+    });
+    Ok(listed.collect())
+}
+
+fn problem(error: fleet::FleetError) -> AskProblem {
+    AskProblem {
+        status: match error {
+            fleet::FleetError::NodeName { .. } | fleet::FleetError::TokenOption { .. } => 422,
+            _ => 503,
+        },
+        detail: error.to_string(),
     }
 }
 

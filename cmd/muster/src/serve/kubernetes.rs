@@ -219,21 +219,21 @@ fn identity() -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
+    use crate::arguments::{Arguments, Command};
 
     fn jobs(kinds: &[ControlledKind]) -> BTreeSet<JobKind> {
-        let server = ServerOptions {
-            listen: ([127, 0, 0, 1], 0).into(),
-            advertise: Vec::new(),
-            first_password_file: None,
-            node_grace: None,
-            scheduler_config: None,
+        let words = ["muster", "server", "--listen", "127.0.0.1:0"];
+        let Command::Server(server) = Arguments::try_parse_from(words).unwrap().command else {
+            panic!("a server")
         };
         let options = KubernetesOptions {
             kinds: kinds.to_vec(),
             ..KubernetesOptions::default()
         };
-        let config = config(&server, &options).unwrap();
+        let config = config(&server.server, &options).unwrap();
         assert!(!config.upkeep, "a cluster has its own controllers");
         assert_eq!(config.scheduler.scheduler_names, ["muster"]);
         config.jobs

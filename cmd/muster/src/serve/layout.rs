@@ -1,8 +1,7 @@
 //! The data directory: who keeps what where, and with which permissions.
 
 use std::fs;
-use std::io::Write;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -14,11 +13,16 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Opens the directory, creating it for its owner alone.
+    /// The directory as it is; nothing is made.
+    pub fn of(root: &Path) -> Result<Layout> {
+        let root = std::path::absolute(root)?;
+        Ok(Layout { root })
+    }
+
+    /// Opens the directory, creating it for its owner alone. What is there already and others
+    /// could read is its owner's alone from now on.
     pub fn open(root: &Path) -> Result<Layout> {
-        let layout = Layout {
-            root: std::path::absolute(root)?,
-        };
+        let layout = Layout::of(root)?;
         for directory in [&layout.root, &layout.server(), &layout.agent()] {
             fs::DirBuilder::new()
                 .recursive(true)
@@ -30,6 +34,18 @@ impl Layout {
                         directory.display()
                     )
                 })?;
+        }
+        tighten(&layout.root);
+        tighten(&layout.agent());
+        let ours = [layout.server(), layout.store(), layout.decisions()];
+        for directory in &ours {
+            tighten_all(directory, DEPTH_MAX);
+        }
+        for path in entries(&layout.root) {
+            // Of directories the agent's has its own rules: pods' users read some of it.
+            if fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_file()) {
+                tighten(&path);
+            }
         }
         Ok(layout)
     }
@@ -47,6 +63,11 @@ impl Layout {
     /// The directory of the decisions that are kept.
     pub fn decisions(&self) -> PathBuf {
         self.root.join("decisions")
+    }
+
+    /// The audit log's directory.
+    pub fn audit(&self) -> PathBuf {
+        self.root.join("audit")
     }
 
     /// The server's keys and files.
@@ -75,19 +96,101 @@ impl Layout {
     }
 }
 
-/// Writes a file that only its owner may read, whole or not at all.
-pub fn write_private(path: &Path, text: &str) -> Result<()> {
-    let partial = path.with_extension("partial");
-    let write = || -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&partial)?;
-        file.write_all(text.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&partial, path)
+/// How deep below the data directory's own directories anything of ours lies.
+const DEPTH_MAX: usize = 8;
+
+/// Takes away from others of this machine what they may do with a file or directory, and says so.
+/// Where that is refused the server goes on: it is no worse than it was.
+fn tighten(path: &Path) {
+    let Ok(meta) = fs::symlink_metadata(path) else {
+        return;
     };
-    write().with_context(|| format!("{} can't be written", path.display()))
+    let mode = meta.permissions().mode() & 0o7777;
+    if meta.is_symlink() || mode & 0o077 == 0 {
+        return;
+    }
+    let private = mode & !0o077;
+    match fs::set_permissions(path, fs::Permissions::from_mode(private)) {
+        Ok(()) => tracing::warn!(
+            path = %path.display(),
+            "others could read it (mode {mode:o}); its mode is {private:o} now"
+        ),
+        Err(error) => tracing::error!(
+            path = %path.display(),
+            %error,
+            "others can read it (mode {mode:o}), and that can't be changed"
+        ),
+    }
+}
+
+/// The same for all that lies below, too; no link is followed.
+fn tighten_all(path: &Path, depth: usize) {
+    tighten(path);
+    let is_directory = fs::symlink_metadata(path).is_ok_and(|meta| meta.is_dir());
+    if is_directory && depth > 0 {
+        for entry in entries(path) {
+            tighten_all(&entry, depth - 1);
+        }
+    }
+}
+
+fn entries(directory: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    entries.flatten().map(|entry| entry.path()).collect()
+}
+
+/// Writes a file that only its owner may read; it is on the disk when this returns.
+pub fn write_private(path: &Path, text: &str) -> Result<()> {
+    durable::replace(path, text.as_bytes())
+        .with_context(|| format!("{} can't be written", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn what_others_could_read_is_the_owners_alone_after_the_next_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("data");
+        fs::create_dir_all(root.join("store/sled")).unwrap();
+        fs::create_dir_all(root.join("server")).unwrap();
+        fs::create_dir_all(root.join("agent/pods")).unwrap();
+        let files = ["muster.log", "store/sled/db", "server/ca.key"];
+        for file in files {
+            fs::write(root.join(file), "secret").unwrap();
+            fs::set_permissions(root.join(file), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        let elsewhere = dir.path().join("elsewhere");
+        fs::write(&elsewhere, "").unwrap();
+        fs::set_permissions(&elsewhere, fs::Permissions::from_mode(0o644)).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, root.join("store/link")).unwrap();
+        Layout::open(&root).unwrap();
+        for file in files {
+            assert_eq!(mode(&root.join(file)), 0o600, "{file}");
+        }
+        for directory in ["", "store", "store/sled", "server", "agent"] {
+            assert_eq!(mode(&root.join(directory)), 0o700, "{directory:?}");
+        }
+        assert_eq!(mode(&elsewhere), 0o644, "it is not ours");
+    }
+
+    #[test]
+    fn a_private_file_is_private_whatever_lay_in_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("first-password");
+        for leftover in [path.clone(), path.with_extension("partial")] {
+            fs::write(&leftover, "old").unwrap();
+            fs::set_permissions(&leftover, fs::Permissions::from_mode(0o666)).unwrap();
+        }
+        write_private(&path, "new").unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "new");
+        assert_eq!(mode(&path), 0o600);
+    }
 }

@@ -4,17 +4,28 @@
 //! Each connection's first byte tells TLS from plain HTTP. Plain HTTP from another
 //! machine is sent to the https address instead, so that no password crosses a network
 //! in the clear.
+//!
+//! Every connection has a place (`places`) and bounds (`limits`): one that does nothing is closed,
+//! and when there are too many it makes room for a new one. The loop that accepts waits for no
+//! connection.
+
+mod body;
+mod limits;
+mod places;
+#[cfg(test)]
+mod tests;
+mod unread;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use resources::access::Caller;
 use rpc::PeerIdentity;
@@ -24,30 +35,66 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tower::ServiceExt;
 
-/// The most connections at once; more wait to be accepted.
-const MOST_CONNECTIONS: usize = 8192;
+use super::{edge, plain_http};
 
-/// How long a client may take over its first bytes and its TLS handshake.
-const GREETING: Duration = Duration::from_secs(10);
+pub use limits::Limits;
+
+use body::{Answer, Upload};
+use places::{Activity, Place, Places};
+use unread::Impatient;
 
 /// The first byte of a TLS record that carries a handshake (RFC 8446, section 5.1).
 const TLS_HANDSHAKE: u8 = 0x16;
 
+/// What the agents' sessions are asked for by; their requests last as long as the connection.
+const SESSIONS: &str = "/muster.agent.v1.Fleet/";
+
+/// How long an idle connection gets to end by itself.
+const GOODBYE: Duration = Duration::from_secs(1);
+
+/// How often a node's certificate is looked at again while its connection lasts: it may expire.
+const LOOK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Tells which client certificates count now.
+#[derive(Clone)]
+pub struct Certificates {
+    /// Whether this one does.
+    pub counts: Arc<dyn Fn(&PeerIdentity) -> bool + Send + Sync>,
+    /// Changes whenever one may have stopped counting.
+    pub changes: watch::Receiver<u64>,
+}
+
+/// What the listener serves, and how.
+pub struct Front {
+    /// The server's certificate, and how clients' are verified.
+    pub tls: Arc<rustls::ServerConfig>,
+    /// What answers.
+    pub router: Router,
+    /// The bounds.
+    pub limits: Limits,
+    /// Which of the clients' certificates count.
+    pub certificates: Certificates,
+}
+
+/// Who gets how many handshakes.
+struct Handshakes {
+    loopback: Semaphore,
+    others: Semaphore,
+}
+
 /// Serves until told to stop.
 pub async fn serve(
     listener: TcpListener,
-    tls: rustls::ServerConfig,
-    router: Router,
+    front: Front,
     mut stop: watch::Receiver<bool>,
 ) -> Result<()> {
-    let acceptor = TlsAcceptor::from(Arc::new(tls));
-    let permits = Arc::new(Semaphore::new(MOST_CONNECTIONS));
+    let places = Places::new(front.limits);
+    let handshakes = Arc::new(Handshakes {
+        loopback: Semaphore::new(front.limits.handshakes),
+        others: Semaphore::new(front.limits.handshakes),
+    });
+    let front = Arc::new(front);
     loop {
-        let permit = permits
-            .clone()
-            .acquire_owned()
-            .await
-            .context("the listener is closed")?;
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
             _ = stop.wait_for(|stop| *stop) => return Ok(()),
@@ -61,12 +108,19 @@ pub async fn serve(
                 continue;
             }
         };
-        let (acceptor, router) = (acceptor.clone(), router.clone());
+        let Some(place) = places.take(places::origin(peer.ip())) else {
+            tracing::debug!(%peer, "a connection is refused: too many are at work");
+            continue;
+        };
+        let (front, handshakes) = (front.clone(), handshakes.clone());
         tokio::spawn(async move {
-            if let Err(error) = connection(stream, peer, acceptor, router).await {
+            let served = tokio::select! {
+                served = connection(stream, peer, &place, &front, &handshakes) => served,
+                () = place.activity.evicted() => Ok(()),
+            };
+            if let Err(error) = served {
                 tracing::debug!(%peer, error = format!("{error:#}"), "connection ended");
             }
-            drop(permit);
         });
     }
 }
@@ -74,41 +128,43 @@ pub async fn serve(
 async fn connection(
     stream: TcpStream,
     peer: SocketAddr,
-    acceptor: TlsAcceptor,
-    router: Router,
+    place: &Place,
+    front: &Front,
+    handshakes: &Handshakes,
 ) -> Result<()> {
+    let loopback = peer.ip().to_canonical().is_loopback();
     stream.set_nodelay(true)?;
     let mut first = [0u8; 1];
-    let read = tokio::time::timeout(GREETING, stream.peek(&mut first)).await??;
+    let greeting = front.limits.greeting;
+    let read = tokio::time::timeout(greeting, stream.peek(&mut first)).await??;
     if read == 0 {
         return Ok(());
     }
     if first[0] == TLS_HANDSHAKE {
-        let stream = tokio::time::timeout(GREETING, acceptor.accept(stream)).await??;
-        let identity = peer_identity(stream.get_ref().1);
-        return http(stream, router, identity, peer).await;
+        let turn = if loopback {
+            &handshakes.loopback
+        } else {
+            &handshakes.others
+        };
+        let handshake = async {
+            let _turn = turn.acquire().await?;
+            let acceptor = TlsAcceptor::from(front.tls.clone());
+            anyhow::Ok(acceptor.accept(stream).await?)
+        };
+        let stream = tokio::time::timeout(greeting, handshake).await??;
+        let certificates = stream.get_ref().1.peer_certificates();
+        let identity = certificates
+            .and_then(|chain| chain.first())
+            .and_then(|certificate| fleet::peer_identity(certificate));
+        let router = front.router.clone();
+        return http(stream, router, identity, peer, &place.activity, front).await;
     }
-    let router = if peer.ip().is_loopback() {
-        router
+    let router = if loopback {
+        plain_http::marked(front.router.clone())
     } else {
-        Router::new().fallback(to_https)
+        edge::around(Router::new().fallback(to_https))
     };
-    http(stream, router, None, peer).await
-}
-
-/// The common name of a verified client certificate.
-fn peer_identity(connection: &rustls::ServerConnection) -> Option<PeerIdentity> {
-    let certificate = connection.peer_certificates()?.first()?;
-    let (_, certificate) = x509_parser::parse_x509_certificate(certificate).ok()?;
-    let common_name = certificate
-        .subject()
-        .iter_common_name()
-        .next()?
-        .as_str()
-        .ok()?;
-    Some(PeerIdentity {
-        common_name: common_name.to_string(),
-    })
+    http(stream, router, None, peer, &place.activity, front).await
 }
 
 async fn http<S>(
@@ -116,13 +172,23 @@ async fn http<S>(
     router: Router,
     identity: Option<PeerIdentity>,
     peer: SocketAddr,
+    activity: &Arc<Activity>,
+    front: &Front,
 ) -> Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
+    let limits = front.limits;
+    let revoked = revoked(front.certificates.clone(), identity.clone());
+    let counts = front.certificates.counts.clone();
+    let busy = activity.clone();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
+        let in_progress = busy.begin();
         if let Some(identity) = &identity {
-            if let Some(node) = identity.common_name.strip_prefix("system:node:") {
+            // Whose certificate counts no more is nobody to the API; the fleet says why.
+            if let Some(node) = identity.node_name()
+                && counts(identity)
+            {
                 request.extensions_mut().insert(Caller::node(node));
             }
             request.extensions_mut().insert(identity.clone());
@@ -130,14 +196,70 @@ where
         request
             .extensions_mut()
             .insert(axum::extract::ConnectInfo(peer));
-        router.clone().oneshot(request.map(Body::new))
+        let lasting = request.uri().path().starts_with(SESSIONS);
+        let request = request.map(|body| match lasting {
+            true => Body::new(body),
+            false => Body::new(Upload::new(body, limits)),
+        });
+        let answered = router.clone().oneshot(request);
+        async move {
+            let answer = answered.await?;
+            Ok::<_, std::convert::Infallible>(answer.map(|body| Answer::new(body, in_progress)))
+        }
     });
     let mut builder = Builder::new(TokioExecutor::new());
-    builder.http2().max_concurrent_streams(1024);
     builder
-        .serve_connection_with_upgrades(TokioIo::new(stream), service)
-        .await
-        .map_err(|error| anyhow::anyhow!("{error}"))
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(limits.headers)
+        .max_buf_size(usize::try_from(limits.header_bytes).unwrap_or(usize::MAX));
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits.ping)
+        .keep_alive_timeout(limits.pong)
+        .max_concurrent_streams(limits.streams)
+        .max_header_list_size(limits.header_bytes);
+    let serving = {
+        let stream = Impatient::new(stream, limits.unread);
+        builder.serve_connection_with_upgrades(TokioIo::new(stream), service)
+    };
+    let mut serving = std::pin::pin!(serving);
+    tokio::select! {
+        ended = serving.as_mut() => return ended.map_err(|error| anyhow::anyhow!("{error}")),
+        () = revoked => return Ok(()),
+        () = activity.idle(limits.idle, limits.headers) => {}
+    }
+    // Told to the client, which may just have sent a request.
+    serving.as_mut().graceful_shutdown();
+    let _ = tokio::time::timeout(GOODBYE, serving).await;
+    Ok(())
+}
+
+/// Returns when a certificate that counted does so no more.
+async fn revoked(certificates: Certificates, identity: Option<PeerIdentity>) {
+    let Certificates {
+        counts,
+        mut changes,
+    } = certificates;
+    let Some(identity) = identity else {
+        return std::future::pending().await;
+    };
+    let mut counted = false;
+    loop {
+        let now = counts(&identity);
+        if counted && !now {
+            return;
+        }
+        counted = now;
+        tokio::select! {
+            changed = changes.changed() => if changed.is_err() {
+                // The server is ending.
+                return std::future::pending().await;
+            },
+            () = tokio::time::sleep(LOOK_AGAIN) => {}
+        }
+    }
 }
 
 async fn to_https(request: Request<Body>) -> Response<Body> {

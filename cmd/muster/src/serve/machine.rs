@@ -3,16 +3,14 @@
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use agent::{
-    AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
+    Accounts, AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
     MigConfigurations, MigSettings, MpsConfig, PluginSettings, RdmaSettings, Replicated, Selection,
     Sharing, Strategy, TellTopology, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
-use jiff::SignedDuration;
 use resources::names::NVIDIA_GPU;
 
 use super::host;
@@ -20,17 +18,8 @@ use super::layout::Layout;
 use super::server::Server;
 use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain, NcclTopology};
 
-/// How long the token is good with which `muster up`'s agent joins its own server.
-const OWN_TOKEN: Duration = Duration::from_secs(300);
-
 /// The agent that runs beside a server in one process.
-pub async fn beside(
-    server: &Server,
-    layout: &Layout,
-    options: &MachineOptions,
-) -> Result<AgentConfig> {
-    let ttl = SignedDuration::try_from(OWN_TOKEN)?;
-    let token = server.fleet.create_join_token(ttl, "muster up").await?;
+pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Result<AgentConfig> {
     let address = match options.node_address {
         Some(address) => address,
         None => server.local_address().ip(),
@@ -38,7 +27,7 @@ pub async fn beside(
     let server_url = format!("https://{}", server.local_address());
     let mut config = common(layout, options, server_url, address)?;
     config.metrics = listen(options, Ipv4Addr::LOCALHOST);
-    config.token = Some(token.token);
+    config.token = Some(server.fleet.own_join_token(&config.node_name)?);
     config.ca = Some(layout.authority());
     Ok(config)
 }
@@ -128,8 +117,23 @@ fn common(
         sharing: by_mps(options.sharing.mps.as_ref()),
         mps: daemons(options),
         over_share: options.sharing.over_share.into(),
+        accounts: accounts(options.tenancy.accounts.as_deref())?,
+        pod_ids: options.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
+        pod_processes: options.tenancy.pod_pids_limit,
+        hidden: vec![layout.root().to_path_buf()],
         shim_command: vec![shim.into(), "shim".into()],
     })
+}
+
+/// Which Unix accounts pods run as: as the file says.
+fn accounts(file: Option<&Path>) -> Result<Accounts> {
+    let Some(file) = file else {
+        return Ok(Accounts::default());
+    };
+    let named = || format!("--accounts: {}", file.display());
+    Accounts::read(&document(file, named)?)
+        .map_err(anyhow::Error::msg)
+        .with_context(named)
 }
 
 /// Where metrics are served: as asked for, or at the usual port of `usual` if that can be had.
@@ -167,6 +171,8 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         (machine.nccl_topology.is_some(), "--nccl-topology"),
         (machine.host_images, "--host-images"),
         (machine.cri.is_some(), "--cri"),
+        (machine.tenancy.accounts.is_some(), "--accounts"),
+        (machine.tenancy.pod_ids.is_some(), "--pod-ids"),
         (!machine.labels.is_empty(), "--label"),
     ];
     if machine.sharing.mps.is_some() {
@@ -472,6 +478,24 @@ mod tests {
         let why = format!("{:#}", vendors(&files).unwrap_err());
         assert!(
             why.contains("amd.com/gpu is described by another file"),
+            "{why}"
+        );
+    }
+
+    #[test]
+    fn the_example_of_accounts_is_read_and_a_wrong_file_is_named() {
+        let example = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../packaging/examples/accounts.yaml"
+        );
+        let read = accounts(Some(Path::new(example))).unwrap();
+        assert_eq!(read.account(Some("alice"), "default"), Some("alice"));
+        assert_eq!(read.account(None, "team-a"), Some("svc-team-a"));
+        assert_eq!(accounts(None).unwrap(), Accounts::default());
+        let why = accounts(Some(Path::new("/nowhere/accounts.yaml"))).unwrap_err();
+        let why = format!("{why:#}");
+        assert!(
+            why.starts_with("--accounts: /nowhere/accounts.yaml"),
             "{why}"
         );
     }

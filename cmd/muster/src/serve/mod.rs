@@ -2,8 +2,12 @@
 //! stop.
 
 mod admin;
+mod audit;
+mod backup;
+mod certificate;
 mod decisions;
 mod doctor;
+mod edge;
 mod extender;
 mod footprint;
 mod health;
@@ -13,6 +17,9 @@ mod kubernetes;
 mod layout;
 mod listener;
 mod machine;
+mod plain_http;
+mod pod_security;
+mod process;
 mod ready;
 mod scheduler;
 mod server;
@@ -24,6 +31,8 @@ use anyhow::{Result, bail};
 use crate::arguments::{Agent, Engine, Global, PodsOf, Up};
 use crate::client::Answer;
 
+pub use audit::verified as verify_audit;
+pub use backup::{check_store, restore};
 pub use doctor::{doctor, topology, xids};
 
 /// Runs the server alone, with its own API or for a Kubernetes cluster.
@@ -44,6 +53,7 @@ pub async fn server(global: Global, arguments: crate::arguments::Server) -> Resu
         kubernetes::run(&global, &arguments.server, &arguments.kubernetes, stop).await?;
         return Ok(Answer::Yes);
     }
+    process::keep_files_private();
     let layout = layout::Layout::open(&data(&global))?;
     let server = server::Server::start(&layout, &arguments.server, stop).await?;
     ready::announce(&server, &layout);
@@ -55,10 +65,11 @@ pub async fn server(global: Global, arguments: crate::arguments::Server) -> Resu
 pub async fn up(global: Global, arguments: Up) -> Result<Answer> {
     logging();
     let stop = signals::stop()?;
+    process::keep_files_private();
     let layout = layout::Layout::open(&data(&global))?;
     let server = server::Server::start(&layout, &arguments.server, stop.clone()).await?;
     ready::announce(&server, &layout);
-    let config = machine::beside(&server, &layout, &arguments.machine).await?;
+    let config = machine::beside(&server, &layout, &arguments.machine)?;
     let agent = tokio::spawn(agent::run(config, stop));
     let ended = server.run_to_end().await;
     // The agent hears of the stop too; its pods run on under their shims.
@@ -85,24 +96,10 @@ pub async fn agent(global: Global, arguments: Agent) -> Result<Answer> {
         agent::run_beside_kubelet(config, client, stop).await?;
         return Ok(Answer::Yes);
     }
+    process::keep_files_private();
     let layout = layout::Layout::open(&data(&global))?;
     let config = machine::alone(&layout, &arguments)?;
     agent::run(config, stop).await?;
-    Ok(Answer::Yes)
-}
-
-/// Fills an empty data directory's store from a backup.
-pub async fn restore(global: Global, file: std::path::PathBuf) -> Result<Answer> {
-    let layout = layout::Layout::open(&data(&global))?;
-    let directory = layout.store();
-    let to = directory.clone();
-    let restore = move || store::Store::restore(&file, &to, store::Options::default());
-    tokio::task::spawn_blocking(restore).await??;
-    println!(
-        "restored into {}; start the server with --data {}",
-        directory.display(),
-        layout.root().display()
-    );
     Ok(Answer::Yes)
 }
 

@@ -8,16 +8,20 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use apiserver::{ApiConfig, ApiServer};
 use axum::Router;
+use axum::middleware::from_fn_with_state;
 use fleet::{CertificateAuthority, Fleet, FleetConfig};
-use identity::{FirstAdmin, Identity, Options};
+use identity::audit::AuditLog;
+use identity::{Identity, Options};
 use resources::access::Caller;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{AbortHandle, JoinHandle};
 
+use super::certificate::{self, Certificate, Names};
 use super::decisions::Decisions;
 use super::layout::{Layout, write_private};
-use super::{admin, hooks, host, listener, scheduler};
+use super::listener::{self, Certificates, Front, Limits};
+use super::{admin, audit, edge, hooks, host, plain_http, pod_security, process, scheduler};
 use crate::arguments::ServerOptions;
 
 /// Ports for rendezvous where pods share their node's network: below Linux's ephemeral
@@ -29,14 +33,15 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A running server.
 pub struct Server {
-    /// Set when this start created the first administrator.
-    pub first_admin: Option<FirstAdmin>,
     /// The connected nodes.
     pub fleet: Arc<Fleet>,
     address: SocketAddr,
     listening: JoinHandle<Result<()>>,
+    renewing: AbortHandle,
     controllers: controllers::Handle,
     decisions: Decisions,
+    api: ApiServer,
+    audit_log: AuditLog,
 }
 
 impl Server {
@@ -49,6 +54,10 @@ impl Server {
         // What is wrong in a file is said before anything is touched.
         let scheduler = scheduler::config(options, controllers::SchedulerConfig::default())?;
         scheduler::refuse_cutting(&scheduler)?;
+        let api_config = ApiConfig {
+            pod_security: pod_security::config(options)?,
+            ..ApiConfig::default()
+        };
         let socket = TcpListener::bind(options.listen).await.with_context(|| {
             format!(
                 "--listen: {} can't be listened on; is another server there? choose another port",
@@ -63,8 +72,8 @@ impl Server {
         .await??;
         let of_api = store.clone();
         let api =
-            tokio::task::spawn_blocking(move || ApiServer::open(of_api, ApiConfig::default()))
-                .await??;
+            tokio::task::spawn_blocking(move || ApiServer::open(of_api, api_config)).await??;
+        let audit_log = audit::open(layout, &options.audit, &api).await?;
         let client = |name: &str| api.client(Caller::component(name));
 
         let opened = Identity::open(
@@ -82,6 +91,7 @@ impl Server {
         let ca = Arc::new(CertificateAuthority::load_or_create(&layout.server())?);
         let fleet = Fleet::start(client("fleet"), FleetConfig::new(ca.clone()));
         hooks::connect_logs(&api, &fleet);
+        hooks::connect_users(&api, &identity);
 
         let controllers = controllers::start(
             client("controllers"),
@@ -97,27 +107,62 @@ impl Server {
         let portal = portal::Portal {
             identity: identity.clone(),
             board: portal::Board::start(&client("portal")),
-            hooks: Arc::new(hooks::hooks(&api, &fleet, &controllers, &store)),
+            hooks: Arc::new(hooks::hooks(
+                &api,
+                &fleet,
+                &controllers,
+                &store,
+                &layout.server(),
+            )),
         };
+        let known = names(options, address);
+        let own_names = plain_http::Names::new(&known.dns, &known.addresses);
         let router = Router::new()
             .merge(portal::router(portal))
             .merge(fleet.routes().into_axum_router().reset_fallback())
             .fallback_service(api.router())
-            .layer(axum::middleware::from_fn_with_state(
+            // The last of these is asked first.
+            .layer(from_fn_with_state(api.clone(), apiserver::impersonate))
+            .layer(from_fn_with_state(
                 identity.clone(),
                 identity::require_caller,
+            ))
+            .layer(from_fn_with_state(api.clone(), apiserver::authenticate))
+            .layer(from_fn_with_state(
+                audit::recorder(&audit_log),
+                identity::audit::trace,
+            ))
+            .layer(from_fn_with_state(
+                own_names,
+                plain_http::refuse_other_hosts,
             ));
-        let tls = tls(&ca, options, address)?;
+        let router = edge::around(router);
+        let certificate = Certificate::issue(&ca, &names(options, address))?;
+        let front = Front {
+            tls: Arc::new(certificate::tls(&ca, certificate.clone())?),
+            router,
+            limits: Limits::of(process::raise_open_files()),
+            certificates: certificates(&fleet),
+        };
+        let renewing = {
+            let (ca, options) = (ca.clone(), options.clone());
+            tokio::spawn(async move {
+                let names = || names(&options, address);
+                certificate.renew_in_time(&ca, names).await;
+            })
+        };
         // Written before anything is answered: who reads it can use it.
-        admin::write_kubeconfig(layout, &identity, &ca, local(address)).await?;
-        let listening = tokio::spawn(listener::serve(socket, tls, router, stop));
+        admin::write_kubeconfig(layout, &identity, &ca, local(address)).await;
+        let listening = tokio::spawn(listener::serve(socket, front, stop));
         Ok(Server {
-            first_admin: opened.first_admin,
             fleet,
             address,
             listening,
+            renewing: renewing.abort_handle(),
             controllers,
             decisions,
+            api,
+            audit_log,
         })
     }
 
@@ -140,10 +185,22 @@ impl Server {
     /// Runs until told to stop, then ends what must be ended in order.
     pub async fn run_to_end(self) -> Result<()> {
         let ended = self.listening.await.context("the listener's task ended")?;
+        self.renewing.abort();
         self.fleet.shutdown();
         self.controllers.shutdown(PATIENCE).await;
         self.decisions.finish().await;
+        audit::close(self.audit_log, &self.api).await;
         ended
+    }
+}
+
+/// Which clients' certificates count, as the fleet has it.
+fn certificates(fleet: &Arc<Fleet>) -> Certificates {
+    let changes = fleet.revocations();
+    let fleet = fleet.clone();
+    Certificates {
+        counts: Arc::new(move |peer| fleet.counts(peer)),
+        changes,
     }
 }
 
@@ -166,11 +223,11 @@ fn first_password(options: &ServerOptions) -> Result<Option<String>> {
 }
 
 /// The names and addresses that the server's certificate is for.
-fn names(options: &ServerOptions, address: SocketAddr) -> (Vec<String>, Vec<IpAddr>) {
-    let mut names = vec!["localhost".to_string()];
+fn names(options: &ServerOptions, address: SocketAddr) -> Names {
+    let mut dns = vec!["localhost".to_string()];
     let mut ips: Vec<IpAddr> = vec![Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     if let Some(host) = host::name() {
-        names.push(host);
+        dns.push(host);
     }
     if !address.ip().is_unspecified() {
         ips.push(address.ip());
@@ -180,43 +237,14 @@ fn names(options: &ServerOptions, address: SocketAddr) -> (Vec<String>, Vec<IpAd
     for advertised in &options.advertise {
         match advertised.parse() {
             Ok(ip) => ips.push(ip),
-            Err(_) => names.push(advertised.clone()),
+            Err(_) => dns.push(advertised.clone()),
         }
     }
-    names.dedup();
+    dns.dedup();
     ips.sort();
     ips.dedup();
-    (names, ips)
-}
-
-fn tls(
-    ca: &CertificateAuthority,
-    options: &ServerOptions,
-    address: SocketAddr,
-) -> Result<rustls::ServerConfig> {
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::server::WebPkiClientVerifier;
-
-    let (names, ips) = names(options, address);
-    let issued = ca.issue_server(&names, &ips)?;
-    let chain = CertificateDer::pem_slice_iter(issued.chain_pem.as_bytes())
-        .collect::<Result<Vec<_>, _>>()
-        .context("the server's own certificate can't be read")?;
-    let key = PrivateKeyDer::from_pem_slice(issued.key_pem.as_bytes())
-        .context("the server's own key can't be read")?;
-    let mut roots = rustls::RootCertStore::empty();
-    for root in CertificateDer::pem_slice_iter(ca.certificate_pem().as_bytes()) {
-        roots.add(root.context("the authority's certificate can't be read")?)?;
+    Names {
+        dns,
+        addresses: ips,
     }
-    let clients = WebPkiClientVerifier::builder(Arc::new(roots))
-        .allow_unauthenticated()
-        .build()
-        .context("client certificates can't be checked")?;
-    let mut config = rustls::ServerConfig::builder()
-        .with_client_cert_verifier(clients)
-        .with_single_cert(chain, key)
-        .context("the server's own certificate does not fit its key")?;
-    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
-    Ok(config)
 }

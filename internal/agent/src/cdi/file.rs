@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use super::Spec;
+
+/// Container runtimes may run as another user.
+const READABLE_BY_ALL: u32 = 0o644;
 
 /// The file of a kind: `muster.io-gpu.json`. One of several of a kind has a mark of its own:
 /// `muster.io-gpu_MARK.json`.
@@ -24,13 +26,10 @@ pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         fs::create_dir_all(directory)?;
     }
-    // Runtimes read files that end in json or yaml, and no others.
-    let partial = path.with_extension("partial");
-    let mut options = fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o644);
-    let mut file = options.open(&partial)?;
-    io::Write::write_all(&mut file, &serde_json::to_vec_pretty(spec)?)?;
-    fs::rename(partial, path)
+    // Runtimes read files that end in json or yaml, and no others: not the temporary one. It is
+    // on the disk before a device is given out: a partition's spec says that this driver cut it.
+    durable::replace_with_mode(path, &serde_json::to_vec_pretty(spec)?, READABLE_BY_ALL)?;
+    Ok(())
 }
 
 /// Takes a kind's file away; one that is not there is gone already.
@@ -39,10 +38,8 @@ pub fn write(path: &Path, spec: &Spec) -> io::Result<()> {
 ///
 /// What the system said.
 pub fn remove(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
+    durable::remove(path)?;
+    Ok(())
 }
 
 #[cfg(test)]

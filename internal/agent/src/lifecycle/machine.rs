@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
+use resources::names::NODE_UNFIT;
 use serde::{Deserialize, Serialize};
 
 use super::plan::{ContainerPlan, PodPlan};
@@ -23,6 +24,11 @@ pub enum StopCause {
     },
     /// Its activeDeadlineSeconds are over.
     Deadline,
+    /// The node could not start one of its containers for a fault of its own.
+    Unfit {
+        /// Which, in a sentence.
+        message: String,
+    },
 }
 
 /// A pod being brought down.
@@ -256,6 +262,7 @@ impl Machine {
             return step;
         }
         self.check_deadline(plan, start_time, now, &mut step);
+        self.check_node(plan, now);
         if self.stopping.is_some() {
             self.bring_down(plan, now, &mut step);
             return step;
@@ -310,6 +317,23 @@ impl Machine {
         } else {
             step.wake_at(end);
         }
+    }
+
+    /// A container that this node can't start is not tried again here, whatever its restart policy.
+    fn check_node(&mut self, plan: &PodPlan, now: Timestamp) {
+        if self.stopping.is_some() {
+            return;
+        }
+        let mut ends = self.containers.values().filter_map(Record::end);
+        let unfit = ends.find(|end| end.reason == NODE_UNFIT);
+        let Some(message) = unfit.map(|end| end.message.clone()) else {
+            return;
+        };
+        self.stopping = Some(Stopping {
+            cause: StopCause::Unfit { message },
+            grace: plan.grace,
+            since: now,
+        });
     }
 
     fn record(&mut self, container: &ContainerPlan) -> &mut Record {
@@ -412,6 +436,7 @@ impl Machine {
         let why = match &stopping.cause {
             StopCause::Asked { reason } => reason.clone(),
             StopCause::Deadline => "the pod's activeDeadlineSeconds are over".to_owned(),
+            StopCause::Unfit { message } => format!("this node can't run the pod: {message}"),
         };
         let sidecar = |c: &&ContainerPlan| c.sidecar;
         let first_alive = plan
@@ -449,6 +474,11 @@ impl Machine {
                 succeeded: false,
                 reason: "DeadlineExceeded".to_owned(),
                 message: "Pod was active on the node longer than the specified deadline".to_owned(),
+            },
+            StopCause::Unfit { message } => Verdict {
+                succeeded: false,
+                reason: NODE_UNFIT.to_owned(),
+                message: format!("the node could not start a container: {message}"),
             },
             StopCause::Asked { .. } => self.natural_verdict(plan),
         });

@@ -158,6 +158,31 @@ fn a_pod_runs_and_its_exit_code_and_policy_decide_its_phase() {
 }
 
 #[test]
+fn what_the_node_cannot_start_fails_the_pod_at_once_and_the_others_are_ended() {
+    for policy in ["Never", "OnFailure", "Always"] {
+        let containers = [container("main"), container("other")];
+        let mut stage = Stage::new(json!({"restartPolicy": policy, "containers": containers}));
+        stage.runs("other");
+        let mut unfit = end(128, stage.now);
+        unfit.reason = "NodeUnfit".to_owned();
+        unfit.message = "no mounts".to_owned();
+        stage
+            .machine
+            .observe(&stage.plan, "main", 0, Seen::Ended(unfit));
+        stage.asked();
+        stage.step();
+        assert_eq!(stage.asked(), ["-other/0 30"], "{policy}");
+        stage.ends("other", 143);
+        assert_eq!(stage.phase(), "Failed", "{policy}");
+        let status = stage.status();
+        assert_eq!(status["reason"], "NodeUnfit");
+        assert!(status["message"].as_str().unwrap().contains("no mounts"));
+        stage.later(1000);
+        assert!(stage.asked().is_empty(), "nothing is started again");
+    }
+}
+
+#[test]
 fn restarts_wait_longer_each_time_and_begin_anew_after_ten_quiet_minutes() {
     let mut stage = simple("Always");
     let mut waits = Vec::new();

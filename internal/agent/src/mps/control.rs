@@ -64,7 +64,8 @@ impl Control {
     pub async fn start(&self, limit: &Limit) -> Result<ProcessId, String> {
         let failed = |error: io::Error| format!("{}: {error}", self.directory.display());
         for directory in [self.pipe(), self.log()] {
-            std::fs::create_dir_all(&directory).map_err(failed)?;
+            // Its clients run as whoever containers run as.
+            runtime::volumes::open_dir(&directory).map_err(failed)?;
         }
         // That of one which died would be taken for this one's.
         match std::fs::remove_file(self.pipe().join(PID_FILE)) {
@@ -145,6 +146,7 @@ impl Control {
             .env("CUDA_MPS_PIPE_DIRECTORY", self.pipe())
             .env("CUDA_MPS_LOG_DIRECTORY", self.log())
             .kill_on_drop(true);
+        runtime::with_usual_umask(&mut command);
         command
     }
 

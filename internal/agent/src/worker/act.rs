@@ -48,6 +48,8 @@ impl Worker {
             ),
             in_image: engine.renumbers_devices(),
             dev: &self.node.dev,
+            owner: self.owner.as_ref(),
+            bounds: &self.node.bounds,
         };
         container::describe(&parts, attempt)
     }

@@ -71,7 +71,6 @@ fn replace(path: &Path, file: &File) -> io::Result<()> {
     if let Some(directory) = path.parent() {
         std::fs::create_dir_all(directory)?;
     }
-    let partial = path.with_extension("partial");
-    std::fs::write(&partial, serde_json::to_vec(file)?)?;
-    std::fs::rename(partial, path)
+    durable::replace(path, &serde_json::to_vec(file)?)?;
+    Ok(())
 }

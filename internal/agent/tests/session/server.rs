@@ -7,13 +7,12 @@ use std::time::Duration;
 
 use agent::{AgentConfig, AgentError, Engines};
 use apiserver::{ApiConfig, ApiServer};
-use fleet::{CertificateAuthority, Fleet, FleetConfig};
+use fleet::{CertificateAuthority, Fleet, FleetConfig, JoinTokenOptions};
 use futures::TryStreamExt;
 use jiff::SignedDuration;
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Api, PostParams};
 use resources::access::Caller;
-use rpc::PeerIdentity;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -93,12 +92,19 @@ impl Server {
     }
 
     pub async fn token(&self) -> String {
-        let ttl = SignedDuration::from_mins(5);
-        self.fleet
-            .create_join_token(ttl, "test")
-            .await
-            .unwrap()
-            .token
+        self.token_for(None).await
+    }
+
+    /// A token for one join, of this node where one is named.
+    pub async fn token_for(&self, node: Option<&str>) -> String {
+        let options = JoinTokenOptions {
+            ttl: SignedDuration::from_mins(5),
+            description: "test".to_owned(),
+            node: node.map(str::to_owned),
+            uses: 1,
+        };
+        let made = self.fleet.create_join_token(&options).await;
+        made.unwrap().token
     }
 
     pub fn config(&self, node: &str, token: Option<String>) -> AgentConfig {
@@ -125,6 +131,10 @@ impl Server {
             sharing: agent::Sharing::default(),
             mps: agent::MpsConfig::default(),
             over_share: agent::OverShare::default(),
+            accounts: agent::Accounts::default(),
+            pod_ids: agent::POD_IDS,
+            pod_processes: agent::POD_PROCESSES,
+            hidden: Vec::new(),
             shim_command: Vec::new(),
         }
     }
@@ -231,22 +241,15 @@ pub async fn until<T>(what: &str, mut check: impl AsyncFnMut() -> Option<T>) -> 
         .unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// What the server's listener does: the certificate's common name goes with the request.
+/// What the server's listener does: who the certificate is of goes with the request.
 fn show_peer<B>(mut request: http::Request<B>) -> http::Request<B> {
-    let name = request
+    let peer = request
         .extensions()
         .get::<TlsConnectInfo<TcpConnectInfo>>()
         .and_then(|info| info.peer_certs())
-        .and_then(|certificates| {
-            let der = certificates.first()?.to_vec();
-            let (_, certificate) = x509_parser::parse_x509_certificate(&der).ok()?;
-            let name = certificate.subject().iter_common_name().next()?;
-            Some(name.as_str().ok()?.to_owned())
-        });
-    if let Some(common_name) = name {
-        request
-            .extensions_mut()
-            .insert(PeerIdentity { common_name });
+        .and_then(|certificates| fleet::peer_identity(certificates.first()?));
+    if let Some(peer) = peer {
+        request.extensions_mut().insert(peer);
     }
     request
 }

@@ -79,6 +79,121 @@ async fn a_token_that_is_wrong_or_a_server_that_is_another_lets_nobody_join() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_lets_one_node_join_once_and_only_the_node_that_it_names() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let token = server.token_for(Some("n1")).await;
+    let other = server.agent_with(server.config("n2", Some(token.clone())), &engine);
+    let error = other.ended().await.unwrap_err().to_string();
+    assert!(error.contains("for another node"), "{error}");
+    let agent = server.agent_with(server.config("n1", Some(token.clone())), &engine);
+    connected(&server, &["n1"]).await;
+    assert!(server.fleet.list_join_tokens().await.unwrap().is_empty());
+    let late = server.agent_with(server.config("n3", Some(token)), &engine);
+    let error = late.ended().await.unwrap_err().to_string();
+    assert!(error.contains("used already"), "{error}");
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn of_joins_at_once_no_more_succeed_than_a_token_has_uses() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let options = fleet::JoinTokenOptions {
+        ttl: jiff::SignedDuration::from_mins(5),
+        description: String::new(),
+        node: None,
+        uses: 3,
+    };
+    let token = server.fleet.create_join_token(&options).await.unwrap();
+    let agents: Vec<_> = (0..5)
+        .map(|n| server.config(&format!("n{n}"), Some(token.token.clone())))
+        .map(|config| server.agent_with(config, &engine))
+        .collect();
+    until("three nodes", async || {
+        (server.fleet.connected_nodes().len() == 3).then_some(())
+    })
+    .await;
+    let mut refused = 0;
+    for agent in agents {
+        refused += usize::from(agent.end().await.is_err());
+    }
+    assert_eq!(refused, 2);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_names_no_node_takes_no_name_of_a_node_that_is_away() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    connected(&server, &["n1"]).await;
+    agent.end().await.unwrap();
+    connected(&server, &[]).await;
+    // Another machine, which has nothing of the node's.
+    let thief = |token: String| {
+        let mut config = server.config("n1", Some(token));
+        config.data = server.data("elsewhere");
+        server.agent_with(config, &engine)
+    };
+    let refused = thief(server.token().await).ended().await.unwrap_err();
+    assert!(refused.to_string().contains("joined before"), "{refused}");
+    let agent = thief(server.token_for(Some("n1")).await);
+    connected(&server, &["n1"]).await;
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_removed_node_is_out_at_once_and_its_key_opens_nothing_any_more() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let agent = server.agent("n1", &engine).await;
+    connected(&server, &["n1"]).await;
+    assert!(server.fleet.remove_node("n1").await.unwrap());
+    connected(&server, &[]).await;
+    let nodes: Api<Node> = Api::all(server.client.clone());
+    assert!(nodes.get_opt("n1").await.unwrap().is_none());
+    assert!(!server.fleet.remove_node("n1").await.unwrap());
+    agent.end().await.unwrap();
+    // The key and the certificate, taken away by somebody: they say who they are, and are refused.
+    let stolen = server.agent_with(server.config("n1", None), &engine);
+    let token = server.token_for(Some("n1")).await;
+    let rejoined = server.data("elsewhere");
+    let mut config = server.config("n1", Some(token));
+    config.data = rejoined;
+    let returned = server.agent_with(config, &engine);
+    connected(&server, &["n1"]).await;
+    // The one that joined again is the node from now on: the stolen key never takes its place.
+    stolen.end().await.unwrap();
+    connected(&server, &["n1"]).await;
+    returned.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_agent_whose_certificate_counts_no_more_joins_again_with_a_token_that_is_left() {
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    let token = server.fleet.own_join_token("n1").unwrap();
+    let agent = server.agent_with(server.config("n1", Some(token)), &engine);
+    connected(&server, &["n1"]).await;
+    assert!(server.fleet.remove_node("n1").await.unwrap());
+    let nodes: Api<Node> = Api::all(server.client.clone());
+    until("the node to be back", async || {
+        nodes.get_opt("n1").await.unwrap().map(drop)
+    })
+    .await;
+    connected(&server, &["n1"]).await;
+    agent.end().await.unwrap();
+}
+
+/// Waits until exactly these nodes have a session.
+async fn connected(server: &Server, names: &[&str]) {
+    until(&format!("the sessions of {names:?}"), async || {
+        (server.fleet.connected_nodes() == names).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_pod_runs_to_its_end_and_its_log_outlasts_it() {
     let server = Server::start().await;
     let engine = StandIn::new();

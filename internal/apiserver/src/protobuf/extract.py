@@ -19,8 +19,10 @@ ROOTS = {
     "node.v1": "RuntimeClass",
     "policy.v1": "Eviction",
     "autoscaling.v1": "Scale",
-    "authorization.v1": "SelfSubjectAccessReview SelfSubjectRulesReview",
-    "authentication.v1": "SelfSubjectReview",
+    "authorization.v1": "SelfSubjectAccessReview SelfSubjectRulesReview SubjectAccessReview "
+    "LocalSubjectAccessReview",
+    "authentication.v1": "SelfSubjectReview TokenRequest TokenReview",
+    "rbac.v1": "Role ClusterRole RoleBinding ClusterRoleBinding",
     "meta.v1": "DeleteOptions",
 }
 SCALARS = {"string": "string", "bytes": "bytes", "bool": "bool", "double": "double",

@@ -12,12 +12,10 @@ use serde_json::{Map, Number, Value};
 
 use self::layout::{Field, Form, Type};
 use self::wire::{Raw, Reader};
+use crate::limits::MOST_DEPTH;
 
 /// What every object begins with.
 const MAGIC: &[u8] = b"k8s\0";
-/// How deep messages may nest: as deep as JSON may.
-const MAX_DEPTH: usize = 128;
-
 /// Reads an object in its envelope.
 ///
 /// # Errors
@@ -81,8 +79,8 @@ fn message(
     out: &mut Map<String, Value>,
     depth: usize,
 ) -> Result<(), String> {
-    if depth > MAX_DEPTH {
-        return Err(format!("nested deeper than {MAX_DEPTH} levels"));
+    if depth > MOST_DEPTH {
+        return Err(format!("nested deeper than {MOST_DEPTH} levels"));
     }
     for item in Reader::new(bytes) {
         let (number, raw) = item?;

@@ -1,9 +1,9 @@
 //! What admission adds and refuses: priorities and limit ranges.
 
-use resources::access::{Caller, Role};
+use resources::access::Role;
 use serde_json::{Value, json};
 
-use crate::harness::{Api, PODS, pod, request};
+use crate::harness::{Api, PODS, pod, request, user};
 
 #[tokio::test]
 async fn a_pods_priority_is_its_classs() {
@@ -32,12 +32,7 @@ async fn a_pods_priority_is_its_classs() {
 #[tokio::test]
 async fn work_runs_for_whoever_makes_it() {
     let api = Api::new();
-    let ann = || Caller {
-        user: "ann".into(),
-        groups: Vec::new(),
-        role: Role::Member,
-        namespaces: None,
-    };
+    let ann = || user("ann", Role::Member, None);
     let send = async |method: &str, path: &str, object: &Value| {
         let media = match method {
             "PATCH" => "application/merge-patch+json",
@@ -111,4 +106,29 @@ async fn what_must_exist_from_the_start_does() {
     ] {
         api.get(path).await.is(200);
     }
+}
+
+#[tokio::test]
+async fn what_runs_for_one_member_is_not_changed_by_another() {
+    let api = Api::new();
+    let as_user = async |name: &str, method: &str, path: &str, body: &Value| {
+        let media = match method {
+            "PATCH" => "application/strategic-merge-patch+json",
+            _ => "application/json",
+        };
+        let caller = user(name, Role::Member, Some(&["default"]));
+        let asked = request(method, path, media, body.to_string());
+        api.send_as(caller, asked).await
+    };
+    as_user("bob", "POST", PODS, &pod("p")).await.is(201);
+    let path = format!("{PODS}/p");
+    let name = pod("p")["spec"]["containers"][0]["name"].clone();
+    let image = json!({"spec": {"containers": [{"name": name, "image": "ann/own"}]}});
+    let message = as_user("ann", "PATCH", &path, &image)
+        .await
+        .refused(403, "Forbidden");
+    assert!(message.contains("muster.io/user"), "{message}");
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    as_user("ann", "PATCH", &path, &label).await.is(200);
+    as_user("bob", "PATCH", &path, &image).await.is(200);
 }

@@ -1,8 +1,9 @@
 //! POST pods/NAME/binding.
 
+use resources::access::Caller;
 use serde_json::json;
 
-use crate::harness::{Api, PODS, pod};
+use crate::harness::{Api, PODS, pod, request};
 
 #[tokio::test]
 async fn a_pod_is_bound_once_with_the_devices_chosen_for_it() {
@@ -13,8 +14,15 @@ async fn a_pod_is_bound_once_with_the_devices_chosen_for_it() {
         "metadata": {"name": "a", "uid": made["metadata"]["uid"], "annotations": {"muster.io/devices": "{}"}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "n1"},
     });
+    let sent = request(
+        "POST",
+        &format!("{PODS}/a/binding"),
+        "application/json",
+        binding.to_string(),
+    );
+    // Only Muster's own parts set devices.
     let status = api
-        .post(&format!("{PODS}/a/binding"), &binding)
+        .send_as(Caller::component("scheduler"), sent)
         .await
         .is(201);
     assert_eq!(status["status"], "Success");
@@ -94,4 +102,21 @@ async fn of_two_bindings_at_once_one_wins() {
         [first, second].iter().filter(|code| **code == 409).count(),
         1
     );
+}
+
+#[tokio::test]
+async fn a_binding_that_would_leave_a_damaged_pod_is_refused() {
+    let api = Api::new();
+    api.post(PODS, &pod("a")).await.is(201);
+    let path = format!("{PODS}/a/binding");
+    let with = |annotations: serde_json::Value, node: &str| json!({"metadata": {"annotations": annotations}, "target": {"kind": "Node", "name": node}});
+    let number = with(json!({"a": 1}), "n1");
+    api.post(&path, &number).await.refused(400, "BadRequest");
+    let key = with(json!({"no key": "x"}), "n1");
+    api.post(&path, &key).await.refused(422, "Invalid");
+    let node = with(json!({}), "no name");
+    api.post(&path, &node).await.refused(422, "Invalid");
+    api.post(&path, &with(json!({"a": "1"}), "n1"))
+        .await
+        .is(201);
 }

@@ -8,8 +8,8 @@ use apiserver::ApiConfig;
 use serde_json::{Value, json};
 use store::Options;
 
-use crate::harness::{Api, CONFIG_MAPS, PODS, admin, config_map, pod, request};
-use resources::access::Role;
+use crate::harness::{Api, CONFIG_MAPS, PODS, config_map, pod, request, user};
+use resources::access::{Caller, Role};
 
 #[tokio::test]
 async fn a_created_object_has_what_the_server_sets() {
@@ -249,9 +249,7 @@ async fn who_is_unknown_or_not_permitted_gets_nowhere() {
         api.send_unknown(ask()).await.refused(401, "Unauthorized"),
         "Unauthorized"
     );
-    let mut viewer = admin();
-    viewer.user = "eve".into();
-    viewer.role = Role::Viewer;
+    let viewer = user("eve", Role::Viewer, None);
     api.send_as(viewer.clone(), ask()).await.is(200);
     let create = request("POST", PODS, "application/json", pod("a").to_string());
     let message = api.send_as(viewer, create).await.refused(403, "Forbidden");
@@ -307,6 +305,89 @@ async fn a_full_disk_refuses_writes_and_answers_reads() {
         .refused(503, "ServiceUnavailable");
     assert!(message.contains("disk is full"), "{message}");
     api.get(&format!("{CONFIG_MAPS}/a")).await.is(200);
+}
+
+#[tokio::test]
+async fn on_a_full_disk_deletions_go_on_to_their_end_and_a_session_is_kept() {
+    let full = Arc::new(AtomicBool::new(false));
+    let seen = full.clone();
+    let options = Options {
+        // Between the two floors: the reserve file has been given up.
+        free_bytes: Arc::new(move |_: &Path| {
+            Ok(if seen.load(Ordering::Relaxed) {
+                16 << 20
+            } else {
+                u64::MAX
+            })
+        }),
+        ..Options::default()
+    };
+    let api = Api::with(options, ApiConfig::default());
+    let mut held = config_map("held");
+    held["metadata"]["finalizers"] = json!(["example.com/holds"]);
+    api.post(CONFIG_MAPS, &held).await.is(201);
+    api.post(CONFIG_MAPS, &config_map("a")).await.is(201);
+    full.store(true, Ordering::Relaxed);
+    api.delete(&format!("{CONFIG_MAPS}/a"), None).await.is(200);
+    api.get(&format!("{CONFIG_MAPS}/a"))
+        .await
+        .refused(404, "NotFound");
+    // What is being deleted may lose its finalizers, and may not grow.
+    let at = format!("{CONFIG_MAPS}/held");
+    let mut held = api.delete(&at, None).await.is(200);
+    held["data"] = json!({"much": "x".repeat(5000)});
+    api.put(&at, &held).await.refused(503, "ServiceUnavailable");
+    held["data"] = Value::Null;
+    held["metadata"]["finalizers"] = json!([]);
+    api.put(&at, &held).await.is(200);
+    api.get(&at).await.refused(404, "NotFound");
+    // The Secret of a session is taken, another one is not.
+    let secrets = "/api/v1/namespaces/muster-system/secrets";
+    let secret = |name: &str, size: usize| {
+        json!({
+            "apiVersion": "v1", "kind": "Secret", "metadata": {"name": name},
+            "stringData": {"record": "x".repeat(size)},
+        })
+    };
+    let as_identity = |body: Value| {
+        let body = body.to_string();
+        let request = request("POST", secrets, "application/json", body);
+        api.send_as(Caller::component("identity"), request)
+    };
+    as_identity(secret("token-a", 300)).await.is(201);
+    as_identity(secret("token-b", 9000))
+        .await
+        .refused(503, "ServiceUnavailable");
+    api.post(secrets, &secret("other", 300))
+        .await
+        .refused(503, "ServiceUnavailable");
+}
+
+#[tokio::test]
+async fn an_object_whose_record_is_damaged_is_neither_there_nor_gone_until_it_is_created_anew() {
+    let dir = tempfile::tempdir().unwrap();
+    let quarantine = dir.path().join("quarantine");
+    std::fs::create_dir(&quarantine).unwrap();
+    let record = "muster-quarantine 1\nkey /core/configmaps/default/a\nreason its checksum is wrong\nrevision 7\n\n";
+    std::fs::write(quarantine.join("1.held"), record).unwrap();
+    let api = Api::over(dir, Options::default(), ApiConfig::default());
+    let at = format!("{CONFIG_MAPS}/a");
+    // Not 404: the garbage collector would take it that the object is gone, and what it owns with it.
+    let message = api.get(&at).await.refused(500, "InternalError");
+    assert!(message.contains("its checksum is wrong"), "{message}");
+    assert!(message.contains("create the object anew"), "{message}");
+    api.delete(&at, None).await.refused(500, "InternalError");
+    api.merge(&at, &json!({"data": {}}))
+        .await
+        .refused(500, "InternalError");
+    api.get(&format!("{CONFIG_MAPS}/b"))
+        .await
+        .refused(404, "NotFound");
+    api.get(CONFIG_MAPS).await.is(200);
+    api.post(CONFIG_MAPS, &config_map("a")).await.is(201);
+    api.get(&at).await.is(200);
+    api.delete(&at, None).await.is(200);
+    api.get(&at).await.refused(404, "NotFound");
 }
 
 #[tokio::test]

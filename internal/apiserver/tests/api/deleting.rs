@@ -238,3 +238,16 @@ async fn a_deleted_objects_event_carries_the_deletions_revision() {
     assert!(revision > from.parse().unwrap());
     assert_eq!(frame["object"]["data"], made["data"]);
 }
+
+#[tokio::test]
+async fn a_namespaces_finalizers_are_a_list_of_texts() {
+    let api = Api::new();
+    let path = "/api/v1/namespaces/default";
+    let before = api.get(path).await.is(200);
+    for finalizers in [json!("kubernetes"), json!([1]), json!({})] {
+        let body = json!({"metadata": {"name": "default"}, "spec": {"finalizers": finalizers}});
+        let answer = api.put(&format!("{path}/finalize"), &body).await;
+        answer.refused(400, "BadRequest");
+    }
+    assert_eq!(api.get(path).await.is(200), before);
+}

@@ -3,7 +3,7 @@
 use resources::access::Role;
 use serde_json::json;
 
-use crate::harness::{Api, admin, request};
+use crate::harness::{Api, request, user};
 
 const AGGREGATED: &str =
     "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json";
@@ -128,9 +128,7 @@ async fn openapi_documents_exist_for_every_group_and_are_kept_by_their_hash() {
 #[tokio::test]
 async fn callers_can_ask_who_they_are_and_what_they_may_do() {
     let api = Api::new();
-    let mut member = admin();
-    member.user = "eve".into();
-    member.role = Role::Viewer;
+    let member = user("eve", Role::Viewer, None);
     let ask = |verb: &str| {
         let review = json!({"kind": "SelfSubjectAccessReview", "apiVersion": "authorization.k8s.io/v1",
             "spec": {"resourceAttributes": {"verb": verb, "resource": "pods", "namespace": "default"}}});
@@ -171,6 +169,78 @@ async fn callers_can_ask_who_they_are_and_what_they_may_do() {
         .as_array()
         .unwrap()
         .iter()
-        .find(|rule| rule["resources"][0] == "pods");
+        .find(|rule| {
+            let resources = rule["resources"].as_array().unwrap();
+            resources.contains(&json!("pods"))
+        });
     assert_eq!(rule.unwrap()["verbs"], json!(["get", "list", "watch"]));
+}
+
+#[tokio::test]
+async fn a_review_is_answered_with_its_kind_and_is_refused_with_fields_of_other_types() {
+    let api = Api::new();
+    let path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let answer = api.post(path, &json!({"spec": {}})).await.is(201);
+    assert_eq!(answer["kind"], "SelfSubjectAccessReview");
+    assert_eq!(answer["apiVersion"], "authorization.k8s.io/v1");
+    for spec in [json!("x"), json!({"resourceAttributes": {"verb": 1}})] {
+        let refused = api.post(path, &json!({ "spec": spec })).await;
+        refused.refused(400, "BadRequest");
+    }
+}
+
+#[tokio::test]
+async fn what_a_definition_requires_of_a_status_is_in_the_answer_whether_it_was_sent_or_not() {
+    let api = Api::new();
+    let sent = json!({
+        "metadata": {"name": "n"},
+        "status": {"conditions": [{"type": "Ready"}], "addresses": [{}]},
+    });
+    let status = api.post("/api/v1/nodes", &sent).await.is(201)["status"].clone();
+    assert_eq!(status["conditions"][0]["status"], "");
+    assert_eq!(status["addresses"][0], json!({"type": "", "address": ""}));
+}
+
+#[tokio::test]
+async fn what_a_definition_requires_is_in_the_answer_where_it_may_be_left_out() {
+    let api = Api::new();
+    let default = "/api/v1/namespaces/default";
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    let classes = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let made = async |path: &str, mut object: serde_json::Value| {
+        object["metadata"] = json!({"name": "a"});
+        api.post(path, &object).await.is(201)
+    };
+    let event = made(&format!("{default}/events"), json!({})).await;
+    assert_eq!(event["involvedObject"], json!({}));
+    let range = made(&format!("{default}/limitranges"), json!({"spec": {}})).await;
+    assert_eq!(range["spec"]["limits"], json!([]));
+    let slice = made(slices, json!({"addressType": "IPv4"})).await;
+    assert_eq!(slice["endpoints"], json!([]));
+    assert_eq!(made(classes, json!({})).await["value"], 0);
+}
+
+#[tokio::test]
+async fn the_document_lists_what_creations_bindings_and_deletions_are_answered_with() {
+    let api = Api::new();
+    let document = api.get("/openapi/v3/api/v1").await.is(200);
+    let pods = "/api/v1/namespaces/{namespace}/pods";
+    let schema = |path: String, method: &str, code: &str| {
+        let answers = &document["paths"][path.as_str()][method]["responses"][code];
+        answers["content"]["application/json"]["schema"].clone()
+    };
+    let named = |name: &str| json!({"$ref": format!("#/components/schemas/io.k8s.{name}")});
+    let (pod, status) = (
+        named("api.core.v1.Pod"),
+        named("apimachinery.pkg.apis.meta.v1.Status"),
+    );
+    assert_eq!(schema(pods.to_owned(), "post", "201"), pod);
+    assert_eq!(
+        schema(format!("{pods}/{{name}}/binding"), "post", "201"),
+        status
+    );
+    assert_eq!(
+        schema(format!("{pods}/{{name}}"), "delete", "200"),
+        json!({"anyOf": [status, pod]})
+    );
 }

@@ -3,10 +3,11 @@
 use apiserver::{ApiConfig, ApiServer};
 use axum::body::Body;
 use axum::http::{HeaderMap, Request, StatusCode, header};
+use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 use futures::StreamExt;
 use http_body_util::BodyExt;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, MASTERS_GROUP, Role};
 use serde_json::{Value, json};
 use store::{Options, Store};
 use tempfile::TempDir;
@@ -55,12 +56,14 @@ impl Answer {
 }
 
 pub fn admin() -> Caller {
-    Caller {
-        user: "root".into(),
-        groups: vec!["system:masters".into()],
-        role: Role::Admin,
-        namespaces: None,
-    }
+    Caller::user("root", [MASTERS_GROUP.to_owned()])
+}
+
+/// A user with a role, everywhere or in the namespaces listed.
+pub fn user(name: &str, role: Role, namespaces: Option<&[&str]>) -> Caller {
+    let listed: Option<Vec<String>> =
+        namespaces.map(|all| all.iter().map(|one| (*one).to_owned()).collect());
+    Caller::user(name, role.groups(listed.as_deref()))
 }
 
 impl Api {
@@ -69,7 +72,11 @@ impl Api {
     }
 
     pub fn with(options: Options, config: ApiConfig) -> Self {
-        let dir = tempfile::tempdir().unwrap();
+        Self::over(tempfile::tempdir().unwrap(), options, config)
+    }
+
+    /// Over a store that is there, or is made.
+    pub fn over(dir: tempfile::TempDir, options: Options, config: ApiConfig) -> Self {
         let store = Store::open(dir.path(), options).unwrap();
         let server = ApiServer::open(store, config).unwrap();
         let router = server.router().layer(Extension(admin()));
@@ -85,7 +92,17 @@ impl Api {
     }
 
     pub async fn send_as(&self, caller: Caller, request: Request<Body>) -> Answer {
-        answer(self.server.router().layer(Extension(caller)), request).await
+        let impersonate = from_fn_with_state(self.server.clone(), apiserver::impersonate);
+        let router = self.server.router().layer(impersonate);
+        answer(router.layer(Extension(caller)), request).await
+    }
+
+    /// With a service account's token, or another one, as the only credential.
+    pub async fn send_with_token(&self, token: &str, mut request: Request<Body>) -> Answer {
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        let authenticate = from_fn_with_state(self.server.clone(), apiserver::authenticate);
+        answer(self.server.router().layer(authenticate), request).await
     }
 
     /// Without anybody having said who calls.

@@ -4,19 +4,27 @@
 
 mod harness;
 
+mod access;
 mod admission;
 mod applying;
+mod audit;
 mod binding;
+mod bounds;
 mod creating;
 mod deleting;
 mod discovery;
 mod eviction;
 mod listing;
 mod logs;
+mod matrix;
+mod nodes;
 mod patching;
+mod pod_security;
 mod quotas;
+mod reserved;
 mod scaling;
 mod tables;
 mod through_kube;
+mod tokens;
 mod updating;
 mod watching;

@@ -347,7 +347,8 @@ fn tell_of_pods<W: Workload>(notes: &Notes, about: &ObjectReference, done: &[Did
     }
 }
 
-fn reference<K: Object>(job: &K) -> ObjectReference {
+/// How an event names a job.
+pub(crate) fn reference<K: Object>(job: &K) -> ObjectReference {
     ObjectReference {
         api_version: Some(K::api_version(&()).into_owned()),
         kind: Some(K::kind(&()).into_owned()),

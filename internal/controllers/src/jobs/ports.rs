@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::Key;
 
@@ -50,9 +51,10 @@ impl Book {
         if let Some(own) = own {
             self.taken.remove(&own);
         }
-        let answer = ask(&self.taken);
+        let answer = catch_unwind(AssertUnwindSafe(|| ask(&self.taken)));
+        // The job holds its port on, also where asking panicked.
         self.taken.extend(own);
-        answer
+        answer.unwrap_or_else(|panic| resume_unwind(panic))
     }
 }
 
@@ -77,5 +79,16 @@ mod tests {
         assert_eq!(others(&mut book, "b"), [20_003].into());
         book.release(&key("a"));
         assert!(others(&mut book, "b").is_empty());
+    }
+
+    #[test]
+    fn a_job_keeps_its_port_when_asking_panics() {
+        let mut book = Book::new(1..=9);
+        let key = ("team".to_owned(), "a".to_owned());
+        book.hold(&key, 5);
+        let asked = crate::again::caught(|| book.with_others(&key, |_| -> u8 { panic!("asked") }));
+        assert_eq!(asked, Err("asked".to_owned()));
+        let other = ("team".to_owned(), "b".to_owned());
+        assert!(book.with_others(&other, |taken| taken.contains(&5)));
     }
 }

@@ -26,7 +26,8 @@ use super::mirror::{Mirror, Owned};
 use super::queue::Queue;
 use super::{Key, Object, key_of};
 use crate::Context;
-use crate::notes::Notes;
+use crate::again::{self, caught};
+use crate::notes::{Kind, Notes};
 
 /// How many jobs are being written about at once.
 const AT_ONCE: usize = 32;
@@ -260,7 +261,14 @@ impl<W: Workload> Runner<W> {
             pod_group: self.groups.get(&key).map(Arc::as_ref),
         };
         let now = Timestamp::now();
-        let outcome = self.workload.decide(&key, &seen, now);
+        let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
+            Ok(outcome) => outcome,
+            Err(panic) => {
+                self.set_aside(&key, job.as_ref(), &panic);
+                self.queue.failed(&key, Instant::now());
+                return;
+            }
+        };
         let again = outcome
             .requeue_at
             .map(|at| Instant::now() + wait_until(at, now));
@@ -278,6 +286,20 @@ impl<W: Workload> Runner<W> {
         let write =
             writes.spawn(async move { apply::apply::<W>(&client, &notes, job, work).await });
         self.writing.insert(write.id(), key);
+    }
+
+    /// A job that the decision panicked over waits, longer each time; the others go on.
+    fn set_aside(&self, key: &Key, job: &W::Kind, panic: &str) {
+        tracing::error!(
+            controller = W::COMPONENT,
+            namespace = key.0,
+            job = key.1,
+            panic,
+            "the controller panicked over a job, leaves it as it is and tries again later"
+        );
+        let (about, words) = (apply::reference(job), again::panicked_note(panic));
+        self.notes
+            .note(&about, Kind::Warning, again::PANICKED, &words);
     }
 
     /// The job as last seen or last written, whichever is newer.
@@ -303,7 +325,12 @@ impl<W: Workload> Runner<W> {
         let applied = match done {
             Ok((_, applied)) => applied,
             Err(error) => {
-                tracing::error!(controller = W::COMPONENT, %error, "writing about a job broke off");
+                let panic = error.try_into_panic();
+                let words =
+                    panic.map_or_else(|error| error.to_string(), |panic| again::words_of(&*panic));
+                if let Some(job) = self.newest(&key) {
+                    self.set_aside(&key, job.as_ref(), &words);
+                }
                 self.queue.failed(&key, Instant::now());
                 return;
             }
@@ -345,4 +372,84 @@ fn wait_until(at: Timestamp, now: Timestamp) -> Duration {
     Duration::try_from(at.duration_since(now))
         .unwrap_or_default()
         .min(LONGEST_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use http::{Request, Response};
+    use k8s_openapi::api::batch::v1::{Job, JobStatus};
+    use kube::client::Body;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Panics over one job, and counts how often it is asked about the others.
+    struct Frail(Arc<AtomicUsize>);
+
+    impl Workload for Frail {
+        type Kind = Job;
+        type Status = JobStatus;
+
+        const COMPONENT: &'static str = "frail";
+        const HAS_GANG: bool = false;
+        const POD_LABEL: &'static str = "job";
+
+        fn noticed(&mut self, _: &Key, _: Option<&Job>) {}
+
+        fn decide(&mut self, key: &Key, seen: &Seen<'_, Job>, _: Timestamp) -> Outcome<JobStatus> {
+            assert_ne!(key.1, "bad", "over it");
+            self.0.fetch_add(1, Ordering::SeqCst);
+            let nothing = workloads::job::Observed {
+                job: seen.job,
+                pods: &[],
+            };
+            workloads::job::reconcile(&nothing, Timestamp::UNIX_EPOCH)
+        }
+
+        fn status_of(_: &Job) -> Value {
+            Value::Null
+        }
+
+        fn pod_event(_: bool) -> &'static str {
+            "Pod"
+        }
+    }
+
+    fn told(name: &str) -> Heard<Job> {
+        let job = json!({"metadata": {"namespace": "ns", "name": name, "uid": name}});
+        let job = DeserializeGuard(Ok(serde_json::from_value(job).unwrap()));
+        Heard::Job(Box::new(watcher::Event::InitApply(job)))
+    }
+
+    #[tokio::test]
+    async fn a_panic_over_one_job_leaves_the_others_at_work() {
+        let refuse = |_: Request<Body>| async {
+            Ok::<_, kube::Error>(Response::new(Body::from(b"{}".to_vec())))
+        };
+        let client = Client::new(tower::service_fn(refuse), "default");
+        let notes = Notes::new(client.clone(), "frail");
+        let asked = Arc::new(AtomicUsize::new(0));
+        let mut runner = Runner::new(client, notes, Frail(asked.clone()));
+        for heard in [
+            Heard::Pod(Box::new(watcher::Event::Init)),
+            Heard::Pod(Box::new(watcher::Event::InitDone)),
+            Heard::Job(Box::new(watcher::Event::Init)),
+            told("bad"),
+            told("good"),
+            told("other"),
+            Heard::Job(Box::new(watcher::Event::InitDone)),
+        ] {
+            runner.hear(heard);
+        }
+        let mut writes = JoinSet::new();
+        while asked.load(Ordering::SeqCst) < 2 {
+            runner.start_due(&mut writes);
+            tokio::task::yield_now().await;
+        }
+        // The bad one waits for its next turn; it is not forgotten.
+        let next = runner.queue.next().unwrap();
+        assert_eq!(runner.queue.take(next).unwrap().1, "bad");
+    }
 }

@@ -6,11 +6,7 @@ use std::collections::BTreeSet;
 use invariants::Invariant;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
-use resources::kinds::PodGroup;
-use resources::report::Preemptable;
-use scheduler::{
-    Bind, Event, Eviction, GroupRef, Plan, PodRef, Proposal, QueueView, Scheduler, Trial,
-};
+use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, WhatIf};
 
 /// How long a gang is left alone whose binds would have broken an invariant.
 const VIOLATOR_REST: jiff::SignedDuration = jiff::SignedDuration::from_secs(30);
@@ -225,28 +221,9 @@ impl Brain {
         self.scheduler.queue_views()
     }
 
-    /// What defragmentation would do now.
-    pub(super) fn defragmentation(&mut self, now: Timestamp) -> Proposal {
-        self.scheduler.defragmentation(now)
-    }
-
-    /// Whom a waiting gang could evict.
-    pub(super) fn could_evict(
-        &mut self,
-        namespace: &str,
-        group: &str,
-        now: Timestamp,
-    ) -> Vec<Preemptable> {
-        self.scheduler.could_evict(namespace, group, now)
-    }
-
-    pub(super) fn would_place(
-        &mut self,
-        group: Option<&PodGroup>,
-        pods: &[Pod],
-        now: Timestamp,
-    ) -> Trial {
-        self.scheduler.would_place(group, pods, now)
+    /// A copy of the state for one question: see `scheduler::WhatIf`.
+    pub(super) fn what_if(&self) -> WhatIf {
+        self.scheduler.what_if()
     }
 }
 

@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client};
 use resources::names::CHECKPOINT_BY;
+use resources::numbers::pod_grace;
 use resources::times::seconds;
 use scheduler::Eviction;
 use serde_json::{Value, json};
@@ -76,7 +77,7 @@ async fn grace(api: &Api<Pod>, eviction: &Eviction) -> Option<u32> {
     let own = match api.get(&eviction.pod.name).await {
         Ok(pod) if pod.metadata.uid.as_deref() == Some(&*eviction.pod.uid) => {
             let spec = pod.spec.unwrap_or_default();
-            spec.termination_grace_period_seconds.unwrap_or(GRACE)
+            pod_grace(spec.termination_grace_period_seconds.unwrap_or(GRACE))
         }
         // Gone, or another of its name: the eviction will say so.
         _ => return None,

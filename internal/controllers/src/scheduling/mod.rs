@@ -17,6 +17,7 @@ mod queues;
 mod recutter;
 mod rests;
 mod run;
+mod set_aside;
 mod standing;
 mod statuses;
 mod tally;
@@ -24,8 +25,11 @@ mod tally;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
+use tokio::time::Instant;
 
+use self::set_aside::SetAside;
 use crate::{Context, again};
 
 pub use beside::Victims;
@@ -33,8 +37,11 @@ pub use board::ReportBoard;
 pub use scheduler::{NoPlace, PodRef};
 pub use tally::{Counts, Tally};
 
-/// How long a loop that panicked is left alone before it is started again.
-const RESTART_AFTER: Duration = Duration::from_secs(1);
+/// How long a loop that panicked is left alone before it is started again; doubles while it panics again
+/// and again, and what it panics over is not found.
+const RESTART_FIRST: Duration = Duration::from_secs(1);
+/// The longest that it is left alone. A loop that ran for longer starts with the shortest wait again.
+const RESTART_LONGEST: Duration = Duration::from_secs(30);
 
 /// Starts the scheduler; it ends when the context says stop. The board has its latest
 /// reports, and answers what-ifs. Must be called within a tokio runtime.
@@ -48,14 +55,22 @@ pub fn spawn(ctx: &Context) -> (Arc<ReportBoard>, Vec<JoinHandle<()>>) {
 /// Runs the loop until the context says stop, again after a panic: it starts from what the
 /// API says, so nothing is lost with it.
 async fn kept_running(mut ctx: Context, board: Arc<ReportBoard>) {
+    let aside = Arc::new(Mutex::new(SetAside::default()));
+    let mut wait = RESTART_FIRST;
     loop {
-        let ended = again::apart(run::run(ctx.clone(), board.clone())).await;
+        let begun = Instant::now();
+        let ended = again::apart(run::run(ctx.clone(), board.clone(), aside.clone())).await;
         let Err(error) = ended else { return };
         tracing::error!(%error, "the scheduler ended unexpectedly and is started again");
+        let found = aside.lock().next_due().is_some();
+        if found || begun.elapsed() > RESTART_LONGEST {
+            wait = RESTART_FIRST;
+        }
         tokio::select! {
             () = stopped(&mut ctx.stop) => return,
-            () = tokio::time::sleep(RESTART_AFTER) => {}
+            () = tokio::time::sleep(wait) => {}
         }
+        wait = (wait * 2).min(RESTART_LONGEST);
     }
 }
 

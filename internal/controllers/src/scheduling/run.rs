@@ -5,6 +5,7 @@
 mod outcomes;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,10 +30,12 @@ use super::lane::Lane;
 use super::queues::Book;
 use super::recutter;
 use super::rests::Rests;
+use super::set_aside::{self, SetAside, Subject};
 use super::statuses::{self, Transitions, about_group, about_pod};
 use super::stopped;
-use crate::Context;
+use crate::again::{self, caught};
 use crate::notes::{Kind, Notes};
+use crate::{Config, Context};
 
 /// Changes are gathered for so long before they are planned for, or for as long as the last
 /// plan took.
@@ -94,6 +97,9 @@ struct Planning {
 
 struct Loop {
     client: kube::Client,
+    config: Arc<Config>,
+    /// What is left out for a while, because the loop panicked over it.
+    aside: Arc<Mutex<SetAside>>,
     board: Arc<ReportBoard>,
     brain: Arc<Mutex<Brain>>,
     notes: Notes,
@@ -128,13 +134,16 @@ struct Loop {
 }
 
 /// Runs until the context says stop.
-pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>) {
+pub(super) async fn run(mut ctx: Context, board: Arc<ReportBoard>, aside: Arc<Mutex<SetAside>>) {
+    aside.lock().begin();
     let brain = board.brain();
     *brain.lock() = Brain::new(&ctx.config.scheduler);
     let (mut changes, kinds) = feed::feed(&ctx.client, &ctx.config.scheduler);
     let mut this = Loop {
         notes: Notes::new(ctx.client.clone(), "muster-scheduler"),
         client: ctx.client.clone(),
+        config: ctx.config.clone(),
+        aside,
         board,
         brain,
         listed: BTreeSet::new(),
@@ -221,7 +230,8 @@ impl Loop {
         });
         let queues = self.queues_due.filter(|_| self.reckons_queues());
         let claims = self.claims.next_due().filter(|_| self.planning.is_none());
-        let all = [plan, writes.flatten(), queues, claims];
+        let aside = self.aside.lock().next_due().filter(|_| self.ready());
+        let all = [plan, writes.flatten(), queues, claims, aside];
         all.into_iter().flatten().min()
     }
 
@@ -247,16 +257,59 @@ impl Loop {
     fn take_in(&mut self, told: Told, brain: &mut Brain) {
         match told {
             Told::Change(event) => {
-                self.heed(&event);
-                if !self.binds.is_empty()
-                    && let Some(node) = brain.news_of(&event)
-                {
-                    self.touched.insert(node.to_owned());
+                let admitted = self.aside.lock().admit(event);
+                if let Some(event) = admitted {
+                    self.take_change(event, brain);
                 }
-                brain.apply(event);
             }
             Told::Listed(kind) => self.has_listed(kind),
         }
+    }
+
+    fn take_change(&mut self, event: Event, brain: &mut Brain) {
+        self.heed(&event);
+        if !self.binds.is_empty()
+            && let Some(node) = brain.news_of(&event)
+        {
+            self.touched.insert(node.to_owned());
+        }
+        let subjects = set_aside::subjects_of(&event);
+        if let Err(panic) = caught(|| brain.apply(event)) {
+            self.aside.lock().blame(subjects.clone(), Instant::now());
+            self.give_up(brain, &subjects, &panic);
+        }
+    }
+
+    /// The scheduler panicked: its state may be changed in part, and is not used again. The loop ends, and
+    /// begins with a list and without these.
+    fn give_up(&self, brain: &mut Brain, subjects: &[Subject], panic: &str) -> ! {
+        *brain = Brain::new(&self.config.scheduler);
+        tracing::error!(
+            panic,
+            ?subjects,
+            "the scheduler panicked over these and leaves them out for a while"
+        );
+        let words = again::panicked_note(panic);
+        for about in subjects.iter().filter_map(set_aside::reference) {
+            self.notes
+                .note(&about, Kind::Warning, again::PANICKED, &words);
+        }
+        std::panic::resume_unwind(Box::new(panic.to_owned()))
+    }
+
+    /// Takes in what was told of those that have been left out for long enough.
+    fn try_again(&mut self, now: Instant) {
+        let events = self.aside.lock().release(now);
+        if events.is_empty() {
+            return;
+        }
+        let brain = self.brain.clone();
+        let mut brain = brain.lock();
+        for event in events {
+            self.take_in(Told::Change(event), &mut brain);
+        }
+        drop(brain);
+        self.plan_by(now + self.gathers());
     }
 
     /// Keeps back those of the bindings that wait to be written that what was told since speaks
@@ -337,6 +390,9 @@ impl Loop {
 
     fn plan_if_due(&mut self) {
         let now = Instant::now();
+        if self.ready() {
+            self.try_again(now);
+        }
         if self.planning.is_none() && self.claims.stirred(now) {
             let brain = self.brain.clone();
             let settled = self.claims.settle(brain.lock().scheduler(), now);
@@ -380,10 +436,16 @@ impl Loop {
         let (plan, violations) = match made {
             Ok(planned) => planned,
             Err(error) => match error.try_into_panic() {
-                Ok(panic) => std::panic::resume_unwind(panic),
+                Ok(panic) => {
+                    let subjects = self.aside.lock().blame_plan(Instant::now());
+                    let brain = self.brain.clone();
+                    let mut brain = brain.lock();
+                    self.give_up(&mut brain, &subjects, &again::words_of(&*panic))
+                }
                 Err(_) => return,
             },
         };
+        self.aside.lock().went_well();
         let took = started.map_or(Duration::ZERO, |started| started.elapsed());
         self.gather = GATHER.max(took);
         self.board.tally().planned(took, violations);
@@ -451,8 +513,15 @@ impl Loop {
             let Some(eviction) = self.evictions.pop_front() else {
                 break;
             };
-            self.evicting
-                .push(evictor::evict(self.client.clone(), eviction).boxed());
+            let evicted = evictor::evict(self.client.clone(), eviction.clone());
+            // One that panics was refused: the pod stays, and the others are evicted.
+            let evicted = AssertUnwindSafe(evicted).catch_unwind().map(|evicted| {
+                evicted.unwrap_or_else(|panic| Evicted {
+                    eviction,
+                    refused: Some(format!("it panicked: {}", again::words_of(&*panic))),
+                })
+            });
+            self.evicting.push(evicted.boxed());
         }
         while self.claiming.len() < claims::IN_FLIGHT {
             let Some(write) = self.claims.next_write() else {

@@ -9,6 +9,8 @@ use kube::core::{GroupVersionKind, PartialObjectMeta};
 use kube::{Api, Client};
 use resources::registry::Kind;
 
+use crate::again::guarded;
+
 /// How many writes of one loop are under way at once.
 pub(super) const WRITES_MAX: usize = 8;
 
@@ -50,9 +52,13 @@ pub(super) fn unless_gone<T>(outcome: kube::Result<T>) -> kube::Result<Option<T>
 }
 
 /// Does all of these writes, some of them at a time; the first error of any, once all
-/// were tried.
+/// were tried. One that panics has failed like any other.
 pub(super) async fn together(writes: Vec<BoxFuture<'_, kube::Result<()>>>) -> kube::Result<()> {
-    let done = stream::iter(writes).buffer_unordered(WRITES_MAX);
+    let mut caught: Vec<BoxFuture<'_, kube::Result<()>>> = Vec::with_capacity(writes.len());
+    for write in writes {
+        caught.push(Box::pin(guarded(write)));
+    }
+    let done = stream::iter(caught).buffer_unordered(WRITES_MAX);
     let outcomes: Vec<_> = done.collect().await;
     outcomes.into_iter().collect()
 }

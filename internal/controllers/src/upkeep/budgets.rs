@@ -19,6 +19,7 @@ use super::mirror::{self, Key, Mirror};
 use super::stopped;
 use super::work::Work;
 use crate::Context;
+use crate::again::guarded;
 
 /// How many budgets are looked at before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -96,7 +97,7 @@ impl State {
 
     async fn act(&mut self) {
         for key in self.work.take(TAKE_MAX) {
-            match self.settle(&key).await {
+            match guarded(self.settle(&key)).await {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
                     tracing::warn!(budget = ?key, %error, "a budget's status is written again");

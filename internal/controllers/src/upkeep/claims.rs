@@ -13,6 +13,7 @@ use super::mirror::{self, Key, Mirror, text};
 use super::stopped;
 use super::work::Work;
 use crate::Context;
+use crate::again::guarded;
 use crate::notes::{Kind as NoteKind, Notes};
 
 /// How many claims are looked at before the watch is read again.
@@ -77,7 +78,7 @@ pub(crate) async fn run(mut ctx: Context) {
             }
             () = work.ready(), if claims.synced() => {
                 for key in work.take(TAKE_MAX) {
-                    match settle(&ctx, &notes, &claims, &key).await {
+                    match guarded(settle(&ctx, &notes, &claims, &key)).await {
                         Ok(()) => work.done(&key),
                         Err(error) => {
                             if !answered(&error, 409) {

@@ -17,6 +17,7 @@ use super::stopped;
 use super::subsets::{self, Backend};
 use super::work::Work;
 use crate::Context;
+use crate::again::guarded;
 
 /// How many Services are looked at before the watches are read again.
 const TAKE_MAX: usize = 64;
@@ -112,7 +113,7 @@ impl State {
 
     async fn act(&mut self) {
         for key in self.work.take(TAKE_MAX) {
-            match self.settle(&key).await {
+            match guarded(self.settle(&key)).await {
                 Ok(()) => self.work.done(&key),
                 Err(error) => {
                     if !answered(&error, 409) {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use futures::StreamExt as _;
 use futures::future::FutureExt as _;
 use futures::stream::{self, SelectAll};
+use k8s_openapi::api::core::v1::ObjectReference;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions, PropagationPolicy};
@@ -15,20 +16,19 @@ use resources::registry::{self, Kind};
 use serde_json::json;
 
 use super::access::{Metadata, WRITES_MAX, answered, everywhere, unless_gone, within};
-use super::graph::{Cascade, Graph, Node, ORPHAN, Step, Uid, owner_kind};
+use super::graph::{Cascade, Graph, Node, ORPHAN, Step, Uid, is_collected, owner_kind};
 use super::work::Work;
 use super::{mirror, stopped};
 use crate::Context;
+use crate::again::{PANICKED, caught, guarded, panic_in, panicked_note};
+use crate::notes::{Kind as NoteKind, Notes};
 
 /// How many objects are looked at before the watches are read again.
 const TAKE_MAX: usize = 256;
-/// How many absent owners are remembered; the API is asked again about forgotten ones.
-const ABSENT_MAX: usize = 10_000;
-
-/// Kinds that nothing owns and that are too many to watch for it.
-fn is_collected(kind: &Kind) -> bool {
-    kind.kind != "Event"
-}
+/// From how many absent owners on those are forgotten that no object names any more. What remains is
+/// bounded by the references that the graph holds, and is never forgotten: the API is asked once about an
+/// owner, however many others are absent. An absent uid never comes back.
+const ABSENT_FEW: usize = 10_000;
 
 pub(crate) async fn run(mut ctx: Context) {
     let kinds: Vec<&'static Kind> = registry::all().iter().filter(|k| is_collected(k)).collect();
@@ -55,6 +55,9 @@ struct Collector {
     graph: Graph,
     work: Work<Uid>,
     absent: BTreeSet<Uid>,
+    /// How many absent owners there may be before those that no object names are forgotten.
+    absent_max: usize,
+    notes: Notes,
     /// Kinds that were not listed yet; until then nothing is known to have no dependents.
     unsynced: BTreeSet<&'static str>,
     /// The objects seen in the lists that are coming in.
@@ -72,10 +75,12 @@ enum Outcome {
 impl Collector {
     fn new(client: kube::Client, kinds: &[&'static Kind]) -> Collector {
         Collector {
+            notes: Notes::new(client.clone(), "garbage-collector"),
             client,
             graph: Graph::default(),
             work: Work::new(),
             absent: BTreeSet::new(),
+            absent_max: ABSENT_FEW,
             unsynced: kinds.iter().map(|kind| kind.schema).collect(),
             listing: BTreeSet::new(),
         }
@@ -116,7 +121,13 @@ impl Collector {
     async fn act(&mut self) {
         let mut steps = Vec::new();
         for uid in self.work.take(TAKE_MAX) {
-            let decided = self.graph.decide(&uid, &self.absent);
+            let decided = match caught(|| self.graph.decide(&uid, &self.absent)) {
+                Ok(decided) => decided,
+                Err(panic) => {
+                    self.set_aside(uid, &panic);
+                    continue;
+                }
+            };
             if decided.is_empty() {
                 self.work.done(&uid);
             }
@@ -134,22 +145,50 @@ impl Collector {
     }
 
     async fn perform(&self, uid: Uid, step: Step) -> (Uid, Step, kube::Result<Outcome>) {
-        let outcome = perform(&self.client, &self.graph, &uid, &step).await;
+        let outcome = guarded(perform(&self.client, &self.graph, &uid, &step)).await;
         (uid, step, outcome)
+    }
+
+    /// An object that the loop panicked over waits, longer each time; the others go on.
+    fn set_aside(&mut self, uid: Uid, panic: &str) {
+        if let Some(node) = self.graph.get(&uid) {
+            tracing::error!(
+                kind = node.kind.kind,
+                namespace = node.namespace,
+                name = node.name,
+                panic,
+                "the garbage collector panicked over an object and tries again later"
+            );
+            let about = reference(node);
+            let words = panicked_note(panic);
+            self.notes.note(&about, NoteKind::Warning, PANICKED, &words);
+        }
+        self.work.failed(uid);
+    }
+
+    /// Remembers that an owner is not there.
+    fn is_absent(&mut self, owner: Uid) {
+        self.absent.insert(owner);
+        if self.absent.len() > self.absent_max {
+            let graph = &self.graph;
+            self.absent.retain(|owner| graph.is_owner(owner));
+            // Twice as many as are left: each look through all of them pays for as many additions.
+            self.absent_max = self.absent.len().saturating_mul(2).max(ABSENT_FEW);
+        }
     }
 
     fn settle(&mut self, uid: Uid, step: &Step, outcome: kube::Result<Outcome>) {
         match outcome {
             Ok(Outcome::Done) => self.work.done(&uid),
             Ok(Outcome::OwnerAbsent(owner)) => {
-                if self.absent.len() >= ABSENT_MAX {
-                    self.absent.clear();
-                }
-                self.absent.insert(owner);
+                self.is_absent(owner);
                 self.work.add(uid);
             }
             // The watch will show it in a moment.
             Ok(Outcome::GraphBehind) => self.work.failed(uid),
+            Err(error) if panic_in(&error).is_some() => {
+                self.set_aside(uid, panic_in(&error).unwrap_or_default());
+            }
             Err(error) => {
                 // What changed meanwhile is decided anew; that is no trouble.
                 if !answered(&error, 409) {
@@ -158,6 +197,17 @@ impl Collector {
                 self.work.failed(uid);
             }
         }
+    }
+}
+
+fn reference(node: &Node) -> ObjectReference {
+    ObjectReference {
+        api_version: Some(node.kind.api_version()),
+        kind: Some(node.kind.kind.to_owned()),
+        namespace: Some(node.namespace.clone()).filter(|namespace| !namespace.is_empty()),
+        name: Some(node.name.clone()),
+        uid: Some(node.uid.clone()),
+        ..ObjectReference::default()
     }
 }
 
@@ -316,3 +366,7 @@ async fn patch(
     unless_gone(patched)?;
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "garbage_tests.rs"]
+mod tests;

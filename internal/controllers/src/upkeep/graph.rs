@@ -13,6 +13,10 @@ pub(super) const FOREGROUND: &str = "foregroundDeletion";
 /// The finalizer of an object whose dependents are to stay.
 pub(super) const ORPHAN: &str = "orphan";
 
+/// The most owners of one object that are asked for at once: the others' turn comes when these have
+/// been answered.
+const ASKED_AT_ONCE: usize = 256;
+
 /// An object's uid.
 pub(super) type Uid = String;
 
@@ -101,14 +105,14 @@ impl Graph {
             dependents.insert(node.uid.clone());
         }
         let blocks: BTreeSet<Uid> = blocked_owners(&node).map(str::to_owned).collect();
+        let kept: BTreeSet<Uid> = node.owners.iter().map(|owner| owner.uid.clone()).collect();
         let uid = node.uid.clone();
         if let Some(old) = self.nodes.insert(uid.clone(), node) {
-            let kept = |owner: &str| self.nodes[&uid].owners.iter().any(|o| o.uid == owner);
             let gone: Vec<Uid> = old
                 .owners
                 .iter()
                 .map(|owner| owner.uid.clone())
-                .filter(|owner| !kept(owner))
+                .filter(|owner| !kept.contains(owner))
                 .collect();
             for owner in &gone {
                 self.forget_dependent(owner, &uid);
@@ -137,6 +141,11 @@ impl Graph {
 
     fn dependents_of(&self, uid: &str) -> impl Iterator<Item = &Uid> {
         self.dependents.get(uid).into_iter().flatten()
+    }
+
+    /// Whether any object names this one as its owner.
+    pub(super) fn is_owner(&self, uid: &str) -> bool {
+        self.dependents.contains_key(uid)
     }
 
     fn forget_dependent(&mut self, owner: &str, dependent: &str) {
@@ -182,7 +191,8 @@ impl Graph {
     fn decide_live(&self, node: &Node, absent: &BTreeSet<Uid>) -> Vec<Step> {
         let (mut solid, mut dangling, mut waiting) = (0, Vec::new(), Vec::new());
         let mut unknown = Vec::new();
-        for owner in &node.owners {
+        let mut seen: BTreeSet<&str> = BTreeSet::new();
+        for owner in node.owners.iter().filter(|owner| seen.insert(&owner.uid)) {
             match self.nodes.get(&owner.uid) {
                 // A namespaced owner elsewhere is not an owner.
                 Some(found) if found.kind.namespaced && found.namespace != node.namespace => {
@@ -193,7 +203,12 @@ impl Graph {
                 None if absent.contains(&owner.uid) => dangling.push(owner.uid.clone()),
                 // Not a kind of ours: it is for others to judge.
                 None if owner_kind(owner).is_none() => solid += 1,
-                None => unknown.push(Step::AskOwner(owner.clone())),
+                None => {
+                    unknown.push(Step::AskOwner(owner.clone()));
+                    if unknown.len() == ASKED_AT_ONCE {
+                        break;
+                    }
+                }
             }
         }
         if !unknown.is_empty() {
@@ -242,13 +257,18 @@ fn blocked_owners(node: &Node) -> impl Iterator<Item = &str> {
         .map(|owner| owner.uid.as_str())
 }
 
-/// The registered kind that a reference names.
+/// The registered kind that a reference names, if its objects are in the graph.
 pub(super) fn owner_kind(owner: &OwnerReference) -> Option<&'static Kind> {
     let (group, version) = owner
         .api_version
         .split_once('/')
         .unwrap_or(("", &owner.api_version));
-    registry::by_kind(group, version, &owner.kind)
+    registry::by_kind(group, version, &owner.kind).filter(|kind| is_collected(kind))
+}
+
+/// Kinds that nothing owns and that are too many to watch for it are not in the graph.
+pub(super) fn is_collected(kind: &Kind) -> bool {
+    kind.kind != "Event"
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! the loops watch, ask those, and write. They start no work and place none.
 
 mod access;
+mod awake;
 mod budgets;
 mod claims;
 mod endpoints;

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::StreamExt as _;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::core::v1::{Namespace, ObjectReference, ServiceAccount};
 use kube::api::{DeleteParams, ListParams, PostParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
@@ -15,6 +15,8 @@ use super::mirror::{self, Key, Mirror, text};
 use super::stopped;
 use super::work::Work;
 use crate::Context;
+use crate::again::{PANICKED, guarded, panic_in, panicked_note};
+use crate::notes::{Kind as NoteKind, Notes};
 
 /// The finalizer in a namespace's spec that this loop takes out.
 const FINALIZER: &str = "kubernetes";
@@ -69,6 +71,7 @@ pub(crate) async fn run(mut ctx: Context) {
         Api::<ServiceAccount>::all(ctx.client.clone()),
         watcher::Config::default().fields(&named),
     );
+    let notes = Notes::new(ctx.client.clone(), "namespace-controller");
     let mut namespaces = Mirror::new();
     let mut accounts = Mirror::new();
     let mut work: Work<String> = Work::new();
@@ -93,10 +96,14 @@ pub(crate) async fn run(mut ctx: Context) {
                     };
                     let account: Key = (name.clone(), SERVICE_ACCOUNT.to_owned());
                     let has_account = accounts.get(&account).is_some();
-                    match settle(&ctx.client, namespace, has_account).await {
+                    match guarded(settle(&ctx.client, namespace, has_account)).await {
                         Ok(true) => work.done(&name),
                         Ok(false) => work.add_after(name, LOOK_AGAIN),
                         Err(error) => {
+                            if let Some(panic) = panic_in(&error) {
+                                let about = reference(namespace);
+                                notes.note(&about, NoteKind::Warning, PANICKED, &panicked_note(panic));
+                            }
                             if !answered(&error, 409) {
                                 tracing::warn!(name, %error, "a namespace is looked at again");
                             }
@@ -106,6 +113,16 @@ pub(crate) async fn run(mut ctx: Context) {
                 }
             }
         }
+    }
+}
+
+fn reference(namespace: &Namespace) -> ObjectReference {
+    ObjectReference {
+        api_version: Some("v1".to_owned()),
+        kind: Some("Namespace".to_owned()),
+        name: namespace.metadata.name.clone(),
+        uid: namespace.metadata.uid.clone(),
+        ..ObjectReference::default()
     }
 }
 
@@ -124,9 +141,17 @@ async fn settle(client: &Client, namespace: &Namespace, has_account: bool) -> ku
             }
         }
         Step::Empty => {
-            let mut empty = true;
+            let (mut empty, mut failed) = (true, None);
             for kind in registry::all().iter().filter(|kind| kind.namespaced) {
-                empty &= emptied(client, kind, name).await?;
+                // One kind that cannot be emptied keeps no other kind's objects.
+                match guarded(emptied(client, kind, name)).await {
+                    Ok(emptied) => empty &= emptied,
+                    Err(error) => failed = failed.or(Some((kind.plural, error))),
+                }
+            }
+            if let Some((plural, error)) = failed {
+                tracing::warn!(name, plural, %error, "a kind in a namespace could not be emptied");
+                return Err(error);
             }
             if !empty {
                 return Ok(false);

@@ -1,6 +1,7 @@
 //! Owns the loop over nodes: listens to their leases, declares silent ones and their
 //! pods lost, and takes that back when a node is heard of again. What counts as silent
-//! is decided in [`silence`](super::silence). Ready is the agent's own to set again.
+//! is decided in [`silence`](super::silence), and by which clock in [`awake`](super::awake). Ready is the
+//! agent's own to set again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,22 +14,28 @@ use k8s_openapi::api::core::v1::{Node, NodeCondition, ObjectReference, Taint};
 use kube::api::{Patch, PatchParams};
 use kube::runtime::watcher;
 use kube::{Api, Client};
+use nix::time::{ClockId, clock_gettime};
 use resources::names::{NODE_LEASES, NODE_LOST};
 use serde_json::json;
-use tokio::time::Instant;
 
 use super::access::{answered, together, unless_gone};
+use super::awake::AwakeClock;
 use super::lost::{self, BoundPod, PodPart};
 use super::mirror::{self, Key, Mirror, uid_of};
 use super::silence::{self, Verdict};
 use super::stopped;
 use crate::Context;
+use crate::again::{PANICKED, guarded, panic_in, panicked_note};
 use crate::notes::{Kind as NoteKind, Notes};
 
 /// How often nodes are judged, as a part of the grace period, and its bounds.
 const LOOKS_PER_GRACE: u32 = 10;
 const LOOK_SOONEST: Duration = Duration::from_millis(100);
 const LOOK_LATEST: Duration = Duration::from_secs(1);
+/// After this part of the grace period without a sign of life the store is asked whether it takes writes
+/// at all: on a full disk no node can renew its lease. So each node has the rest of its grace period to be
+/// heard once there is room again.
+const DOUBT_PER_GRACE: u32 = 2;
 
 /// What matters of a node.
 struct Member {
@@ -62,7 +69,8 @@ impl Member {
 /// When a node was last heard of.
 struct Heard {
     renewed: Option<Timestamp>,
-    at: Instant,
+    /// By the clock that runs while this server is awake.
+    at: Duration,
     /// Whether that was a sign of life, not just the first look at it.
     alive: bool,
 }
@@ -74,6 +82,9 @@ struct Watcher {
     nodes: Mirror<Member>,
     pods: Mirror<BoundPod>,
     heard: BTreeMap<String, Heard>,
+    clock: AwakeClock,
+    /// How often this server was asleep.
+    gaps: u64,
 }
 
 pub(crate) async fn run(mut ctx: Context) {
@@ -89,7 +100,10 @@ pub(crate) async fn run(mut ctx: Context) {
         Api::<PodPart>::all(ctx.client.clone()),
         watcher::Config::default().fields("spec.nodeName!="),
     );
+    let every = (ctx.config.node_grace / LOOKS_PER_GRACE).clamp(LOOK_SOONEST, LOOK_LATEST);
     let mut state = Watcher {
+        clock: AwakeClock::new(ctx.config.node_grace, every),
+        gaps: 0,
         client: ctx.client.clone(),
         notes: Notes::new(ctx.client.clone(), "node-controller"),
         grace: ctx.config.node_grace,
@@ -97,7 +111,6 @@ pub(crate) async fn run(mut ctx: Context) {
         pods: Mirror::new(),
         heard: BTreeMap::new(),
     };
-    let every = (ctx.config.node_grace / LOOKS_PER_GRACE).clamp(LOOK_SOONEST, LOOK_LATEST);
     let mut look = tokio::time::interval(every);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -114,15 +127,29 @@ pub(crate) async fn run(mut ctx: Context) {
 }
 
 impl Watcher {
+    /// Reads the machine's clock, and notes whether this server was asleep since it was last read.
+    fn read_clock(&mut self) {
+        let Some(gap) = self.clock.read(since_boot()) else {
+            return;
+        };
+        self.gaps = self.gaps.saturating_add(1);
+        tracing::warn!(
+            seconds = gap.as_secs(),
+            "this server did not run for a while; that time is not held against any node"
+        );
+    }
+
     fn take_node(&mut self, event: watcher::Event<Node>) {
+        self.read_clock();
         for change in self.nodes.take(event, Member::of) {
             let name = change.key.1.clone();
             if self.nodes.get(&change.key).is_none() {
                 self.heard.remove(&name);
             } else {
+                let at = self.clock.now();
                 self.heard.entry(name).or_insert_with(|| Heard {
                     renewed: None,
-                    at: Instant::now(),
+                    at,
                     alive: false,
                 });
             }
@@ -140,7 +167,8 @@ impl Watcher {
 
     /// A lease says that a node was alive; the same time twice says nothing.
     fn hear(&mut self, name: &str, renewed: Option<Timestamp>) {
-        let now = Instant::now();
+        self.read_clock();
+        let now = self.clock.now();
         match self.heard.get_mut(name) {
             Some(heard) if heard.renewed == renewed => {}
             Some(heard) => {
@@ -161,30 +189,97 @@ impl Watcher {
     }
 
     async fn look(&mut self) {
+        self.read_clock();
         if !self.nodes.synced() || !self.pods.synced() {
+            return;
+        }
+        if let Err(error) = guarded(self.try_to_write()).await
+            && answered(&error, 503)
+        {
+            tracing::warn!(%error, "no node's sign of life can be written; none is held against them");
+            self.clock.was_deaf();
             return;
         }
         let names: Vec<Key> = self.nodes.iter().map(|(key, _)| key.clone()).collect();
         for key in names {
-            if let Err(error) = self.look_at(&key).await
-                && !answered(&error, 409)
-            {
+            // The time that it took to write about the nodes before is not held against this one.
+            self.read_clock();
+            let Err(error) = guarded(self.look_at(&key)).await else {
+                continue;
+            };
+            // Where nothing can be written, no sign of life of any node can be, either.
+            if answered(&error, 503) {
+                self.clock.was_deaf();
+            }
+            if let (Some(panic), Some(node)) = (panic_in(&error), self.nodes.get(&key)) {
+                let words = panicked_note(panic);
+                self.note(&key, node, NoteKind::Warning, PANICKED, &words);
+            }
+            if !answered(&error, 409) {
                 tracing::warn!(node = key.1, %error, "a node is looked at again");
             }
         }
+    }
+
+    /// Where a node is silent, tries out the write that would declare it lost.
+    async fn try_to_write(&self) -> kube::Result<()> {
+        let doubt = self.grace / DOUBT_PER_GRACE;
+        let silent = self.nodes.iter().filter(|((_, name), _)| {
+            let heard = self.heard.get(name);
+            heard.is_some_and(|heard| self.clock.silence(heard.at) >= doubt)
+        });
+        let now = Timestamp::now();
+        let mut changed = silent.filter_map(|((_, name), node)| {
+            let conditions = silence::lost_conditions(&node.conditions, now)?;
+            Some((name, node, conditions))
+        });
+        let Some((name, node, conditions)) = changed.next() else {
+            return Ok(());
+        };
+        let params = PatchParams {
+            dry_run: true,
+            ..PatchParams::default()
+        };
+        self.write_conditions(name, node, &conditions, &params)
+            .await
+    }
+
+    async fn write_conditions(
+        &self,
+        name: &str,
+        node: &Member,
+        conditions: &[NodeCondition],
+        params: &PatchParams,
+    ) -> kube::Result<()> {
+        let patch = Patch::Merge(json!({
+            "metadata": { "uid": node.uid },
+            "status": { "conditions": conditions },
+        }));
+        let api: Api<Node> = Api::all(self.client.clone());
+        unless_gone(api.patch_status(name, params, &patch).await)?;
+        Ok(())
     }
 
     async fn look_at(&mut self, key: &Key) -> kube::Result<()> {
         let (Some(node), Some(heard)) = (self.nodes.get(key), self.heard.get(&key.1)) else {
             return Ok(());
         };
-        match silence::judge(heard.at.elapsed(), heard.alive, self.grace, &node.taints) {
+        let silent = self.clock.silence(heard.at);
+        // A new grace period after a gap is no sign of life: a lost node is back when it says so.
+        let alive = heard.alive && self.clock.since(heard.at) < self.grace;
+        match silence::judge(silent, alive, self.grace, &node.taints) {
             Verdict::Fine => Ok(()),
             Verdict::Returned => self.take_back(key, node).await,
             Verdict::Lost => {
                 let known = silence::lost_taints(&node.taints, Timestamp::now()).is_none();
-                if !known && self.was_heard_after_all(key).await? {
-                    return Ok(());
+                if !known {
+                    let gaps = self.gaps;
+                    let heard = self.was_heard_after_all(key).await?;
+                    self.read_clock();
+                    // An API that takes long to answer has kept the node's own words waiting, too.
+                    if heard || self.gaps != gaps {
+                        return Ok(());
+                    }
                 }
                 self.declare_lost(key).await
             }
@@ -220,13 +315,9 @@ impl Watcher {
             self.set_taints(key, node, &taints).await?;
         }
         if let Some(conditions) = silence::lost_conditions(&node.conditions, now) {
-            let patch = Patch::Merge(json!({
-                "metadata": { "uid": node.uid },
-                "status": { "conditions": conditions },
-            }));
-            let api: Api<Node> = Api::all(self.client.clone());
             let params = PatchParams::default();
-            unless_gone(api.patch_status(&key.1, &params, &patch).await)?;
+            self.write_conditions(&key.1, node, &conditions, &params)
+                .await?;
             let message = format!("Node {} status is now: NodeNotReady", key.1);
             self.note(key, node, NoteKind::Warning, "NodeNotReady", &message);
         }
@@ -279,7 +370,89 @@ impl Watcher {
     }
 }
 
+/// How long ago the machine started, by a clock that is never set and that also runs while the machine
+/// is suspended.
+fn since_boot() -> Duration {
+    clock_gettime(ClockId::CLOCK_BOOTTIME)
+        .expect("Linux has had this clock since 2.6.39")
+        .into()
+}
+
 fn renew_time(lease: &Lease) -> Option<Timestamp> {
     let spec = lease.spec.as_ref()?;
     spec.renew_time.as_ref().map(|time| time.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
+
+    use http::{Method, Request, Response, StatusCode};
+    use kube::client::Body;
+
+    use super::*;
+
+    /// An API that answers dry runs with a code of its own, knows no lease, and counts real writes.
+    fn api(dry_runs: &Arc<AtomicU16>, writes: &Arc<AtomicUsize>) -> Client {
+        let (dry_runs, writes) = (dry_runs.clone(), writes.clone());
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let dry = request
+                .uri()
+                .query()
+                .is_some_and(|q| q.contains("dryRun=All"));
+            let code = match *request.method() {
+                Method::PATCH if dry => dry_runs.load(Ordering::SeqCst),
+                Method::PATCH => {
+                    writes.fetch_add(1, Ordering::SeqCst);
+                    404
+                }
+                _ => 404,
+            };
+            let reason = if code == 404 { "NotFound" } else { "Unknown" };
+            let body = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "reason": reason, "message": "no", "code": code,
+            });
+            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            async move { Ok::<_, kube::Error>(response) }
+        });
+        Client::new(service, "default")
+    }
+
+    #[tokio::test]
+    async fn no_node_is_lost_while_the_store_takes_no_writes() {
+        let (dry_runs, writes) = (Arc::new(AtomicU16::new(503)), Arc::default());
+        let client = api(&dry_runs, &writes);
+        // Without any grace the node is silent for too long at once.
+        let mut state = Watcher {
+            clock: AwakeClock::new(Duration::ZERO, Duration::from_secs(3600)),
+            gaps: 0,
+            notes: Notes::new(client.clone(), "node-controller"),
+            client,
+            grace: Duration::ZERO,
+            nodes: Mirror::new(),
+            pods: Mirror::new(),
+            heard: BTreeMap::new(),
+        };
+        let node = json!({"metadata": {"name": "n1", "uid": "u"}});
+        state.take_node(watcher::Event::Init);
+        state.take_node(watcher::Event::InitApply(
+            serde_json::from_value(node).unwrap(),
+        ));
+        state.take_node(watcher::Event::InitDone);
+        state
+            .pods
+            .take(watcher::Event::<PodPart>::Init, BoundPod::of);
+        state
+            .pods
+            .take(watcher::Event::<PodPart>::InitDone, BoundPod::of);
+        state.look().await;
+        assert_eq!(writes.load(Ordering::SeqCst), 0);
+        // Once it takes them, silence counts: taints and conditions are written.
+        dry_runs.store(404, Ordering::SeqCst);
+        state.look().await;
+        assert_eq!(writes.load(Ordering::SeqCst), 2);
+    }
 }

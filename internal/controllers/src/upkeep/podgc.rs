@@ -105,11 +105,17 @@ fn excess<'a>(
 async fn look(client: &Client, nodes: &Mirror<()>, pods: &Mirror<BoundPod>) -> kube::Result<()> {
     let api: Api<Node> = Api::all(client.clone());
     let known = |name: &str| nodes.get(&(String::new(), name.to_owned())).is_some();
-    let mut gone = BTreeSet::new();
+    let (mut gone, mut failed) = (BTreeSet::new(), None);
     for name in missing_nodes(pods.iter().map(|(_, pod)| pod), known) {
         // The pods' watch may be ahead of the nodes'.
-        if api.get_opt(&name).await?.is_none() {
-            gone.insert(name);
+        match api.get_opt(&name).await {
+            Ok(None) => {
+                gone.insert(name);
+            }
+            Ok(Some(_)) => {}
+            // Nothing is known of this node, as where its record is damaged: its pods stay, and the others'
+            // are looked at.
+            Err(error) => failed = Some(error),
         }
     }
     let mut writes = Vec::new();
@@ -123,7 +129,8 @@ async fn look(client: &Client, nodes: &Mirror<()>, pods: &Mirror<BoundPod>) -> k
     for (key, pod) in excess(pods.iter(), ENDED_MAX) {
         writes.push(lost::delete_now(client, key, pod).boxed());
     }
-    together(writes).await
+    together(writes).await?;
+    failed.map_or(Ok(()), Err)
 }
 
 /// Ends a pod whose node was deleted.
@@ -137,6 +144,11 @@ async fn give_up(client: &Client, key: &Key, pod: &BoundPod) -> kube::Result<()>
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use http::{Method, Request, Response, StatusCode};
+    use kube::client::Body;
+    use parking_lot::Mutex;
     use serde_json::json;
 
     use super::*;
@@ -173,6 +185,45 @@ mod tests {
         assert_eq!(names(3), Vec::<&str>::new());
         assert_eq!(names(2), ["old"]);
         assert_eq!(names(0), ["old", "middle", "new"]);
+    }
+
+    #[tokio::test]
+    async fn pods_of_a_node_that_cannot_be_read_stay_and_the_others_are_given_up() {
+        let deleted = Arc::new(Mutex::new(Vec::new()));
+        let noted = deleted.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let path = request.uri().path().to_owned();
+            let code = if path.ends_with("/nodes/damaged") {
+                500
+            } else {
+                404
+            };
+            if *request.method() == Method::DELETE {
+                noted.lock().push(path);
+            }
+            let reason = if code == 404 { "NotFound" } else { "Unknown" };
+            let body = json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "reason": reason, "message": "no", "code": code,
+            });
+            let mut response = Response::new(Body::from(body.to_string().into_bytes()));
+            *response.status_mut() = StatusCode::from_u16(code).unwrap();
+            async move { Ok::<_, kube::Error>(response) }
+        });
+        let client = Client::new(service, "default");
+        let part = |name: &str, node: &str| -> PodPart {
+            let part = json!({
+                "metadata": {"name": name, "namespace": "ns", "uid": name},
+                "spec": {"nodeName": node}, "status": {"phase": "Succeeded"},
+            });
+            serde_json::from_value(part).unwrap()
+        };
+        let mut pods = Mirror::new();
+        for (name, node) in [("a", "damaged"), ("b", "gone")] {
+            pods.take(watcher::Event::Apply(part(name, node)), BoundPod::of);
+        }
+        assert!(look(&client, &Mirror::new(), &pods).await.is_err());
+        assert_eq!(*deleted.lock(), ["/api/v1/namespaces/ns/pods/b"]);
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! Owns the decisions about silent nodes: when one counts as lost or returned, and what
 //! its status and taints are then. Pure.
 //!
-//! What counts is how long this server has heard nothing, by its own steady clock: not
-//! the time in the lease, which is the node's clock, nor the time that this server was
-//! down, when no node could be heard.
+//! What counts is how long this server was awake and has heard nothing
+//! ([`awake`](super::awake)): not the time in the lease, which is the node's clock, nor the time that
+//! this server was down or stopped, when no node could be heard.
 
 use std::time::Duration;
 

@@ -77,6 +77,12 @@ impl<K: Ord + Clone> Work<K> {
         taken
     }
 
+    /// Whether nothing is due, now or later.
+    #[cfg(test)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
     /// Resolves once something is due.
     pub(super) async fn ready(&self) {
         match self.order.first() {

@@ -4,7 +4,6 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use resources::access::Caller;
 use serde::Serialize;
 use serde_json::Value;
 
@@ -315,15 +314,16 @@ fn replica(rank: usize, pod: &Sight) -> Replica {
 }
 
 impl Board {
-    fn facts(&self, caller: &Caller) -> Vec<Facts> {
-        let reaches = |namespace: &Option<String>| {
+    /// What is known of the jobs that `sees` (API group, plural, namespace) lets be seen.
+    fn facts(&self, sees: impl Fn(&str, &str, &str) -> bool) -> Vec<Facts> {
+        let seen = |group: &str, plural: &str, namespace: &Option<String>| {
             namespace
                 .as_deref()
-                .is_some_and(|namespace| caller.reaches(namespace))
+                .is_some_and(|namespace| sees(group, plural, namespace))
         };
         let pytorch = self.pytorch_jobs.state().into_iter();
         let pytorch = pytorch
-            .filter(|job| reaches(&job.metadata.namespace))
+            .filter(|job| seen("kubeflow.org", "pytorchjobs", &job.metadata.namespace))
             .map(|job| Facts {
                 plural: "pytorchjobs",
                 kind: "PyTorchJob",
@@ -331,7 +331,7 @@ impl Board {
             });
         let plain = self.plain_jobs.state().into_iter();
         let plain = plain
-            .filter(|job| reaches(&job.metadata.namespace))
+            .filter(|job| seen("batch", "jobs", &job.metadata.namespace))
             .map(|job| Facts {
                 plural: "jobs",
                 kind: "Job",
@@ -367,9 +367,9 @@ impl Board {
         pods
     }
 
-    /// Every job that the caller may see, newest first.
-    pub fn jobs(&self, caller: &Caller, now: Timestamp) -> Vec<JobRow> {
-        let facts = self.facts(caller);
+    /// Every job that `sees` (API group, plural, namespace) lets be seen, newest first.
+    pub fn jobs(&self, sees: impl Fn(&str, &str, &str) -> bool, now: Timestamp) -> Vec<JobRow> {
+        let facts = self.facts(sees);
         let mut rows: Vec<JobRow> = facts
             .iter()
             .map(|facts| facts.row(&self.pods_of(facts), now))
@@ -381,13 +381,13 @@ impl Board {
     /// One job whole.
     pub fn job(
         &self,
-        caller: &Caller,
+        sees: impl Fn(&str, &str, &str) -> bool,
         namespace: &str,
         plural: &str,
         name: &str,
         now: Timestamp,
     ) -> Option<JobDetail> {
-        let facts = self.facts(caller).into_iter().find(|facts| {
+        let facts = self.facts(sees).into_iter().find(|facts| {
             facts.plural == plural
                 && facts.text("/metadata/name") == name
                 && facts.text("/metadata/namespace") == namespace

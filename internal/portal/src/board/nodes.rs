@@ -13,9 +13,13 @@ use serde::Serialize;
 
 use super::others::OtherDevice;
 use super::picture::Picture;
+use super::pods::Sight;
 use super::{Board, Tone};
 
 const GIB: f64 = (1u64 << 30) as f64;
+
+/// How a pod is shown that the reader may not read.
+const UNNAMED: &str = "another namespace's pod";
 
 /// By node, which pod has each device, as namespace/name.
 type Holders = BTreeMap<String, BTreeMap<String, String>>;
@@ -31,7 +35,7 @@ pub struct GpuSquare {
     pub memory_mib: u64,
     /// Whether it may be given out.
     pub healthy: bool,
-    /// The pod that has it, as namespace/name.
+    /// The pod that has it, as namespace/name, or that it is one which the reader may not read.
     pub holder: String,
     /// What it was doing when last seen, in words; empty where nobody said.
     pub load: String,
@@ -277,9 +281,9 @@ fn runtimes(node: &Node) -> String {
 }
 
 impl Board {
-    /// Every node, by name.
-    pub fn nodes(&self) -> Vec<NodeCard> {
-        let (used, holders) = self.held();
+    /// Every node, by name. `sees` says of which namespaces pods may be named.
+    pub fn nodes(&self, sees: impl Fn(&str) -> bool) -> Vec<NodeCard> {
+        let (used, holders) = held(&self.pods.state(), sees);
         let mut cards: Vec<NodeCard> = self
             .nodes
             .state()
@@ -291,42 +295,49 @@ impl Board {
     }
 
     /// One node, and the picture of it where it has devices to show; none where there is no such node.
-    pub fn node(&self, name: &str) -> Option<(NodeCard, Option<Picture>)> {
+    pub fn node(
+        &self,
+        name: &str,
+        sees: impl Fn(&str) -> bool,
+    ) -> Option<(NodeCard, Option<Picture>)> {
         let nodes = self.nodes.state();
         let named = |node: &&Arc<Node>| node.metadata.name.as_deref() == Some(name);
         let node = nodes.iter().find(named)?;
-        let (used, holders) = self.held();
+        let (used, holders) = held(&self.pods.state(), sees);
         let nobody = BTreeMap::new();
         let here = holders.get(name).unwrap_or(&nobody);
         let picture = Picture::of(&inventory(node), here);
         Some((card(node, &used, &holders), picture))
     }
+}
 
-    /// What pods hold on each node, and who holds each device there.
-    fn held(&self) -> (BTreeMap<String, Amounts>, Holders) {
-        let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
-        let mut holders = Holders::new();
-        for pod in self.pods.state() {
-            let Some(node) = &pod.node else {
-                continue;
-            };
-            if matches!(pod.phase(), "Succeeded" | "Failed") {
-                continue;
-            }
-            used.entry(node.clone()).or_default().add(&pod.requests);
-            let meta = &pod.metadata;
-            let holder = format!(
-                "{}/{}",
-                meta.namespace.as_deref().unwrap_or(""),
-                meta.name.as_deref().unwrap_or("")
-            );
-            let here = holders.entry(node.clone()).or_default();
-            for id in pod.devices() {
-                here.insert(id, holder.clone());
-            }
+/// What pods hold on each node, and which pod holds each device there. `sees` says of which namespaces pods may be
+/// named.
+fn held(pods: &[Arc<Sight>], sees: impl Fn(&str) -> bool) -> (BTreeMap<String, Amounts>, Holders) {
+    let mut used: BTreeMap<String, Amounts> = BTreeMap::new();
+    let mut holders = Holders::new();
+    // Asked once for each namespace: there may be thousands of pods.
+    let mut seen: BTreeMap<&str, bool> = BTreeMap::new();
+    for pod in pods {
+        let Some(node) = &pod.node else {
+            continue;
+        };
+        if matches!(pod.phase(), "Succeeded" | "Failed") {
+            continue;
         }
-        (used, holders)
+        used.entry(node.clone()).or_default().add(&pod.requests);
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or("");
+        let named = *seen.entry(namespace).or_insert_with(|| sees(namespace));
+        let holder = match named {
+            true => format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or("")),
+            false => UNNAMED.to_owned(),
+        };
+        let here = holders.entry(node.clone()).or_default();
+        for id in pod.devices() {
+            here.insert(id, holder.clone());
+        }
     }
+    (used, holders)
 }
 
 fn inventory(node: &Node) -> NodeInventory {
@@ -420,6 +431,27 @@ mod tests {
             assert!(standing[0].message.contains("GPU 3 is over 85"));
         }
         assert!(Standing::of(&Node::default()).is_empty());
+    }
+
+    #[test]
+    fn a_device_names_its_pod_only_to_those_who_may_read_it() {
+        let pod = |namespace: &str, device: &str| -> Arc<Sight> {
+            let devices = serde_json::json!({"main": {names::NVIDIA_GPU: [device]}});
+            let pod = serde_json::json!({
+                "metadata": {
+                    "name": "p", "namespace": namespace,
+                    "annotations": {names::DEVICES: devices.to_string()},
+                },
+                "spec": {"nodeName": "n1"}, "status": {"phase": "Running"},
+            });
+            Arc::new(serde_json::from_value(pod).unwrap())
+        };
+        let pods = [pod("a", "g0"), pod("b", "g1")];
+        let (_, holders) = held(&pods, |namespace| namespace == "a");
+        assert_eq!(holders["n1"]["g0"], "a/p");
+        assert_eq!(holders["n1"]["g1"], UNNAMED);
+        let (_, holders) = held(&pods, |_| true);
+        assert_eq!(holders["n1"]["g1"], "b/p");
     }
 
     #[test]

@@ -3,27 +3,22 @@
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use resources::access::Role;
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Problem;
-use crate::state::{Portal, SignedIn};
+use crate::state::{BackupRequest, Portal, SignedIn};
 
-/// Where the backup goes.
-#[derive(Deserialize)]
-pub struct NewBackup {
-    path: std::path::PathBuf,
-}
+/// The fewest characters of a passphrase, and its most bytes: deriving a key from it costs the server.
+const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=1024;
 
 /// Writes a backup to a file on the server's disk; administrators only, for it holds
-/// every Secret.
+/// every Secret and the server's keys.
 pub async fn backup(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
-    Json(new): Json<NewBackup>,
+    Json(new): Json<BackupRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    if caller.role != Role::Admin {
+    if !portal.permits_own(&caller, "create", "backups") {
         return Err(Problem::forbidden("only an administrator takes backups"));
     }
     if !new.path.is_absolute() {
@@ -33,10 +28,18 @@ pub async fn backup(
         );
         return Err(Problem::invalid(detail));
     }
-    (portal.hooks.backup)(new.path.clone())
-        .await
-        .map_err(|detail| {
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup-failed", detail)
-        })?;
-    Ok((StatusCode::CREATED, Json(json!({"path": new.path}))))
+    let fits = |text: &String| PASSPHRASE.contains(&text.len());
+    if !new.passphrase.as_ref().is_none_or(fits) {
+        let detail = format!(
+            "passphrase: Invalid value: must have {} to {} bytes",
+            PASSPHRASE.start(),
+            PASSPHRASE.end()
+        );
+        return Err(Problem::invalid(detail));
+    }
+    let path = new.path.clone();
+    (portal.hooks.backup)(new).await.map_err(|detail| {
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup-failed", detail)
+    })?;
+    Ok((StatusCode::CREATED, Json(json!({"path": path}))))
 }

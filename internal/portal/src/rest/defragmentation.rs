@@ -2,7 +2,6 @@
 
 use axum::Json;
 use axum::extract::State;
-use resources::access::Role;
 use serde_json::{Value, json};
 
 use crate::Problem;
@@ -13,7 +12,7 @@ pub async fn proposal(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
 ) -> Result<Json<Value>, Problem> {
-    if !matches!(caller.role, Role::Admin | Role::Component) {
+    if !portal.permits_own(&caller, "get", "defragmentation") {
         return Err(Problem::forbidden(
             "only an administrator asks what defragmentation would move: it names everyone's pods",
         ));

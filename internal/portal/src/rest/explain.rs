@@ -6,6 +6,7 @@ use axum::extract::{Path, State};
 use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DynamicObject, ListParams};
 use kube::{Api, Client};
+use resources::access::Caller;
 use resources::registry::{self, Kind};
 use resources::report::{PlacementReport, preemptable_words};
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub async fn explain(
     let state = state_of(&job.data["status"]);
     let report = find_report(&portal, client, &namespace, &name).await?;
     let answer = match &report {
-        Some(report) => waiting(&portal, &state, report).await,
+        Some(report) => waiting(&portal, &caller, &state, report).await,
         None => json!({
             "state": state,
             "sentence": settled_sentence(&state, &job.data["status"]),
@@ -41,17 +42,18 @@ pub async fn explain_gang(
     SignedIn(caller): SignedIn,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    super::history::may(&caller, &namespace)?;
+    super::history::may(&portal, &caller, &namespace)?;
     Ok(Json(match (portal.hooks.explain)(&namespace, &name) {
-        Some(report) => waiting(&portal, "Pending", &report).await,
+        Some(report) => waiting(&portal, &caller, "Pending", &report).await,
         None => json!({ "sentence": "It waits for nothing, or is not known." }),
     }))
 }
 
 /// The report of a gang that waits, whole and in words.
-async fn waiting(portal: &Portal, state: &str, report: &PlacementReport) -> Value {
-    let (namespace, group) = (report.namespace.clone(), report.group.clone());
-    let victims = (portal.hooks.could_evict)(namespace, group).await;
+async fn waiting(portal: &Portal, caller: &Caller, state: &str, report: &PlacementReport) -> Value {
+    let victims = portal
+        .could_evict(caller, &report.namespace, &report.group)
+        .await;
     json!({
         "state": state,
         "sentence": report.sentence(),

@@ -42,7 +42,7 @@ pub async fn of_gang(
     SignedIn(caller): SignedIn,
     Path((namespace, name)): Path<(String, String)>,
 ) -> Result<Json<Value>, Problem> {
-    may(&caller, &namespace)?;
+    may(&portal, &caller, &namespace)?;
     let lines = of(&portal, &namespace, &name);
     Ok(Json(json!({ "items": lines })))
 }
@@ -54,7 +54,7 @@ pub async fn lines(
     namespace: &str,
     name: &str,
 ) -> Result<Vec<Line>, Problem> {
-    may(caller, namespace)?;
+    may(portal, caller, namespace)?;
     let mut lines = of(portal, namespace, name);
     let pods: Api<Pod> = Api::namespaced(portal.client(caller), namespace);
     let selector = format!("batch.kubernetes.io/job-name={name}");
@@ -75,8 +75,9 @@ fn of(portal: &Portal, namespace: &str, group: &str) -> Vec<Line> {
     records.map(line).collect()
 }
 
-pub fn may(caller: &Caller, namespace: &str) -> Result<(), Problem> {
-    match caller.reaches(namespace) {
+/// Refuses callers that may not read gangs in a namespace.
+pub fn may(portal: &Portal, caller: &Caller, namespace: &str) -> Result<(), Problem> {
+    match portal.sees(caller, "scheduling.volcano.sh", "podgroups", namespace) {
         true => Ok(()),
         false => Err(Problem::forbidden(format!(
             "user {:?} may not see what is decided in namespace {namespace:?}",

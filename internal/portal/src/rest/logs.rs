@@ -4,7 +4,6 @@ use axum::body::Body;
 use axum::extract::{Path, Query, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use resources::access::{Attributes, permits};
 use serde::Deserialize;
 
 use crate::Problem;
@@ -29,15 +28,7 @@ pub async fn read(
     Path((namespace, pod)): Path<(String, String)>,
     Query(parameters): Query<Parameters>,
 ) -> Result<Response, Problem> {
-    let attributes = Attributes {
-        verb: "get",
-        group: "",
-        resource: "pods",
-        subresource: Some("log"),
-        namespace: Some(&namespace),
-        name: Some(&pod),
-    };
-    if !permits(&caller, &attributes) {
+    if !portal.reads_log(&caller, &namespace, &pod) {
         return Err(Problem::forbidden(format!(
             "user {:?} may not read logs in namespace {namespace:?}",
             caller.user

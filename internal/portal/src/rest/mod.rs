@@ -13,62 +13,69 @@ mod tokens;
 pub use explain::state_of;
 pub use queues::{QueueAnswer, answer as queue_answer};
 
+use axum::Json;
 use axum::extract::State;
-use axum::routing::{delete, get, post};
-use axum::{Json, Router};
 use jiff::Timestamp;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::Problem;
 use crate::board::{Cluster, Standing};
+use crate::routes::Routes;
 use crate::state::{Portal, SignedIn};
 
-/// The routes.
-pub fn routes() -> Router<Portal> {
-    Router::new()
-        .route("/api/v1/whoami", get(whoami))
-        .route("/api/v1/overview", get(overview))
-        .route("/api/v1/alerts", get(alerts))
-        .route("/api/v1/jobs", get(jobs))
-        .route("/api/v1/tokens", get(tokens::list).post(tokens::create))
-        .route("/api/v1/tokens/{id}", delete(tokens::revoke))
-        .route("/api/v1/join-tokens", post(tokens::join))
-        .route("/api/v1/backups", post(backup::backup))
-        .route("/api/v1/rdma/{node}", post(rdma::ask))
-        .route("/api/v1/logs/{namespace}/{pod}", get(logs::read))
-        .route(
+/// Adds the routes.
+pub fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/api/v1/whoami", whoami)
+        .get("/api/v1/overview", overview)
+        .get("/api/v1/alerts", alerts)
+        .get("/api/v1/jobs", jobs)
+        .get("/api/v1/tokens", tokens::list)
+        .post("/api/v1/tokens", tokens::create)
+        .delete("/api/v1/tokens/{id}", tokens::revoke)
+        .get("/api/v1/join-tokens", tokens::list_joins)
+        .post("/api/v1/join-tokens", tokens::join)
+        .delete("/api/v1/join-tokens/{id}", tokens::revoke_join)
+        .delete("/api/v1/joined-nodes/{name}", tokens::remove_node)
+        .post("/api/v1/backups", backup::backup)
+        .post("/api/v1/rdma/{node}", rdma::ask)
+        .get("/api/v1/logs/{namespace}/{pod}", logs::read)
+        .get(
             "/api/v1/jobs/{namespace}/{kind}/{name}/explain",
-            get(explain::explain),
+            explain::explain,
         )
-        .route(
+        .get(
             "/api/v1/jobs/{namespace}/{kind}/{name}/history",
-            get(history::of_job),
+            history::of_job,
         )
-        .route(
-            "/api/v1/gangs/{namespace}/{name}/history",
-            get(history::of_gang),
-        )
-        .route(
+        .get("/api/v1/gangs/{namespace}/{name}/history", history::of_gang)
+        .get(
             "/api/v1/gangs/{namespace}/{name}/explain",
-            get(explain::explain_gang),
+            explain::explain_gang,
         )
-        .route("/api/v1/queues", get(queues::list))
-        .route("/api/v1/queues/{name}", get(queues::one))
-        .route("/api/v1/defragmentation", get(defragmentation::proposal))
+        .get("/api/v1/queues", queues::list)
+        .get("/api/v1/queues/{name}", queues::one)
+        .get("/api/v1/defragmentation", defragmentation::proposal)
 }
 
-async fn whoami(SignedIn(caller): SignedIn) -> Json<Value> {
-    Json(json!({"user": caller.user, "role": caller.role, "namespaces": caller.namespaces}))
+async fn whoami(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+    let record = portal.identity.user(&caller.user);
+    let (role, namespaces) = record.map_or((None, None), |user| (Some(user.role), user.namespaces));
+    Json(json!({
+        "user": caller.user, "groups": caller.groups, "role": role, "namespaces": namespaces,
+    }))
 }
 
+/// What of the cluster, its nodes, queues and jobs the caller may see.
 async fn overview(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
-    let nodes = portal.board.nodes();
-    let jobs = portal.board.jobs(&caller, Timestamp::now());
+    let nodes = portal.nodes(&caller).unwrap_or_default();
+    let jobs = portal.jobs(&caller, Timestamp::now());
     let count = |state: &str| jobs.iter().filter(|job| job.state == state).count();
     Json(json!({
         "cluster": Cluster::of(&nodes),
         "nodes": nodes,
-        "queues": portal.board.queues(),
+        "queues": portal.queues(&caller).unwrap_or_default(),
         "jobs": {"total": jobs.len(), "running": count("Running"), "failed": count("Failed")},
     }))
 }
@@ -81,8 +88,11 @@ struct OnNode<'a> {
 }
 
 /// The alerts that stand on nodes' GPUs, by node.
-async fn alerts(State(portal): State<Portal>, SignedIn(_): SignedIn) -> Json<Value> {
-    let cards = portal.board.nodes();
+async fn alerts(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    let cards = portal.nodes(&caller)?;
     let items: Vec<OnNode> = (cards.iter())
         .flat_map(|card| {
             (card.alerts.iter()).map(|alert| OnNode {
@@ -91,9 +101,9 @@ async fn alerts(State(portal): State<Portal>, SignedIn(_): SignedIn) -> Json<Val
             })
         })
         .collect();
-    Json(json!({"items": items}))
+    Ok(Json(json!({"items": items})))
 }
 
 async fn jobs(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
-    Json(json!({"items": portal.board.jobs(&caller, Timestamp::now())}))
+    Json(json!({"items": portal.jobs(&caller, Timestamp::now())}))
 }

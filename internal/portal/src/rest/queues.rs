@@ -28,14 +28,17 @@ pub struct QueueAnswer {
 }
 
 /// Answers `GET /api/v1/queues`.
-pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
+pub async fn list(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    let rows = portal.queues(&caller)?.into_iter();
     let mut standings = (portal.hooks.queues)().await;
-    let rows = portal.board.queues().into_iter();
     let items = rows.map(|row| {
         let standing = standings.remove(&row.name);
-        with(row, standing, &caller)
+        with(&portal, row, standing, &caller)
     });
-    Json(json!({ "items": items.collect::<Vec<_>>() }))
+    Ok(Json(json!({ "items": items.collect::<Vec<_>>() })))
 }
 
 /// Answers `GET /api/v1/queues/{name}`.
@@ -49,28 +52,29 @@ pub async fn one(
 
 /// How one queue stands.
 pub async fn answer(portal: &Portal, caller: &Caller, name: &str) -> Result<QueueAnswer, Problem> {
-    let row = portal
-        .board
-        .queues()
-        .into_iter()
-        .find(|row| row.name == name);
+    let row = portal.queue(caller, name)?;
     let row = row.ok_or_else(|| {
         let detail = format!("there is no queue {name:?}; `muster queue` lists those there are");
         Problem::new(StatusCode::NOT_FOUND, "not-found", detail)
     })?;
     let standing = (portal.hooks.queues)().await.remove(name);
-    Ok(with(row, standing, caller))
+    Ok(with(portal, row, standing, caller))
 }
 
-fn with(row: QueueRow, standing: Option<QueueStanding>, caller: &Caller) -> QueueAnswer {
+fn with(
+    portal: &Portal,
+    row: QueueRow,
+    standing: Option<QueueStanding>,
+    caller: &Caller,
+) -> QueueAnswer {
     let mut standing = standing.unwrap_or_else(|| QueueStanding {
         name: row.name.clone(),
         weight: row.weight as f64,
         ..QueueStanding::default()
     });
-    standing
-        .waiting
-        .retain(|(namespace, _)| caller.reaches(namespace));
+    standing.waiting.retain(|(namespace, _)| {
+        portal.sees(caller, "scheduling.volcano.sh", "podgroups", namespace)
+    });
     QueueAnswer {
         state: row.state,
         pending: row.pending,

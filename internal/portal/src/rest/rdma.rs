@@ -3,7 +3,6 @@
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use resources::access::Role;
 use serde_json::Value;
 
 use crate::Problem;
@@ -17,7 +16,7 @@ pub async fn ask(
     Path(node): Path<String>,
     Json(ask): Json<Value>,
 ) -> Result<Json<Value>, Problem> {
-    if caller.role != Role::Admin {
+    if !portal.permits_own(&caller, "create", "rdmachecks") {
         return Err(Problem::forbidden(
             "only an administrator checks RDMA between nodes",
         ));

@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
+use axum::{Extension, Json};
 use identity::TokenPurpose;
-use resources::access::{Caller, Role};
+use resources::access::{Caller, Impersonator};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::Problem;
-use crate::state::{Portal, SignedIn};
+use crate::state::{AskProblem, NewJoinToken, Portal, SignedIn};
 
 const DAY: u64 = 24 * 3600;
 
@@ -27,21 +27,28 @@ pub struct NewToken {
     user: Option<String>,
 }
 
-/// How long a join token should work.
+/// What a join token should be.
 #[derive(Deserialize)]
-pub struct NewJoinToken {
+pub struct JoinRequest {
+    /// How long it works.
     minutes: u64,
+    /// The only node that may join with it; any if none is named.
+    node: Option<String>,
+    /// How many joins it is good for; one unless said.
+    uses: Option<u32>,
 }
 
-fn is_admin(caller: &Caller) -> bool {
-    matches!(caller.role, Role::Admin | Role::Component)
+/// May the caller do this to tokens of other users?
+fn others(portal: &Portal, caller: &Caller, verb: &str) -> bool {
+    portal.permits_own(caller, verb, "tokens")
 }
 
 /// Lists the caller's tokens; an administrator sees everyone's.
 pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> Json<Value> {
     let mut items = portal.identity.tokens();
+    let all = others(&portal, &caller, "list");
     items.retain(|token| {
-        token.purpose == TokenPurpose::Access && (is_admin(&caller) || token.user == caller.user)
+        token.purpose == TokenPurpose::Access && (all || token.user == caller.user)
     });
     Json(json!({"items": items}))
 }
@@ -50,10 +57,17 @@ pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
 pub async fn create(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
+    impersonator: Option<Extension<Impersonator>>,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
+    // A token would outlive the right to impersonate.
+    if impersonator.is_some() {
+        return Err(Problem::forbidden(
+            "a caller that impersonates a user gets no token; ask as yourself and name the user",
+        ));
+    }
     let user = new.user.unwrap_or_else(|| caller.user.clone());
-    if user != caller.user && !is_admin(&caller) {
+    if user != caller.user && !others(&portal, &caller, "create") {
         return Err(Problem::forbidden(
             "only an administrator issues tokens for other users",
         ));
@@ -75,7 +89,7 @@ pub async fn revoke(
         .tokens()
         .into_iter()
         .find(|token| token.id == id);
-    if owner.is_some_and(|token| token.user != caller.user) && !is_admin(&caller) {
+    if owner.is_some_and(|token| token.user != caller.user) && !others(&portal, &caller, "delete") {
         return Err(Problem::forbidden(
             "only an administrator ends other users' tokens",
         ));
@@ -84,25 +98,100 @@ pub async fn revoke(
     Ok(StatusCode::NO_CONTENT)
 }
 
+fn require(
+    portal: &Portal,
+    caller: &Caller,
+    verb: &str,
+    resource: &str,
+    what: &str,
+) -> Result<(), Problem> {
+    if portal.permits_own(caller, verb, resource) {
+        return Ok(());
+    }
+    Err(Problem::forbidden(format!("only an administrator {what}")))
+}
+
+/// A refusal in the words of whoever keeps the nodes.
+fn refused(problem: AskProblem) -> Problem {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_GATEWAY);
+    let code = match status {
+        StatusCode::UNPROCESSABLE_ENTITY => "invalid",
+        _ => "unavailable",
+    };
+    Problem::new(status, code, problem.detail)
+}
+
 /// Issues a join token; administrators only, for a node that joins runs everyone's pods.
 pub async fn join(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
-    Json(new): Json<NewJoinToken>,
+    Json(new): Json<JoinRequest>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    if !is_admin(&caller) {
-        return Err(Problem::forbidden("only an administrator lets nodes join"));
-    }
+    require(&portal, &caller, "create", "jointokens", "lets nodes join")?;
     if !(1..=LONGEST_JOIN_MINUTES).contains(&new.minutes) {
         return Err(Problem::invalid(format!(
             "minutes: Invalid value: {}: use 1 to {LONGEST_JOIN_MINUTES}",
             new.minutes
         )));
     }
-    let ttl = Duration::from_secs(new.minutes * 60);
-    let issued = (portal.hooks.issue_join_token)(ttl)
+    let asked = NewJoinToken {
+        ttl: Duration::from_secs(new.minutes * 60),
+        node: new.node,
+        uses: new.uses.unwrap_or(1),
+    };
+    let issued = (portal.hooks.issue_join_token)(asked)
         .await
-        .map_err(|detail| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "unavailable", detail))?;
-    let body = json!({"token": issued.secret, "expires": issued.expires});
+        .map_err(refused)?;
+    let body = json!({"token": issued.secret, "id": issued.id, "expires": issued.expires});
     Ok((StatusCode::CREATED, Json(body)))
+}
+
+/// Lists the join tokens; never their secrets.
+pub async fn list_joins(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+) -> Result<Json<Value>, Problem> {
+    require(
+        &portal,
+        &caller,
+        "list",
+        "jointokens",
+        "sees the join tokens",
+    )?;
+    let items = (portal.hooks.list_join_tokens)().await.map_err(refused)?;
+    Ok(Json(json!({"items": items})))
+}
+
+/// Ends a join token.
+pub async fn revoke_join(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(id): Path<String>,
+) -> Result<StatusCode, Problem> {
+    require(&portal, &caller, "delete", "jointokens", "ends join tokens")?;
+    let there = (portal.hooks.revoke_join_token)(id.clone())
+        .await
+        .map_err(refused)?;
+    if there {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let detail = format!("there is no join token {id:?}; see `muster token list`");
+    Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
+}
+
+/// Removes a node and revokes its certificates.
+pub async fn remove_node(
+    State(portal): State<Portal>,
+    SignedIn(caller): SignedIn,
+    Path(name): Path<String>,
+) -> Result<StatusCode, Problem> {
+    require(&portal, &caller, "delete", "joinednodes", "removes nodes")?;
+    let there = (portal.hooks.remove_node)(name.clone())
+        .await
+        .map_err(refused)?;
+    if there {
+        return Ok(StatusCode::NO_CONTENT);
+    }
+    let detail = format!("there is no node {name:?}; see `muster nodes`");
+    Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
 }

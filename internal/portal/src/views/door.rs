@@ -1,10 +1,13 @@
 //! Signing in and out.
 
+use std::net::{IpAddr, SocketAddr};
+
 use askama::Template;
 use axum::Form;
-use axum::extract::{Query, State};
-use axum::http::{HeaderMap, header};
+use axum::extract::{ConnectInfo, Query, State};
+use axum::http::{HeaderMap, Uri, header};
 use axum::response::{IntoResponse, Redirect, Response};
+use identity::audit::SignInName;
 use identity::{SESSION_COOKIE, SESSION_TTL, TokenInfo};
 use serde::Deserialize;
 
@@ -54,17 +57,36 @@ pub async fn form(Query(next): Query<Next>) -> Response {
 /// Checks the password and sets the session's cookie.
 pub async fn sign_in(
     State(portal): State<Portal>,
+    peer: Option<axum::Extension<ConnectInfo<SocketAddr>>>,
+    uri: Uri,
     headers: HeaderMap,
     Form(form): Form<Credentials>,
+) -> Response {
+    if identity::from_elsewhere(&headers, &uri) {
+        let detail = "the sign-in form must be sent from Muster's own page; open it and try again";
+        return Problem::forbidden(detail).into_response();
+    }
+    let name = SignInName(form.user.trim().to_owned());
+    let from = peer.map(|axum::Extension(ConnectInfo(address))| address.ip());
+    let mut answer = signed_in(&portal, &headers, from, form).await;
+    answer.extensions_mut().insert(name);
+    answer
+}
+
+async fn signed_in(
+    portal: &Portal,
+    headers: &HeaderMap,
+    from: Option<IpAddr>,
+    form: Credentials,
 ) -> Response {
     let next = own_page(&form.next).to_string();
     match portal
         .identity
-        .sign_in(form.user.trim(), &form.password)
+        .sign_in(form.user.trim(), &form.password, from)
         .await
     {
         Ok(session) => {
-            let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(&headers));
+            let cookie = cookie(&session.secret, SESSION_TTL.as_secs(), is_https(headers));
             ([(header::SET_COOKIE, cookie)], Redirect::to(&next)).into_response()
         }
         Err(error) => {
@@ -74,7 +96,13 @@ pub async fn sign_in(
                 user: form.user,
                 next,
             };
-            page_with(problem.status(), &template)
+            let page = page_with(problem.status(), &template);
+            match problem.retry_after() {
+                Some(seconds) => {
+                    ([(header::RETRY_AFTER, seconds.to_string())], page).into_response()
+                }
+                None => page,
+            }
         }
     }
 }

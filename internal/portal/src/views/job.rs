@@ -96,8 +96,10 @@ pub async fn page_of(
         .map(|pod| format!("/api/v1/logs/{namespace}/{pod}?tailLines={SHOWN_LINES}"))
         .unwrap_or_default();
     let log_text = match pod {
-        Some(pod) => last_lines(portal, namespace, pod).await,
-        None => String::new(),
+        Some(pod) if portal.reads_log(caller, namespace, &pod) => {
+            last_lines(portal, namespace, pod).await
+        }
+        _ => String::new(),
     };
     let report = match job.over {
         true => None,
@@ -111,8 +113,8 @@ pub async fn page_of(
     };
     let could_evict = match &report {
         Some(report) => {
-            let (namespace, group) = (report.namespace.clone(), report.group.clone());
-            preemptable_words(&(portal.hooks.could_evict)(namespace, group).await)
+            let victims = portal.could_evict(caller, &report.namespace, &report.group);
+            preemptable_words(&victims.await)
         }
         None => String::new(),
     };
@@ -145,10 +147,12 @@ async fn find(portal: &Portal, caller: &Caller, address: &Address) -> Option<Job
         let api = api_of(portal.client(caller), namespace, known);
         matches!(api.get_metadata_opt(name).await, Ok(Some(_)))
     };
+    let sees =
+        |group: &str, plural: &str, namespace: &str| portal.sees(caller, group, plural, namespace);
     let shown = || {
         portal
             .board
-            .job(caller, namespace, kind, name, Timestamp::now())
+            .job(sees, namespace, kind, name, Timestamp::now())
     };
     caught_up(portal.board.version(), shown, exists).await
 }

@@ -82,7 +82,7 @@ pub async fn list(
     Reader(caller): Reader,
     Query(mut filter): Query<Filter>,
 ) -> Response {
-    let all = portal.board.jobs(&caller, Timestamp::now());
+    let all = portal.jobs(&caller, Timestamp::now());
     let states: BTreeSet<String> = all.iter().map(|job| job.state.clone()).collect();
     let namespaces: BTreeSet<String> = all.iter().map(|job| job.namespace.clone()).collect();
     let mut jobs: Vec<JobRow> = all.into_iter().filter(|job| filter.keeps(job)).collect();

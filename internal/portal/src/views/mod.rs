@@ -11,39 +11,36 @@ mod queue;
 mod submit;
 
 use askama::Template;
-use axum::Router;
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
 use resources::access::Caller;
 
 use crate::Problem;
-use crate::state::Portal;
+use crate::routes::Routes;
 
-/// The pages' addresses.
-pub fn routes() -> Router<Portal> {
-    Router::new()
-        .route("/", get(async || Redirect::to("/ui/")))
-        .route("/ui", get(async || Redirect::to("/ui/")))
-        .route("/ui/", get(overview::overview))
-        .route("/ui/sign-in", get(door::form).post(door::sign_in))
-        .route("/ui/sign-out", post(door::sign_out))
-        .route("/ui/jobs", get(jobs::list))
-        .route("/ui/jobs/{namespace}/{kind}/{name}", get(job::page))
-        .route(
-            "/ui/jobs/{namespace}/{kind}/{name}/{action}",
-            post(job::act),
-        )
-        .route("/ui/nodes", get(overview::nodes))
-        .route("/ui/nodes/{name}", get(overview::node))
-        .route("/ui/queues", get(overview::queues))
-        .route("/ui/queues/{name}", get(queue::one))
-        .route("/ui/submit", get(submit::blank).post(submit::submit))
-        .route("/ui/submit/form", post(submit::from_form))
-        .route("/ui/live", get(live::changes))
-        .route("/ui/assets/{file}", get(assets::asset))
+/// Adds the pages' addresses.
+pub fn routes(routes: Routes) -> Routes {
+    routes
+        .get("/", async || Redirect::to("/ui/"))
+        .get("/ui", async || Redirect::to("/ui/"))
+        .get("/ui/", overview::overview)
+        .get("/ui/sign-in", door::form)
+        .post("/ui/sign-in", door::sign_in)
+        .post("/ui/sign-out", door::sign_out)
+        .get("/ui/jobs", jobs::list)
+        .get("/ui/jobs/{namespace}/{kind}/{name}", job::page)
+        .post("/ui/jobs/{namespace}/{kind}/{name}/{action}", job::act)
+        .get("/ui/nodes", overview::nodes)
+        .get("/ui/nodes/{name}", overview::node)
+        .get("/ui/queues", overview::queues)
+        .get("/ui/queues/{name}", queue::one)
+        .get("/ui/submit", submit::blank)
+        .post("/ui/submit", submit::submit)
+        .post("/ui/submit/form", submit::from_form)
+        .get("/ui/live", live::changes)
+        .get("/ui/assets/{file}", assets::asset)
 }
 
 /// What every page's frame shows.

@@ -27,11 +27,11 @@ struct Overview {
 
 /// The first page.
 pub async fn overview(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
-    let mut jobs = portal.board.jobs(&caller, Timestamp::now());
+    let mut jobs = portal.jobs(&caller, Timestamp::now());
     let count = |tone: Tone| jobs.iter().filter(|job| job.tone == tone).count();
     let (running, waiting) = (count(Tone::Busy), count(Tone::Idle));
     jobs.truncate(RECENT);
-    let cards = portal.board.nodes();
+    let cards = portal.nodes(&caller).unwrap_or_default();
     page(&Overview {
         frame: Frame::of(&caller, "overview"),
         cluster: Cluster::of(&cards),
@@ -51,10 +51,13 @@ struct Nodes {
 
 /// Every node.
 pub async fn nodes(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
-    page(&Nodes {
-        frame: Frame::of(&caller, "nodes"),
-        cards: portal.board.nodes(),
-    })
+    match portal.nodes(&caller) {
+        Ok(cards) => page(&Nodes {
+            frame: Frame::of(&caller, "nodes"),
+            cards,
+        }),
+        Err(problem) => message(&caller, "nodes", &problem),
+    }
 }
 
 #[derive(Template)]
@@ -71,13 +74,14 @@ pub async fn node(
     Reader(caller): Reader,
     Path(name): Path<String>,
 ) -> Response {
-    match portal.board.node(&name) {
-        Some((card, picture)) => page(&OneNode {
+    match portal.node(&caller, &name) {
+        Ok(Some((card, picture))) => page(&OneNode {
             frame: Frame::of(&caller, "nodes"),
             card,
             picture,
         }),
-        None => {
+        Err(problem) => message(&caller, "nodes", &problem),
+        Ok(None) => {
             let detail =
                 format!("there is no node {name:?}: `muster nodes` lists those that there are");
             let gone = Problem::new(StatusCode::NOT_FOUND, "not-found", detail);
@@ -95,8 +99,11 @@ struct Queues {
 
 /// Every queue.
 pub async fn queues(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
-    page(&Queues {
-        frame: Frame::of(&caller, "queues"),
-        queues: portal.board.queues(),
-    })
+    match portal.queues(&caller) {
+        Ok(queues) => page(&Queues {
+            frame: Frame::of(&caller, "queues"),
+            queues,
+        }),
+        Err(problem) => message(&caller, "queues", &problem),
+    }
 }

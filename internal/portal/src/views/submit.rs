@@ -111,8 +111,8 @@ fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submi
         frame: Frame::still(caller, "submit"),
         form,
         queues: portal
-            .board
-            .queues()
+            .queues(caller)
+            .unwrap_or_default()
             .into_iter()
             .map(|queue| queue.name)
             .collect(),
@@ -152,7 +152,8 @@ pub async fn submit(
         ..Command::default()
     };
     let mut answer = shown(&portal, &caller, form, editor.yaml.clone());
-    let manifests = match parse(&editor.yaml) {
+    let read = (portal.hooks.read_manifests)(editor.yaml).await;
+    let manifests = match read.and_then(complete) {
         Ok(manifests) => manifests,
         Err(problem) => {
             answer.problems.push(problem);
@@ -187,25 +188,25 @@ pub async fn submit(
     Redirect::to(&next).into_response()
 }
 
-fn parse(yaml: &str) -> Result<Vec<Value>, String> {
-    let mut manifests = Vec::new();
-    for (i, document) in serde_norway::Deserializer::from_str(yaml).enumerate() {
-        let value = Value::deserialize(document)
-            .map_err(|error| format!("document {}: this is not YAML: {error}", i + 1))?;
-        if value.is_null() {
-            continue;
-        }
+/// The most manifests that are submitted at once: each is checked and then written in a request of its own.
+const MOST_MANIFESTS: usize = 256;
+
+/// Refuses manifests that don't say what they are.
+fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, String> {
+    for (at, manifest) in manifests.iter().enumerate() {
         for field in ["apiVersion", "kind"] {
-            if !value[field].is_string() {
-                return Err(format!("document {}: {field}: Required value", i + 1));
+            if !manifest[field].is_string() {
+                return Err(format!("manifest {}: {field}: Required value", at + 1));
             }
         }
-        manifests.push(value);
     }
-    if manifests.is_empty() {
-        return Err("the editor holds no manifest".to_string());
+    match manifests.len() {
+        0 => Err("the editor holds no manifest".to_string()),
+        1..=MOST_MANIFESTS => Ok(manifests),
+        count => Err(format!(
+            "the editor holds {count} manifests; submit at most {MOST_MANIFESTS} at once"
+        )),
     }
-    Ok(manifests)
 }
 
 fn kind_of(value: &Value) -> Option<&'static Kind> {
@@ -245,7 +246,8 @@ async fn apply(
         true => Api::namespaced_with(client, namespace, &resource),
         false => Api::all_with(client, &resource),
     };
-    let mut parameters = PatchParams::apply(FIELD_MANAGER);
+    // A field with a wrong name is an error here and not a warning that nobody reads.
+    let mut parameters = PatchParams::apply(FIELD_MANAGER).validation_strict();
     parameters.dry_run = dry_run;
     let applied = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
     match applied {
@@ -315,22 +317,21 @@ mod tests {
             &job["spec"]["pytorchReplicaSpecs"]["Master"]["template"]["spec"]["containers"][0];
         assert_eq!(container["resources"]["limits"]["nvidia.com/gpu"], 2);
         assert!(container["image"].is_null());
-        assert_eq!(
-            parse(&serde_norway::to_string(&job).unwrap())
-                .unwrap()
-                .len(),
-            1
-        );
+        assert_eq!(complete(vec![job.clone()]), Ok(vec![job]));
     }
 
     #[test]
-    fn what_is_no_manifest_is_named_with_its_document() {
-        assert!(parse("").unwrap_err().contains("no manifest"));
-        assert!(
-            parse("apiVersion: v1\nkind: Pod\n---\nkind: Pod\n")
-                .unwrap_err()
-                .starts_with("document 2: apiVersion")
-        );
-        assert!(parse("a: [").unwrap_err().contains("not YAML"));
+    fn what_is_no_manifest_is_named_with_its_place() {
+        assert!(complete(Vec::new()).unwrap_err().contains("no manifest"));
+        let pod = json!({"apiVersion": "v1", "kind": "Pod"});
+        let wrong = complete(vec![pod, json!({"kind": "Pod"})]).unwrap_err();
+        assert_eq!(wrong, "manifest 2: apiVersion: Required value");
+    }
+
+    #[test]
+    fn manifests_are_taken_to_their_bound() {
+        let many = |count: usize| complete(vec![json!({"apiVersion": "v1", "kind": "Pod"}); count]);
+        assert_eq!(many(MOST_MANIFESTS).unwrap().len(), MOST_MANIFESTS);
+        assert!(many(MOST_MANIFESTS + 1).is_err());
     }
 }

@@ -1,11 +1,24 @@
-//! What admission decides beside validation: limit ranges, quotas, priorities, for whom work runs. Pure: the objects that bind are given,
-//! and the atomicity of "look at usage, then write" is the caller's.
+//! What admission decides beside validation: limit ranges, quotas, priorities, for whom work runs, what a node may
+//! do, which fields are the system's, who may use a queue, pod security. Pure: the objects that bind are given, and the atomicity
+//! of "look at usage, then write" is the caller's.
 
+mod critical;
 mod limits;
+mod node_access;
+mod node_restriction;
 mod owner;
+pub mod pod_security;
 mod priority;
+mod queue_use;
 pub mod quota;
+mod reserved;
+mod templates;
 
+pub use critical::{Critical, critical, takes_critical_pods};
 pub use limits::limit_ranges;
-pub use owner::{NotYours, OWNED, owner};
+pub use node_access::{Need, Reference, Source, need, references};
+pub use node_restriction::{is_reserved_node_label, node_restriction};
+pub use owner::{NotYourWork, NotYours, OWNED, keep_work, owner};
 pub use priority::{HIGHEST_USER_PRIORITY, PriorityError, SYSTEM_CLASSES, priority};
+pub use queue_use::{NotAdmitted, admits_namespace, default_queue, name_queue, queues_named};
+pub use reserved::{Holder, Violation, keep_reserved, reserved};

@@ -1,10 +1,13 @@
-//! For whom work runs: whoever makes it, unless an administrator says another. Queues bound what one user
-//! holds by it (`muster.io/user-limit`), so nobody may say what he likes.
+//! The user that work runs for: the one that makes it, unless somebody who may impersonate users names another.
+//! Queues bound what one user holds by it (`muster.io/user-limit`), so it can't be chosen freely.
 
 use serde_json::{Map, Value};
 
-use crate::access::{Caller, Role};
+use super::templates::templates;
+use crate::access::Caller;
+use crate::json;
 use crate::names::USER;
+use crate::registry::Kind;
 
 /// The kinds of what runs for somebody; what is made of them says the same.
 pub const OWNED: [&str; 4] = ["Pod", "PodGroup", "PyTorchJob", "Job"];
@@ -26,9 +29,15 @@ pub struct NotYours {
 /// without it for whom it did. What parts of Muster make says already for whom.
 ///
 /// # Errors
-/// When somebody who is no administrator says that it runs for another.
-pub fn owner(caller: &Caller, object: &mut Value, live: Option<&Value>) -> Result<(), NotYours> {
-    if matches!(caller.role, Role::Component | Role::Node) {
+/// When the object names another user than the caller, and `impersonates` says that the caller may not act in that
+/// user's name.
+pub fn owner(
+    caller: &Caller,
+    impersonates: impl FnOnce(&str) -> bool,
+    object: &mut Value,
+    live: Option<&Value>,
+) -> Result<(), NotYours> {
+    if caller.is_component() || caller.node_name().is_some() {
         return Ok(());
     }
     let before = live.and_then(said);
@@ -39,11 +48,74 @@ pub fn owner(caller: &Caller, object: &mut Value, live: Option<&Value>) -> Resul
         }
         return Ok(());
     };
-    let may = caller.role == Role::Admin || now == caller.user || before.as_ref() == Some(&now);
+    let may = now == caller.user || before.as_ref() == Some(&now) || impersonates(&now);
     may.then_some(()).ok_or_else(|| NotYours {
         said: now,
         caller: caller.user.clone(),
     })
+}
+
+/// Somebody changes what runs for somebody else.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "metadata.annotations[{USER}] {user:?}: what runs for a user is changed by that user; say {caller:?} there to have it run for you, or have an administrator change it"
+)]
+pub struct NotYourWork {
+    /// For whom it runs.
+    pub user: String,
+    /// Who changes it.
+    pub caller: String,
+}
+
+/// Keeps what runs for a user from being changed by others, who would run what they like under that user's name, limits
+/// and Unix account. How many there are of it, and when it runs, others may change.
+///
+/// # Errors
+/// When the containers of a pod, or of a template, change that run for another user than the caller, and `impersonates`
+/// says that the caller may not act in that user's name.
+pub fn keep_work(
+    caller: &Caller,
+    impersonates: impl FnOnce(&str) -> bool,
+    kind: &Kind,
+    object: &Value,
+    live: &Value,
+) -> Result<(), NotYourWork> {
+    if caller.is_component() || caller.node_name().is_some() {
+        return Ok(());
+    }
+    let Some(user) = said(object) else {
+        return Ok(());
+    };
+    let may = user == caller.user || same_work(kind, object, live) || impersonates(&user);
+    may.then_some(()).ok_or_else(|| NotYourWork {
+        user,
+        caller: caller.user.clone(),
+    })
+}
+
+/// Whether two states of an object run the same.
+fn same_work(kind: &Kind, one: &Value, other: &Value) -> bool {
+    let (one, other) = (work(kind, one), work(kind, other));
+    one.len() == other.len()
+        && one
+            .iter()
+            .zip(&other)
+            .all(|(a, b)| a.0 == b.0 && json::same(a.1, b.1))
+}
+
+/// What an object runs, by its field, in order.
+fn work<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
+    let of_template = |(path, template): (String, &'a Value)| (path, json::at(template, &["spec"]));
+    let mut all: Vec<(String, &Value)> = templates(kind, object)
+        .into_iter()
+        .map(of_template)
+        .collect();
+    if (kind.group, kind.kind) == ("", "Pod") {
+        let list = |name: &str| (name.to_owned(), json::at(object, &["spec", name]));
+        all.extend(["containers", "initContainers"].map(list));
+    }
+    all.sort_by(|a, b| a.0.cmp(&b.0));
+    all
 }
 
 fn said(object: &Value) -> Option<String> {
@@ -69,15 +141,6 @@ mod tests {
 
     use super::*;
 
-    fn caller(user: &str, role: Role) -> Caller {
-        Caller {
-            user: user.to_owned(),
-            groups: Vec::new(),
-            role,
-            namespaces: None,
-        }
-    }
-
     fn object(annotations: Value, labels: Value) -> Value {
         json!({"metadata": {"name": "o", "annotations": annotations, "labels": labels}})
     }
@@ -86,48 +149,104 @@ mod tests {
     fn work_runs_for_whoever_makes_it_unless_an_administrator_says_another() {
         let (ann, bob) = (json!({USER: "ann"}), json!({USER: "bob"}));
         let none = Value::Null;
+        let member = (Caller::user("ann", []), false);
+        let admin = (Caller::user("ann", []), true);
+        let component = (Caller::component("controllers"), false);
         let table = [
-            (Role::Member, &none, &none, Ok(Some("ann"))),
-            (Role::Lead, &ann, &none, Ok(Some("ann"))),
-            (Role::Member, &none, &ann, Ok(None)),
-            (Role::Member, &bob, &none, Err("bob")),
-            (Role::Lead, &none, &bob, Err("bob")),
+            (&member, &none, &none, Ok(Some("ann"))),
+            (&member, &ann, &none, Ok(Some("ann"))),
+            (&member, &none, &ann, Ok(None)),
+            (&member, &bob, &none, Err("bob")),
+            (&member, &none, &bob, Err("bob")),
             // The annotation is what counts, where there are both.
-            (Role::Member, &ann, &bob, Ok(Some("ann"))),
-            (Role::Admin, &none, &none, Ok(Some("ann"))),
-            (Role::Admin, &bob, &none, Ok(Some("bob"))),
-            (Role::Component, &none, &none, Ok(None)),
-            (Role::Component, &bob, &none, Ok(Some("bob"))),
+            (&member, &ann, &bob, Ok(Some("ann"))),
+            (&admin, &none, &none, Ok(Some("ann"))),
+            (&admin, &bob, &none, Ok(Some("bob"))),
+            (&component, &none, &none, Ok(None)),
+            (&component, &bob, &none, Ok(Some("bob"))),
         ];
-        for (role, annotations, labels, want) in table {
+        for ((caller, may), annotations, labels, want) in table {
             let mut made = object(annotations.clone(), labels.clone());
-            let got = owner(&caller("ann", role), &mut made, None);
+            let got = owner(caller, |_| *may, &mut made, None);
             let got = got.map_err(|error| error.said);
             let note = made["metadata"]["annotations"][USER].as_str();
             let want = want.map_err(str::to_owned);
-            assert_eq!(got.map(|()| note), want, "{role:?} {annotations} {labels}");
+            assert_eq!(
+                got.map(|()| note),
+                want,
+                "{} {may} {annotations} {labels}",
+                caller.user
+            );
         }
     }
 
     #[test]
     fn whom_work_runs_for_is_kept_and_is_not_handed_on() {
         let live = object(json!({USER: "bob"}), Value::Null);
-        let member = caller("ann", Role::Member);
+        let ann = Caller::user("ann", []);
+        let settle = |object: &mut Value, live: &Value| owner(&ann, |_| false, object, Some(live));
         let mut without = object(json!({"other": "x"}), Value::Null);
-        owner(&member, &mut without, Some(&live)).unwrap();
+        settle(&mut without, &live).unwrap();
         assert_eq!(without["metadata"]["annotations"][USER], "bob");
         assert_eq!(without["metadata"]["annotations"]["other"], "x");
         let mut same = live.clone();
-        assert_eq!(owner(&member, &mut same, Some(&live)), Ok(()));
+        assert_eq!(settle(&mut same, &live), Ok(()));
         let mut another = object(json!({USER: "carol"}), Value::Null);
-        let error = owner(&member, &mut another, Some(&live)).unwrap_err();
+        let error = settle(&mut another, &live).unwrap_err();
         assert_eq!(
             error.to_string(),
             "metadata.annotations[muster.io/user] \"carol\": work runs for whoever makes it; leave it out or say \"ann\", or have an administrator say another"
         );
         // What was there before anybody asked says nothing, and goes on so.
         let mut old = object(Value::Null, Value::Null);
-        owner(&member, &mut old, Some(&object(Value::Null, Value::Null))).unwrap();
+        settle(&mut old, &object(Value::Null, Value::Null)).unwrap();
         assert!(old["metadata"]["annotations"].is_null());
+    }
+
+    #[test]
+    fn what_runs_for_a_user_is_not_changed_by_others() {
+        let template =
+            |image: &str| json!({"spec": {"containers": [{"name": "c", "image": image}]}});
+        let owned = |spec: Value| json!({"metadata": {"annotations": {USER: "bob"}}, "spec": spec});
+        let kinds = [
+            (
+                ("", "v1", "Pod"),
+                template("a")["spec"].clone(),
+                template("b")["spec"].clone(),
+            ),
+            (
+                ("batch", "v1", "Job"),
+                json!({"template": template("a")}),
+                json!({"template": template("b")}),
+            ),
+            (
+                ("kubeflow.org", "v1", "PyTorchJob"),
+                json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template("a")}}}),
+                json!({"pytorchReplicaSpecs": {"Worker": {"replicas": 1, "template": template("b")}}}),
+            ),
+        ];
+        let (ann, bob) = (Caller::user("ann", []), Caller::user("bob", []));
+        for ((group, version, name), was, is) in kinds {
+            let kind = crate::registry::by_kind(group, version, name).unwrap();
+            let (live, next) = (owned(was), owned(is));
+            let may = |caller: &Caller, admin: bool, next: &Value| {
+                keep_work(caller, |_| admin, kind, next, &live).is_ok()
+            };
+            assert!(!may(&ann, false, &next), "{name}");
+            assert!(may(&ann, true, &next) && may(&bob, false, &next), "{name}");
+            assert!(may(&Caller::component("controllers"), false, &next));
+            // It may be taken over, and what is beside the work may change.
+            let mut mine = next.clone();
+            mine["metadata"]["annotations"][USER] = "ann".into();
+            assert!(may(&ann, false, &mine), "{name}");
+            let mut more = live.clone();
+            more["spec"]["activeDeadlineSeconds"] = 60.into();
+            assert!(may(&ann, false, &more), "{name}");
+            let worker = more.pointer_mut("/spec/pytorchReplicaSpecs/Worker/replicas");
+            if let Some(replicas) = worker {
+                *replicas = 2.into();
+                assert!(may(&ann, false, &more), "{name}");
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
 use kube::CustomResource;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -78,6 +79,10 @@ pub struct QueueSpec {
     /// How jobs leave it: `fifo` or `traverse`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub dequeue_strategy: Option<String>,
+    /// Which namespaces may use it, by their labels; every namespace unless given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(schema_with = "schemas::label_selector")]
+    pub namespace_selector: Option<LabelSelector>,
 }
 
 impl QueueSpec {

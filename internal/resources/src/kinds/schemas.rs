@@ -35,3 +35,25 @@ pub(super) fn int_or_string(_: &mut SchemaGenerator) -> Schema {
 pub(super) fn texts_or_numbers(_: &mut SchemaGenerator) -> Schema {
     json_schema!({ "type": "object", "additionalProperties": { "x-kubernetes-int-or-string": true } })
 }
+
+/// A label selector: labels that must be there, and expressions that must hold.
+pub(super) fn label_selector(_: &mut SchemaGenerator) -> Schema {
+    json_schema!({
+        "type": "object",
+        "properties": {
+            "matchLabels": { "type": "object", "additionalProperties": { "type": "string" } },
+            "matchExpressions": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "properties": {
+                        "key": { "type": "string" },
+                        "operator": { "type": "string" },
+                        "values": { "type": "array", "items": { "type": "string" } }
+                    },
+                    "required": ["key", "operator"]
+                }
+            }
+        }
+    })
+}

@@ -147,7 +147,7 @@ fn cluster_queue(
     }
     let everywhere = |value: &Value| value.as_object().is_none_or(Map::is_empty);
     if !everywhere(spec.get("namespaceSelector")) {
-        let why = "has no counterpart: queues take work of every namespace";
+        let why = "is not carried over: write it as spec.namespaceSelector of the Queue";
         spec.warn("namespaceSelector", why, warnings);
     }
     spec.rest(warnings);

@@ -67,7 +67,7 @@ impl Dialect {
         let memory = requests.get(self.memory).checked_mul(self.unit)?;
         let mib = memory.checked_add((1 << 20) - 1)? >> 20;
         let percents = self.percents.iter().map(|name| requests.get(name));
-        let percent = percents.max().unwrap_or(0);
+        let percent = percents.max().unwrap_or(0).max(0);
         let number = self.number.map_or(0, |name| requests.get(name));
         let others = requests.get(NVIDIA_GPU);
         if others > 0 && self.number != Some(NVIDIA_GPU) {

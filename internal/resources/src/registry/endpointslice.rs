@@ -1,6 +1,6 @@
 //! EndpointSlice: the addresses behind a service in the newer form.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::columns::{AGE, NAME, column};
 use super::endpoints::shortened;
@@ -52,6 +52,7 @@ pub(super) const KIND: Kind = Kind {
     list_kind: "EndpointSliceList",
     schema: "io.k8s.api.discovery.v1.EndpointSlice",
     default: |object| {
+        json::fill(object, "endpoints", json!([]));
         for port in json::list(object, "ports") {
             json::fill(port, "name", "");
             json::fill_text(port, "protocol", "TCP");

@@ -1,7 +1,7 @@
 //! Event: something that happened to an object, for people to read.
 
 use jiff::Timestamp;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::columns::{column, instant, since, wide};
 use super::meta::{self, NameRule};
@@ -60,6 +60,7 @@ pub(super) const KIND: Kind = Kind {
     list_kind: "EventList",
     short_names: &["ev"],
     schema: "io.k8s.api.core.v1.Event",
+    default: |event| json::fill(event, "involvedObject", json!({})),
     validate,
     columns: COLUMNS,
     fields: &[

@@ -39,6 +39,7 @@ fn default(range: &mut Value) {
     let Some(spec) = json::child(range, "spec") else {
         return;
     };
+    json::fill(spec, "limits", Value::Array(Vec::new()));
     for item in json::list(spec, "limits") {
         for list in LISTS {
             json::canonical_quantities(item, list);

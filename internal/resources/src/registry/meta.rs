@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::numbers::OWNER_REFERENCES_MAX;
 use crate::syntax;
 
 /// All annotations of an object together, in bytes.
@@ -47,8 +48,15 @@ pub(super) fn without_status(new: &mut Value, old: Option<&Value>) {
     }
 }
 
-fn segment(name: &str) -> Vec<String> {
+/// The longest name that is only a segment of a path, in bytes. Kubernetes has no bound; a name that is longer than a
+/// request's line could be created and then neither read nor deleted.
+const SEGMENT_MAX: usize = 1024;
+
+pub(super) fn segment(name: &str) -> Vec<String> {
     let mut out = Vec::new();
+    if name.len() > SEGMENT_MAX {
+        out.push(format!("must be no more than {SEGMENT_MAX} bytes"));
+    }
     if name == "." || name == ".." {
         out.push(format!("may not be '{name}'"));
     }
@@ -118,7 +126,12 @@ pub fn check(
         &path.child("annotations"),
         errors,
     );
-    owners(meta, &path, errors);
+    owners(
+        meta,
+        old.map(|old| json::at(old, &["metadata"])),
+        &path,
+        errors,
+    );
     finalizers(meta, &path, errors);
     if let Some(old) = old {
         check_change(meta, json::at(old, &["metadata"]), &path, errors);
@@ -193,9 +206,19 @@ pub fn annotations(annotations: &Value, path: &Path<'_>, errors: &mut Vec<FieldE
     }
 }
 
-fn owners(meta: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+fn owners(meta: &Value, old: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let path = path.child("ownerReferences");
     let owners = json::items(meta, &["ownerReferences"]);
+    // An object that was stored with more may keep them, or lose some: otherwise nobody could mend it.
+    let before = old.map_or(0, |old| json::items(old, &["ownerReferences"]).len());
+    if owners.len() > before.max(OWNER_REFERENCES_MAX) {
+        errors.push(FieldError::too_many(
+            &path,
+            owners.len(),
+            OWNER_REFERENCES_MAX,
+        ));
+        return;
+    }
     let mut controller: Option<String> = None;
     for owner in owners {
         if json::text(owner, &["apiVersion"]).is_empty() {

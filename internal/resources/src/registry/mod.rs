@@ -31,6 +31,7 @@ mod priorityclass;
 mod pytorchjob;
 mod queue;
 mod raycluster;
+mod rbac;
 mod resourcequota;
 mod runtimeclass;
 mod scaledobject;
@@ -125,7 +126,7 @@ pub struct Column {
 }
 
 /// Every kind, in the order of discovery.
-static ALL: [Kind; 27] = [
+static ALL: [Kind; 31] = [
     configmap::KIND,
     endpoints::KIND,
     event::KIND,
@@ -146,6 +147,10 @@ static ALL: [Kind; 27] = [
     pytorchjob::KIND,
     runtimeclass::KIND,
     poddisruptionbudget::KIND,
+    rbac::CLUSTER_ROLE_BINDING,
+    rbac::CLUSTER_ROLE,
+    rbac::ROLE_BINDING,
+    rbac::ROLE,
     priorityclass::KIND,
     podgroup::KIND,
     queue::KIND,

@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 use super::columns::{AGE, NAME, column};
 use super::meta::{self, NameRule};
 use super::{Column, Kind};
+use crate::admission::pod_security::check_labels;
 use crate::json;
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -33,6 +34,7 @@ pub(super) const KIND: Kind = Kind {
     validate: |new, old| {
         let mut errors = Vec::new();
         meta::check(new, old, false, NameRule::Label, &mut errors);
+        check_labels(new, old, &mut errors);
         errors
     },
     prepare,

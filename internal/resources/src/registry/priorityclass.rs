@@ -40,7 +40,10 @@ pub(super) const KIND: Kind = Kind {
     short_names: &["pc"],
     namespaced: false,
     schema: "io.k8s.api.scheduling.v1.PriorityClass",
-    default: |class| json::fill_text(class, "preemptionPolicy", "PreemptLowerPriority"),
+    default: |class| {
+        json::fill_text(class, "preemptionPolicy", "PreemptLowerPriority");
+        json::fill(class, "value", 0);
+    },
     validate,
     columns: COLUMNS,
     ..Kind::BASE

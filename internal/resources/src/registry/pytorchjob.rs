@@ -10,6 +10,7 @@ use super::{Column, Kind, ScalePaths};
 use crate::field::{FieldError, FieldErrorKind, Path};
 use crate::json;
 use crate::names;
+use crate::numbers::GANG_MEMBERS_MAX;
 
 const TYPES: [&str; 2] = ["Master", "Worker"];
 const RESTART_POLICIES: [&str; 4] = ["Always", "OnFailure", "Never", "ExitCode"];
@@ -129,6 +130,8 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     run_policy(json::at(spec, &["runPolicy"]), &policy, &mut errors);
     replicas(new, &path.child("pytorchReplicaSpecs"), &mut errors);
     elastic(spec, &path, &mut errors);
+    let before = old.map(|old| json::at(old, &["spec"]));
+    size(spec, before, &path, &mut errors);
     processes(
         json::at(spec, &["nprocPerNode"]),
         &path.child("nprocPerNode"),
@@ -284,6 +287,38 @@ fn elastic(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     }
 }
 
+/// Checks that the whole job is no larger than a gang may be. A number that was stored before that bound stays
+/// as it is: the rest of its object can still be changed, and its finalizers taken away.
+fn size(spec: &Value, before: Option<&Value>, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+    let said = |way: &[&str]| {
+        let had = before.and_then(|before| json::int(before, way));
+        json::int(spec, way).filter(|count| had != Some(*count))
+    };
+    let master = i64::from(json::has(spec, &["pytorchReplicaSpecs", "Master"]));
+    let most = GANG_MEMBERS_MAX - master;
+    let detail =
+        || format!("must be at most {most}, because a job has at most {GANG_MEMBERS_MAX} pods");
+    let specs = path.child("pytorchReplicaSpecs");
+    let worker = specs.key("Worker");
+    if let Some(count) = said(&["pytorchReplicaSpecs", "Worker", "replicas"])
+        && count > most
+    {
+        errors.push(FieldError::invalid(
+            &worker.child("replicas"),
+            count,
+            detail(),
+        ));
+    }
+    let elastic = path.child("elasticPolicy");
+    for key in ["minReplicas", "maxReplicas"] {
+        if let Some(count) = said(&["elasticPolicy", key])
+            && count > most
+        {
+            errors.push(FieldError::invalid(&elastic.child(key), count, detail()));
+        }
+    }
+}
+
 fn processes(value: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let fine = match value {
         Value::Null => true,
@@ -316,12 +351,13 @@ fn state(job: &Value) -> &str {
 fn ready(job: &Value) -> String {
     let wanted: i64 = json::members(job, &REPLICAS)
         .map(|(_, r)| json::int(r, &["replicas"]).unwrap_or(1))
-        .sum();
+        .fold(0, i64::saturating_add);
     let there: i64 = json::members(job, &["status", "replicaStatuses"])
         .map(|(_, s)| {
-            json::int(s, &["active"]).unwrap_or(0) + json::int(s, &["succeeded"]).unwrap_or(0)
+            let count = |key: &str| json::int(s, &[key]).unwrap_or(0);
+            count("active").saturating_add(count("succeeded"))
         })
-        .sum();
+        .fold(0, i64::saturating_add);
     format!("{there}/{wanted}")
 }
 

@@ -168,6 +168,11 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             ));
         }
     }
+    meta::selector(
+        json::at(spec, &["namespaceSelector"]),
+        &path.child("namespaceSelector"),
+        &mut errors,
+    );
     meta::one_of(
         spec,
         "dequeueStrategy",

@@ -11,6 +11,7 @@ use super::pod::{check_template, default_template};
 use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::numbers::GANG_MEMBERS_MAX;
 
 const MANAGERS: [&str; 2] = ["ray.io/kuberay-operator", "kueue.x-k8s.io/multikueue"];
 
@@ -82,11 +83,31 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
         }
         template(group, &path, &mut errors);
     }
+    // A cluster that was stored with more can keep that many.
+    let before = old.map_or(0, |old| pods_of(json::at(old, &["spec"])));
+    let pods = pods_of(spec);
+    if pods > before.max(GANG_MEMBERS_MAX) {
+        let detail = format!(
+            "all groups together must have at most {GANG_MEMBERS_MAX} pods: replicas times numOfHosts"
+        );
+        errors.push(FieldError::invalid(&list, pods, detail));
+    }
     if let Some(old) = old {
         let before = json::at(old, &["spec"]);
         meta::immutable(spec, before, &["managedBy"], &path, &mut errors);
     }
     errors
+}
+
+/// How many workers all groups have together.
+fn pods_of(spec: &Value) -> i64 {
+    let groups = json::items(spec, &["workerGroupSpecs"]).iter();
+    let pods = groups.map(|group| {
+        let number = |key: &str| json::int(group, &[key]).unwrap_or(0);
+        let replicas = number("replicas").max(number("minReplicas")).max(0);
+        replicas.saturating_mul(number("numOfHosts").max(1))
+    });
+    pods.fold(0, i64::saturating_add)
 }
 
 fn numbers(group: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
@@ -150,6 +171,7 @@ mod tests {
             json!({"headGroupSpec": {}, "workerGroupSpecs": [group]})
         };
         assert!(of(group(json!({"replicas": 2}))).is_empty());
+        assert!(of(group(json!({"replicas": 10_000, "numOfHosts": 2}))).is_empty());
         let table = [
             (
                 json!({}),
@@ -158,6 +180,14 @@ mod tests {
             (
                 group(json!({"minReplicas": 3, "maxReplicas": 1})),
                 "spec.workerGroupSpecs[0].minReplicas: Invalid value: 3: must be less than or equal to maxReplicas 1",
+            ),
+            (
+                group(json!({"replicas": i64::MAX, "numOfHosts": 4})),
+                "spec.workerGroupSpecs: Invalid value: 9223372036854775807: all groups together must have at most 20000 pods: replicas times numOfHosts",
+            ),
+            (
+                group(json!({"replicas": 10_001, "numOfHosts": 2})),
+                "spec.workerGroupSpecs: Invalid value: 20002: all groups together must have at most 20000 pods: replicas times numOfHosts",
             ),
             (
                 group(json!({"template": null})),

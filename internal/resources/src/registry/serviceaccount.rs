@@ -1,4 +1,4 @@
-//! ServiceAccount: kept for the manifests and clients that name one.
+//! ServiceAccount: what pods and programs may be bound to roles as. Its tokens are the API server's.
 
 use serde_json::Value;
 
@@ -25,6 +25,7 @@ pub(super) const KIND: Kind = Kind {
     list_kind: "ServiceAccountList",
     short_names: &["sa"],
     schema: "io.k8s.api.core.v1.ServiceAccount",
+    extra_subresources: &["token"],
     validate: |new, old| {
         let mut errors = Vec::new();
         meta::check(new, old, true, NameRule::Subdomain, &mut errors);

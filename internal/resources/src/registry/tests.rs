@@ -272,6 +272,80 @@ fn a_training_job_that_cannot_be_is_refused() {
 }
 
 #[test]
+fn a_training_job_has_no_more_pods_than_a_gang_may() {
+    let errors = |spec: Value| pytorch(spec).1;
+    let whole = |workers: i64| json!({"pytorchReplicaSpecs": {"Master": replica(None), "Worker": replica(Some(workers))}});
+    assert!(errors(whole(19_999)).is_empty());
+    let too_many = |field: &str, count: i64, most: i64| {
+        format!(
+            "spec.{field}: Invalid value: {count}: must be at most {most}, because a job has at most 20000 pods"
+        )
+    };
+    for count in [20_000, i64::from(i32::MAX), i64::MAX] {
+        assert_eq!(
+            errors(whole(count)),
+            [too_many(
+                "pytorchReplicaSpecs[Worker].replicas",
+                count,
+                19_999
+            )]
+        );
+    }
+    let workers = |workers: i64| json!({"Worker": replica(Some(workers))});
+    assert!(errors(json!({"pytorchReplicaSpecs": workers(20_000)})).is_empty());
+    let elastic = json!({
+        "elasticPolicy": {"minReplicas": 1, "maxReplicas": i32::MAX},
+        "pytorchReplicaSpecs": workers(2),
+    });
+    assert_eq!(
+        errors(elastic),
+        [too_many(
+            "elasticPolicy.maxReplicas",
+            i64::from(i32::MAX),
+            20_000
+        )]
+    );
+}
+
+#[test]
+fn a_job_that_was_stored_with_more_pods_can_still_be_let_go() {
+    let spec = json!({"pytorchReplicaSpecs": {"Worker": replica(Some(i64::from(i32::MAX)))}});
+    let jobs = kind("kubeflow.org", "v1", "pytorchjobs");
+    let stored = object("train", json!({"spec": spec}));
+    let let_go = |job: &mut Value| job["metadata"]["finalizers"] = json!([]);
+    assert!(change(jobs, &stored, let_go).is_empty());
+    let other = |job: &mut Value| {
+        job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] = json!(20_001);
+    };
+    assert_eq!(change(jobs, &stored, other).len(), 1);
+}
+
+#[test]
+fn an_object_names_a_bounded_number_of_owners() {
+    let maps = kind("", "v1", "configmaps");
+    let owned = |count: usize| {
+        let owner = |n: usize| json!({"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": format!("u-{n}")});
+        let owners: Vec<Value> = (0..count).map(owner).collect();
+        let mut map = object("c", json!({}));
+        map["metadata"]["ownerReferences"] = json!(owners);
+        map
+    };
+    assert!(create(maps, owned(1_000)).1.is_empty());
+    assert_eq!(
+        create(maps, owned(1_001)).1,
+        ["metadata.ownerReferences: Too many: 1001: must have at most 1000 items"]
+    );
+    // One that was stored before the bound may lose some of them, and gain none.
+    let old = owned(15_000);
+    let with = |count: usize| {
+        let new = owned(count);
+        change(maps, &old, |map| *map = new.clone())
+    };
+    assert!(with(15_000).is_empty() && with(14_999).is_empty() && with(0).is_empty());
+    assert_eq!(with(15_001).len(), 1);
+}
+
+#[test]
 fn a_queue_is_open_and_weighs_one() {
     let queues = kind("scheduling.volcano.sh", "v1beta1", "queues");
     let (queue, errors) = create(
@@ -591,4 +665,133 @@ fn tables_read_as_kubectl_prints_them() {
             "<none>"
         ]
     );
+}
+
+const RBAC: &str = "rbac.authorization.k8s.io";
+
+#[test]
+fn rules_need_verbs_and_are_about_resources_or_paths() {
+    let (roles, cluster_roles) = (kind(RBAC, "v1", "roles"), kind(RBAC, "v1", "clusterroles"));
+    let errors = |kind: &Kind, rule: Value| create(kind, object("r", json!({"rules": [rule]}))).1;
+    let table = [
+        (
+            json!({"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}),
+            vec![],
+        ),
+        (
+            json!({}),
+            vec![
+                "rules[0].verbs: Required value: verbs must contain at least one value",
+                "rules[0].apiGroups: Required value: resource rules must supply at least one api group",
+                "rules[0].resources: Required value: resource rules must supply at least one resource",
+            ],
+        ),
+        (
+            json!({"verbs": ["get"], "nonResourceURLs": ["/x"], "resources": ["pods"]}),
+            vec![
+                "rules[0].nonResourceURLs: Invalid value: [\"/x\"]: rules cannot apply to both regular resources and non-resource URLs",
+            ],
+        ),
+    ];
+    for (rule, expected) in table {
+        assert_eq!(errors(cluster_roles, rule.clone()), expected, "{rule}");
+    }
+    assert_eq!(
+        errors(roles, json!({"verbs": ["get"], "nonResourceURLs": ["/x"]})),
+        [
+            "rules[0].nonResourceURLs: Invalid value: [\"/x\"]: namespaced rules cannot apply to non-resource URLs"
+        ]
+    );
+    let (_, errors) = create(cluster_roles, object("r", json!({"aggregationRule": {}})));
+    assert_eq!(
+        errors,
+        [
+            "aggregationRule.clusterRoleSelectors: Required value: at least one clusterRoleSelector required if aggregationRule is non-nil"
+        ]
+    );
+    let (_, errors) = create(cluster_roles, object("system:a%b", json!({})));
+    assert_eq!(
+        errors,
+        ["metadata.name: Invalid value: \"system:a%b\": may not contain '%'"]
+    );
+    // A longer name would not fit into the line of the request that deletes it.
+    let (_, errors) = create(cluster_roles, object(&"r".repeat(1024), json!({})));
+    assert_eq!(errors, [""; 0]);
+    let (_, errors) = create(cluster_roles, object(&"r".repeat(1025), json!({})));
+    assert!(
+        errors[0].ends_with("must be no more than 1024 bytes"),
+        "{errors:?}"
+    );
+}
+
+#[test]
+fn a_binding_keeps_its_role_and_its_subjects_are_known() {
+    let bindings = kind(RBAC, "v1", "rolebindings");
+    let role = json!({"kind": "ClusterRole", "name": "view"});
+    let user = json!({"kind": "User", "name": "ann"});
+    let (made, errors) = create(
+        bindings,
+        object("b", json!({"roleRef": role, "subjects": [user]})),
+    );
+    assert!(errors.is_empty(), "{errors:?}");
+    assert_eq!(made["roleRef"]["apiGroup"], RBAC);
+    assert_eq!(made["subjects"][0]["apiGroup"], RBAC);
+    let errors = change(bindings, &made, |b| b["roleRef"]["name"] = json!("edit"));
+    assert!(
+        errors[0].starts_with("roleRef: Invalid value: {")
+            && errors[0].ends_with(": cannot change roleRef"),
+        "{errors:?}"
+    );
+    assert!(change(bindings, &made, |b| b["subjects"] = json!([])).is_empty());
+    let cluster = kind(RBAC, "v1", "clusterrolebindings");
+    let table = [
+        (
+            json!({"roleRef": {"kind": "Role", "name": "r"}}),
+            "roleRef.kind: Unsupported value: \"Role\": supported values: \"ClusterRole\"",
+        ),
+        (
+            json!({"roleRef": {"kind": "ClusterRole"}}),
+            "roleRef.name: Required value",
+        ),
+        (
+            json!({"roleRef": {"kind": "ClusterRole", "name": "r", "apiGroup": "x"}}),
+            "roleRef.apiGroup: Unsupported value: \"x\": supported values: \"rbac.authorization.k8s.io\"",
+        ),
+        (
+            json!({"roleRef": role, "subjects": [{"kind": "ServiceAccount", "name": "s"}]}),
+            "subjects[0].namespace: Required value",
+        ),
+        (
+            json!({"roleRef": role, "subjects": [{"kind": "Robot", "name": "s"}]}),
+            "subjects[0].kind: Unsupported value: \"Robot\": supported values: \"ServiceAccount\", \"User\", \"Group\"",
+        ),
+        (
+            json!({"roleRef": role, "subjects": [{"kind": "User", "name": ""}]}),
+            "subjects[0].name: Required value",
+        ),
+    ];
+    for (value, expected) in table {
+        let (_, errors) = create(cluster, object("b", value.clone()));
+        assert_eq!(errors, [expected], "{value}");
+    }
+}
+
+#[test]
+fn bindings_list_their_subjects() {
+    let bindings = kind(RBAC, "v1", "rolebindings");
+    let binding = json!({
+        "metadata": {"name": "b", "creationTimestamp": "2026-01-01T00:00:00Z"},
+        "roleRef": {"kind": "Role", "name": "r"},
+        "subjects": [
+            {"kind": "User", "name": "ann"}, {"kind": "User", "name": "bob"}, {"kind": "Group", "name": "team"},
+            {"kind": "ServiceAccount", "name": "s", "namespace": "a"},
+        ],
+    });
+    let now: Timestamp = "2026-01-01T00:01:30Z".parse().unwrap();
+    let cells: Vec<Value> = bindings
+        .columns
+        .iter()
+        .map(|column| (column.value)(&binding, now))
+        .collect();
+    assert_eq!(cells, ["b", "Role/r", "90s", "ann, bob", "team", "a/s"]);
 }

@@ -12,6 +12,7 @@ use super::pod::{check_template, default_template};
 use super::{Column, Kind};
 use crate::field::{FieldError, Path};
 use crate::json;
+use crate::numbers::GANG_MEMBERS_MAX;
 use crate::syntax;
 
 const ACTIONS: [&str; 9] = [
@@ -98,7 +99,8 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
             errors.push(FieldError::invalid(&path.child("queue"), queue, fault));
         }
     }
-    tasks(spec, &path, &mut errors);
+    let before = old.map_or(0, |old| pods_of(json::at(old, &["spec"])));
+    tasks(spec, before, &path, &mut errors);
     policies(spec, &path, &mut errors);
     let plugins = path.child("plugins");
     for (name, _) in json::members(spec, &["plugins"]) {
@@ -109,7 +111,15 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     errors
 }
 
-fn tasks(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
+/// How many pods the tasks have in all.
+fn pods_of(spec: &Value) -> i64 {
+    let replicas = json::items(spec, &["tasks"]).iter();
+    let replicas = replicas.map(|task| json::int(task, &["replicas"]).unwrap_or(1));
+    replicas.fold(0, i64::saturating_add)
+}
+
+/// Checks the tasks; a job that was stored with more pods than it may have can keep that many.
+fn tasks(spec: &Value, before: i64, path: &Path<'_>, errors: &mut Vec<FieldError>) {
     let list = path.child("tasks");
     let tasks = json::items(spec, &["tasks"]);
     if tasks.is_empty() {
@@ -117,7 +127,6 @@ fn tasks(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
         return;
     }
     let mut seen = BTreeSet::new();
-    let mut all = 0;
     for (i, task) in tasks.iter().enumerate() {
         let path = list.index(i);
         let name = json::text(task, &["name"]);
@@ -133,7 +142,6 @@ fn tasks(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             meta::not_negative(task, key, &path, errors);
         }
         let replicas = json::int(task, &["replicas"]).unwrap_or(1);
-        all += replicas;
         at_most(task, replicas, "replicas", &path, errors);
         policies(task, &path, errors);
         template(
@@ -142,7 +150,14 @@ fn tasks(spec: &Value, path: &Path<'_>, errors: &mut Vec<FieldError>) {
             errors,
         );
     }
+    let all = pods_of(spec);
     at_most(spec, all, "the replicas of all tasks,", path, errors);
+    if all > before.max(GANG_MEMBERS_MAX) {
+        let detail = format!(
+            "the replicas of all tasks together must be at most {GANG_MEMBERS_MAX}, the most pods that a job has"
+        );
+        errors.push(FieldError::invalid(&list, all, detail));
+    }
 }
 
 /// Reports a `minAvailable` that can't be reached.
@@ -279,6 +294,24 @@ mod tests {
         for (task, more, text) in table {
             assert_eq!(job(&task, &more), [text]);
         }
+    }
+
+    #[test]
+    fn all_tasks_together_have_no_more_pods_than_a_gang_may() {
+        let sized = |replicas: i64| job(&json!({"replicas": replicas}), &json!({}));
+        assert!(sized(GANG_MEMBERS_MAX).is_empty());
+        for many in [GANG_MEMBERS_MAX + 1, i64::from(i32::MAX), i64::MAX] {
+            let text = format!(
+                "spec.tasks: Invalid value: {many}: the replicas of all tasks together must be at most 20000, the most pods that a job has"
+            );
+            assert_eq!(sized(many), [text]);
+        }
+        let container = json!({"spec": {"containers": [{"name": "c", "image": "x"}]}});
+        let task = |name: &str| json!({"name": name, "replicas": i64::MAX, "template": container});
+        assert_eq!(
+            job(&json!({}), &json!({"tasks": [task("a"), task("b")]})).len(),
+            1
+        );
     }
 
     #[test]

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::api;
+use crate::mounts::apply::place_beneath;
+use crate::mounts::kernel::{MASKED, READ_ONLY};
 use crate::proc::ProcessId;
 use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodRef};
 use crate::state::{ContainerState, ContainerStatus, Exit, ExitReason, START_ERROR_CODE};
@@ -25,28 +27,6 @@ pub const POD_UID: &str = "io.kubernetes.pod.uid";
 
 /// The period of CPU quotas, microseconds.
 const CPU_PERIOD_US: i64 = 100_000;
-/// What Kubernetes hides of /proc and /sys from a container that is not privileged.
-const MASKED: [&str; 9] = [
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-];
-/// What it makes read-only there.
-const READ_ONLY: [&str; 6] = [
-    "/proc/asound",
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-];
-
 /// The sandbox that a container's pod needs: the node's network, an IPC namespace of its own.
 /// With the node's network goes the node's host name: the interface refuses another one.
 pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandboxConfig {
@@ -65,25 +45,35 @@ pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandb
         linux: Some(api::LinuxPodSandboxConfig {
             cgroup_parent: String::new(),
             security_context: Some(api::LinuxSandboxSecurityContext {
-                namespace_options: Some(namespaces()),
-                seccomp: Some(seccomp()),
+                namespace_options: Some(namespaces(spec)),
+                seccomp: Some(seccomp(spec)),
             }),
         }),
     }
 }
 
-fn namespaces() -> api::NamespaceOption {
+fn namespaces(spec: &ContainerSpec) -> api::NamespaceOption {
+    let isolation = spec.isolation.as_ref();
+    let pid = match isolation.is_some_and(|isolation| !isolation.own_processes) {
+        true => api::NamespaceMode::Node,
+        false => api::NamespaceMode::Container,
+    };
     api::NamespaceOption {
         network: api::NamespaceMode::Node.into(),
-        pid: api::NamespaceMode::Container.into(),
+        pid: pid.into(),
         ipc: api::NamespaceMode::Pod.into(),
         target_id: String::new(),
     }
 }
 
-fn seccomp() -> api::SecurityProfile {
+fn seccomp(spec: &ContainerSpec) -> api::SecurityProfile {
+    let isolation = spec.isolation.as_ref();
+    let profile = match isolation.is_some_and(|isolation| !isolation.seccomp) {
+        true => api::security_profile::ProfileType::Unconfined,
+        false => api::security_profile::ProfileType::RuntimeDefault,
+    };
     api::SecurityProfile {
-        profile_type: api::security_profile::ProfileType::RuntimeDefault.into(),
+        profile_type: profile.into(),
         localhost_ref: String::new(),
     }
 }
@@ -181,17 +171,21 @@ fn linux(spec: &ContainerSpec) -> api::LinuxContainerConfig {
             oom_score_adj: spec.oom_score_adj.map_or(0, i64::from),
         }),
         security_context: Some(api::LinuxContainerSecurityContext {
+            capabilities: spec.isolation.as_ref().map(|isolation| api::Capability {
+                add_capabilities: isolation.capabilities.clone(),
+                drop_capabilities: vec!["ALL".into()],
+            }),
             privileged: false,
-            namespace_options: Some(namespaces()),
+            namespace_options: Some(namespaces(spec)),
             run_as_user: number(spec.user.uid),
             // The interface takes a group only together with a user.
             run_as_group: spec.user.uid.and_then(|_| number(spec.user.gid)),
             readonly_rootfs: false,
             supplemental_groups: spec.user.groups.iter().copied().map(i64::from).collect(),
-            no_new_privs: false,
+            no_new_privs: spec.isolation.is_some(),
             masked_paths: MASKED.map(String::from).to_vec(),
             readonly_paths: READ_ONLY.map(String::from).to_vec(),
-            seccomp: Some(seccomp()),
+            seccomp: Some(seccomp(spec)),
         }),
     }
 }
@@ -215,7 +209,7 @@ fn mount(volume: &Mount) -> Result<api::Mount, String> {
     };
     let source = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => source.clone(),
-        Some(sub) => beneath(source, sub)
+        Some(sub) => place_beneath(source, Path::new(sub))
             .map_err(|e| format!("subPath {sub} of the volume at {target}: {e}"))?,
     };
     Ok(api::Mount {
@@ -223,34 +217,6 @@ fn mount(volume: &Mount) -> Result<api::Mount, String> {
         host_path: source.display().to_string(),
         readonly: volume.read_only,
     })
-}
-
-/// `sub` in `base` with links followed, made as a directory if missing; refused if it leads
-/// outside.
-fn beneath(base: &Path, sub: &str) -> Result<PathBuf, String> {
-    let base = base
-        .canonicalize()
-        .map_err(|e| format!("{}: {e}", base.display()))?;
-    let wanted = base.join(sub);
-    // What exists of it must be inside before anything is made in it.
-    let deepest = wanted
-        .ancestors()
-        .find_map(|path| path.canonicalize().ok())
-        .unwrap_or_default();
-    if !deepest.starts_with(&base) {
-        return Err("it leads out of the volume".into());
-    }
-    if !wanted.exists() {
-        std::fs::create_dir_all(&wanted).map_err(|e| format!("{}: {e}", wanted.display()))?;
-    }
-    let real = wanted
-        .canonicalize()
-        .map_err(|e| format!("{}: {e}", wanted.display()))?;
-    if real.starts_with(&base) {
-        Ok(real)
-    } else {
-        Err("it leads out of the volume".into())
-    }
 }
 
 /// A container's status from the runtime's; `None` if it is not one of ours.
@@ -421,6 +387,39 @@ mod tests {
     }
 
     #[test]
+    fn a_held_container_has_no_capabilities_but_those_it_keeps_and_cannot_gain_any() {
+        use crate::spec::Isolation;
+        let context = |spec: &ContainerSpec| {
+            let config = container(spec, "node-1", "i").unwrap();
+            config.linux.unwrap().security_context.unwrap()
+        };
+        let mut held = spec();
+        held.isolation = Some(Isolation {
+            own_processes: true,
+            capabilities: vec!["NET_BIND_SERVICE".into()],
+            seccomp: true,
+            ..Isolation::default()
+        });
+        let found = context(&held);
+        let capabilities = found.capabilities.clone().unwrap();
+        assert_eq!(capabilities.add_capabilities, ["NET_BIND_SERVICE"]);
+        assert_eq!(capabilities.drop_capabilities, ["ALL"]);
+        assert!(found.no_new_privs && !found.privileged);
+        let default = api::security_profile::ProfileType::RuntimeDefault;
+        assert_eq!(found.seccomp.unwrap().profile_type(), default);
+        let pid = found.namespace_options.unwrap().pid();
+        assert_eq!(pid, api::NamespaceMode::Container);
+        assert_eq!(found.masked_paths, MASKED);
+        // What an administrator's namespace may ask for.
+        held.isolation = Some(Isolation::default());
+        let found = context(&held);
+        let unconfined = api::security_profile::ProfileType::Unconfined;
+        assert_eq!(found.seccomp.unwrap().profile_type(), unconfined);
+        let pid = found.namespace_options.unwrap().pid();
+        assert_eq!(pid, api::NamespaceMode::Node);
+    }
+
+    #[test]
     fn a_sandbox_in_the_nodes_network_asks_for_no_host_name() {
         let mut spec = spec();
         spec.hostname = Some("job-0".into());
@@ -439,11 +438,12 @@ mod tests {
         assert!(container(&spec, "n", "i").unwrap_err().contains("/y"));
         let dir = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
-        assert!(beneath(dir.path(), "out").is_err());
-        assert!(beneath(dir.path(), "out/muster-new").is_err());
+        let beneath = |sub: &str| place_beneath(dir.path(), Path::new(sub));
+        assert!(beneath("out").is_err());
+        assert!(beneath("out/muster-new").is_err());
         assert!(!Path::new("/etc/muster-new").exists());
         assert_eq!(
-            beneath(dir.path(), "a/b").unwrap(),
+            beneath("a/b").unwrap(),
             dir.path().canonicalize().unwrap().join("a/b")
         );
     }

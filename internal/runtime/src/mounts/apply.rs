@@ -2,18 +2,19 @@
 //! has a mount namespace of its own. Changes nothing outside of it, but for making a
 //! missing `subPath` or mount point inside a writable volume, as container runtimes do.
 
-use std::ffi::OsString;
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use nix::errno::Errno;
-use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat2};
+use nix::fcntl::{OFlag, OpenHow, ResolveFlag, open, openat, openat2};
 use nix::mount::{MntFlags, MsFlags, mount, umount2};
-use nix::sys::stat::{Mode, SFlag, fstat, mkdirat};
+use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, statvfs};
-use nix::unistd::{Gid, Uid, chdir, chown, pivot_root};
+use nix::unistd::{Gid, Uid, chdir, chown, fchown, pivot_root};
 
 use super::plan::{HostTree, Kind, Step, Wanted, plan};
 use crate::spec::{Mount, MountSource};
@@ -75,24 +76,176 @@ pub fn apply(mounts: &[Mount], staging: &Path) -> Result<(), String> {
         sources.push(source);
     }
     let steps = plan(&wanted, &RealTree).map_err(|e| e.to_string())?;
-    let mut root = PathBuf::from("/");
+    let mut view = View {
+        root: PathBuf::from("/"),
+        own: Vec::new(),
+    };
     for step in &steps {
         match step {
             Step::Hollow { dir, entries } if dir == Path::new("/") => {
                 hollow_root(staging, entries)?;
-                root = staging.to_path_buf();
+                let top = view.open(staging)?;
+                view.own.push((dir.clone(), top));
+                view.root = staging.to_path_buf();
             }
-            Step::Hollow { dir, entries } => hollow(&within(&root, dir), entries)?,
-            Step::Point { path, is_directory } => point(&within(&root, path), *is_directory)?,
+            Step::Hollow { dir, entries } => view.hollow(dir, entries)?,
+            Step::Point { path, is_directory } => view.point(path, *is_directory)?,
             Step::Mount { index, target } => {
-                mount_volume(&mounts[*index], &sources[*index], &within(&root, target))?;
+                view.mount(&mounts[*index], &sources[*index], target)?;
             }
         }
     }
-    if root != Path::new("/") {
-        enter(&root)?;
+    if view.root != Path::new("/") {
+        enter(&view.root)?;
     }
     Ok(())
+}
+
+/// What has been mounted so far.
+///
+/// In a volume, and in its home, the pod's own processes may put links and move directories, also
+/// while another of its containers starts, and this process is root. So what lies below a mount
+/// made here is opened from that mount's root, out of which no link leads, and what was opened is
+/// used by its descriptor.
+struct View {
+    root: PathBuf,
+    /// The mounts made here, by where they are seen, each opened at its root.
+    own: Vec<(PathBuf, OwnedFd)>,
+}
+
+impl View {
+    /// The deepest mount made here above a path, and the way from there.
+    fn above<'a>(&self, path: &'a Path) -> Option<(&OwnedFd, &'a Path)> {
+        let above = |target: &Path| target != path && path.starts_with(target);
+        let (target, top) = self
+            .own
+            .iter()
+            .filter(|(target, _)| above(target))
+            .max_by_key(|(target, _)| target.components().count())?;
+        Some((top, path.strip_prefix(target).ok()?))
+    }
+
+    /// Opens what is seen at a path now.
+    fn open(&self, path: &Path) -> Result<OwnedFd, String> {
+        let opened = match self.above(path) {
+            Some((volume, way)) => beneath(volume, way),
+            None => open(
+                &within(&self.root, path),
+                OFlag::O_PATH | OFlag::O_CLOEXEC,
+                Mode::empty(),
+            ),
+        };
+        opened.map_err(|e| format!("cannot open {}: {}", path.display(), outside(e)))
+    }
+
+    fn mount(&mut self, volume: &Mount, source: &Source, target: &Path) -> Result<(), String> {
+        let told = |e: String| format!("volume at {}: {e}", target.display());
+        let point = self.open(target)?;
+        let before = mounts_now()?;
+        mount_volume(&volume.source, source, &magic(&point)).map_err(told)?;
+        let top = self.newly_mounted(target, &before)?;
+        if volume.read_only {
+            remount(&magic(&top), MsFlags::MS_RDONLY).map_err(told)?;
+        }
+        self.own.push((target.to_path_buf(), top));
+        Ok(())
+    }
+
+    /// Replaces `dir` by a memory file system with the same entries.
+    fn hollow(&mut self, dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
+        let real = self.open(dir)?;
+        let told = |e: Errno| format!("cannot look at {}: {e}", dir.display());
+        let meta = fstat(&real).map_err(told)?;
+        let before = mounts_now()?;
+        tmpfs(&magic(&real), &format!("mode={:o}", meta.st_mode & 0o7777))?;
+        let top = self.newly_mounted(dir, &before)?;
+        let owner = (Uid::from_raw(meta.st_uid), Gid::from_raw(meta.st_gid));
+        let _ = chown(&magic(&top), Some(owner.0), Some(owner.1));
+        rebind(&magic(&real), &magic(&top), entries)?;
+        // It may cover a volume, and is what is seen in its place.
+        self.own.retain(|(target, _)| target != dir);
+        self.own.push((dir.to_path_buf(), top));
+        Ok(())
+    }
+
+    /// Opens the mount just made at a path; none but a new one is taken for it.
+    fn newly_mounted(&self, path: &Path, before: &BTreeSet<String>) -> Result<OwnedFd, String> {
+        let top = self.open(path)?;
+        if before.contains(&mount_of(&top)?) {
+            return Err(format!(
+                "{} was moved while something was mounted there",
+                path.display()
+            ));
+        }
+        Ok(top)
+    }
+
+    /// Makes a mount point where there is none.
+    fn point(&self, path: &Path, is_directory: bool) -> Result<(), String> {
+        let told = |e: String| format!("cannot make the mount point {}: {e}", path.display());
+        let (volume, way) = (self.above(path))
+            .ok_or_else(|| told("nothing above it is the container's own".into()))?;
+        if is_directory {
+            return open_beneath(volume, way).map(drop).map_err(told);
+        }
+        match beneath(volume, way) {
+            Err(Errno::ENOENT) => {}
+            found => return found.map(drop).map_err(|e| told(outside(e))),
+        }
+        let parent = match way.parent().filter(|above| !above.as_os_str().is_empty()) {
+            Some(above) => open_beneath(volume, above).map_err(told)?,
+            None => volume.try_clone().map_err(|e| told(e.to_string()))?,
+        };
+        // A link to nothing is not followed: what it names may lie outside.
+        let flags = OFlag::O_CREAT | OFlag::O_EXCL | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
+        let name = way.file_name().unwrap_or_default();
+        openat(&parent, name, flags, Mode::from_bits_truncate(0o644))
+            .map(drop)
+            .map_err(|e| told(e.to_string()))
+    }
+}
+
+/// The numbers of the mounts that this process sees.
+fn mounts_now() -> Result<BTreeSet<String>, String> {
+    let table = fs::read_to_string("/proc/self/mountinfo")
+        .map_err(|e| format!("cannot read the mount table: {e}"))?;
+    let numbers = table.lines().filter_map(|line| line.split(' ').next());
+    Ok(numbers.map(str::to_owned).collect())
+}
+
+/// The number of the mount that an open file or directory was reached through.
+fn mount_of(fd: &OwnedFd) -> Result<String, String> {
+    let path = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
+    let text = fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
+    let number = text.lines().find_map(|line| line.strip_prefix("mnt_id:"));
+    number
+        .map(|number| number.trim().to_owned())
+        .ok_or_else(|| format!("{path} names no mount"))
+}
+
+/// Opens what a path below `base` leads to; no link in it leads outside.
+fn beneath(base: &OwnedFd, path: &Path) -> Result<OwnedFd, Errno> {
+    let how = OpenHow::new()
+        .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
+        .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
+    openat2(base, path, how)
+}
+
+fn outside(e: Errno) -> String {
+    match e {
+        Errno::EXDEV => "it leads out of the volume".to_string(),
+        other => other.to_string(),
+    }
+}
+
+/// Where `sub` of the directory `base` is, made as a directory if missing; refused if a link in it
+/// leads outside.
+pub fn place_beneath(base: &Path, sub: &Path) -> Result<PathBuf, String> {
+    let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
+    let told = |e: String| format!("{}: {e}", base.display());
+    let opened = open(base, flags, Mode::empty()).map_err(|e| told(e.to_string()))?;
+    let found = open_beneath(&opened, sub)?;
+    fs::read_link(magic(&found)).map_err(|e| told(e.to_string()))
 }
 
 /// Makes a device file unusable for this process and those after it.
@@ -138,7 +291,7 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
         None => base,
         Some(sub) => open_beneath(&base, Path::new(sub)).map_err(|e| {
             format!(
-                "cannot mount {} of {} at {target}: {e}",
+                "cannot mount subPath {} of {} at {target}: {e}",
                 sub,
                 path.display()
             )
@@ -154,23 +307,14 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
     })
 }
 
-/// Opens `sub` under `base` such that no link in it can lead outside, making directories
-/// that are missing.
+/// Opens `sub` under `base` such that no link in it can lead outside, making directories that are
+/// missing: with the owner and the mode of `base`, or the pod could not use them.
 fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, String> {
-    let beneath = |path: &Path| {
-        let how = OpenHow::new()
-            .flags(OFlag::O_PATH | OFlag::O_CLOEXEC)
-            .resolve(ResolveFlag::RESOLVE_BENEATH | ResolveFlag::RESOLVE_NO_MAGICLINKS);
-        openat2(base.as_fd(), path, how)
-    };
-    let told = |e: Errno| match e {
-        Errno::EXDEV => "subPath leads out of the volume".to_string(),
-        other => other.to_string(),
-    };
-    match beneath(sub) {
+    match beneath(base, sub) {
         Err(Errno::ENOENT) => {}
-        other => return other.map_err(told),
+        other => return other.map_err(outside),
     }
+    let like = fstat(base).map_err(|e| e.to_string())?;
     let mut so_far = PathBuf::new();
     for part in sub.components() {
         let parent = if so_far.as_os_str().is_empty() {
@@ -179,76 +323,48 @@ fn open_beneath(base: &OwnedFd, sub: &Path) -> Result<OwnedFd, String> {
             so_far.clone()
         };
         so_far.push(part);
-        match beneath(&so_far) {
+        match beneath(base, &so_far) {
             Err(Errno::ENOENT) => {
-                let above = beneath(&parent).map_err(told)?;
-                match mkdirat(
-                    above.as_fd(),
-                    part.as_os_str(),
-                    Mode::from_bits_truncate(0o750),
-                ) {
-                    Ok(()) | Err(Errno::EEXIST) => {}
-                    Err(e) => return Err(told(e)),
-                }
+                let above = beneath(base, &parent).map_err(outside)?;
+                make_like(&above, part.as_os_str(), &like)?;
             }
             Ok(_) => {}
-            Err(e) => return Err(told(e)),
+            Err(e) => return Err(outside(e)),
         }
     }
-    beneath(sub).map_err(told)
+    beneath(base, sub).map_err(outside)
 }
 
-fn mount_volume(volume: &Mount, source: &Source, target: &Path) -> Result<(), String> {
-    match (&volume.source, &source.fd) {
+/// Makes a directory with the owner and the mode of another; one that is there stays as it is.
+fn make_like(above: &OwnedFd, name: &OsStr, like: &FileStat) -> Result<(), String> {
+    match mkdirat(above, name, Mode::from_bits_truncate(0o700)) {
+        Ok(()) => {}
+        Err(Errno::EEXIST) => return Ok(()),
+        Err(e) => return Err(outside(e)),
+    }
+    let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC;
+    let made = openat(above, name, flags, Mode::empty()).map_err(outside)?;
+    // Where owners can't be changed, as on some network volumes, it is the caller's own.
+    let _ = fchown(
+        &made,
+        Some(Uid::from_raw(like.st_uid)),
+        Some(Gid::from_raw(like.st_gid)),
+    );
+    fchmod(&made, Mode::from_bits_truncate(like.st_mode & 0o7777)).map_err(outside)
+}
+
+fn mount_volume(volume: &MountSource, source: &Source, target: &Path) -> Result<(), String> {
+    match (volume, &source.fd) {
         (MountSource::Tmpfs(size), _) => {
             let mut options = String::from("mode=1777");
             if let Some(size) = size {
                 options.push_str(&format!(",size={size}"));
             }
-            tmpfs(target, &options)?;
+            tmpfs(target, &options)
         }
-        (MountSource::Bind(_), Some(fd)) => bind(&magic(fd), target, MsFlags::MS_REC)?,
-        (MountSource::Bind(from), None) => {
-            return Err(format!("{} was not opened", from.display()));
-        }
+        (MountSource::Bind(_), Some(fd)) => bind(&magic(fd), target, MsFlags::MS_REC),
+        (MountSource::Bind(from), None) => Err(format!("{} was not opened", from.display())),
     }
-    if volume.read_only {
-        remount(target, MsFlags::MS_RDONLY)
-    } else {
-        Ok(())
-    }
-}
-
-fn point(path: &Path, is_directory: bool) -> Result<(), String> {
-    if path.exists() {
-        return Ok(());
-    }
-    let made = if is_directory {
-        fs::create_dir_all(path)
-    } else {
-        path.parent()
-            .map_or(Ok(()), fs::create_dir_all)
-            .and_then(|()| fs::File::create(path).map(drop))
-    };
-    made.map_err(|e| format!("cannot make the mount point {}: {e}", path.display()))
-}
-
-/// Replaces `dir` by a memory file system with the same entries.
-fn hollow(dir: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
-    let flags = OFlag::O_PATH | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
-    let real = open(dir, flags, Mode::empty())
-        .map_err(|e| format!("cannot open {}: {e}", dir.display()))?;
-    let meta = fs::metadata(dir).map_err(|e| format!("cannot look at {}: {e}", dir.display()))?;
-    tmpfs(
-        dir,
-        &format!("mode={:o}", meta.permissions().mode() & 0o7777),
-    )?;
-    let _ = chown(
-        dir,
-        Some(Uid::from_raw(meta.uid())),
-        Some(Gid::from_raw(meta.gid())),
-    );
-    rebind(&magic(&real), dir, entries)
 }
 
 fn hollow_root(staging: &Path, entries: &[(OsString, Kind)]) -> Result<(), String> {
@@ -270,7 +386,7 @@ fn rebind(from: &Path, to: &Path, entries: &[(OsString, Kind)]) -> Result<(), St
         let (source, target) = (from.join(name), to.join(name));
         let made = match kind {
             Kind::Directory => fs::create_dir(&target),
-            Kind::File => fs::File::create(&target).map(drop),
+            Kind::File => fs::File::create_new(&target).map(drop),
             Kind::Link(to) => symlink(to, &target),
         };
         made.map_err(|e| format!("cannot make {}: {e}", target.display()))?;
@@ -300,7 +416,7 @@ fn enter(root: &Path) -> Result<(), String> {
     chdir("/").map_err(|e| fault("enter", e))
 }
 
-fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
+pub(super) fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
     mount(
         Some("tmpfs"),
         target,
@@ -316,7 +432,7 @@ fn tmpfs(target: &Path, options: &str) -> Result<(), String> {
     })
 }
 
-fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), String> {
+pub(super) fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), String> {
     mount(
         Some(source),
         target,
@@ -328,7 +444,7 @@ fn bind(source: &Path, target: &Path, more: MsFlags) -> Result<(), String> {
 }
 
 /// Adds a flag to a mount, keeping those it has (some cannot be taken off).
-fn remount(target: &Path, add: MsFlags) -> Result<(), String> {
+pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), String> {
     let told = |e: Errno| format!("cannot remount {}: {e}", target.display());
     let has = statvfs(target).map_err(told)?.flags();
     let mut flags = MsFlags::MS_BIND | MsFlags::MS_REMOUNT | add;

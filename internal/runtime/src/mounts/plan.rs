@@ -8,6 +8,10 @@ use std::path::{Component, Path, PathBuf};
 /// Entries of a directory that may be bound one by one; a larger one is refused.
 pub const MAX_ENTRIES: usize = 4096;
 
+/// Entries that may be bound one by one for one container. The kernel bounds the mounts of a
+/// namespace (100,000 by default), and those that hold the container come last.
+pub const MAX_BOUND: usize = 4 * MAX_ENTRIES;
+
 /// What a path is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -129,6 +133,7 @@ pub fn plan(wanted: &[Wanted], host: &dyn HostTree) -> Result<Vec<Step>, PlanErr
         hollowed: BTreeSet::new(),
         made: BTreeSet::new(),
         mounted: BTreeMap::new(),
+        bound: 0,
         first: Vec::new(),
         then: Vec::new(),
     };
@@ -151,6 +156,8 @@ struct Planner<'a> {
     /// Directories that exist only in hollowed ones.
     made: BTreeSet<PathBuf>,
     mounted: BTreeMap<PathBuf, &'a Wanted>,
+    /// Entries of all hollowed directories.
+    bound: usize,
     first: Vec<Step>,
     then: Vec<Step>,
 }
@@ -269,6 +276,13 @@ impl<'a> Planner<'a> {
                 entries.len()
             )));
         }
+        self.bound += entries.len();
+        if self.bound > MAX_BOUND {
+            return Err(crowded(format!(
+                "with those of the other volumes that is {} entries, more than {MAX_BOUND}",
+                self.bound
+            )));
+        }
         entries.sort_by(|a, b| a.0.cmp(&b.0));
         let step = Step::Hollow {
             dir: dir.to_path_buf(),
@@ -327,6 +341,10 @@ fn resolve(path: &Path, host: &dyn HostTree) -> Result<PathBuf, PlanError> {
     }
     if found == Path::new("/") {
         return Err(fault("it leads to the root, which cannot be covered"));
+    }
+    // Mounting itself goes by /proc, and a volume there could answer in the kernel's place.
+    if found.starts_with("/proc") {
+        return Err(fault("it leads into /proc, which is the kernel's"));
     }
     Ok(found)
 }

@@ -5,8 +5,9 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, setsid};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
+use tokio::process::Command;
 
 use super::{ProcessRuntime, blocking};
 use crate::cgroup::Cgroup;
@@ -78,16 +79,14 @@ impl ProcessRuntime {
                 path: dir.clone(),
                 detail: e.to_string(),
             })?;
-        let mut child = self
-            .shim_command(&dir)
-            .env(STAGE, STAGE_EXEC)
+        let mut shim = self.shim_command(&dir);
+        shim.env(STAGE, STAGE_EXEC)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(failed)?;
+            .kill_on_drop(true);
+        in_own_session(&mut shim);
+        let mut child = shim.spawn().map_err(failed)?;
         let group = child
             .id()
             .and_then(|pid| i32::try_from(pid).ok())
@@ -147,6 +146,15 @@ impl ProcessRuntime {
             })
         })
         .await?
+    }
+}
+
+/// Has the command begin a session, and so a process group, of its own. The agent's session may have
+/// a terminal, which a command of a pod's could read from and type into.
+fn in_own_session(command: &mut Command) {
+    // SAFETY: between fork and exec only setsid is called, which is async-signal-safe.
+    unsafe {
+        command.pre_exec(|| setsid().map(drop).map_err(std::io::Error::from));
     }
 }
 

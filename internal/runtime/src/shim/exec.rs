@@ -1,5 +1,7 @@
 //! The stage that runs one more command in a running container: it joins the container's
-//! cgroup and namespaces and is replaced by the command. Owns the request's format.
+//! cgroup and namespaces, gives up what the container gave up, and is replaced by the command; in
+//! a process namespace it makes a process that is, and ends as that does. Owns the request's
+//! format.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,11 +9,17 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
+use nix::errno::Errno;
 use nix::sched::{CloneFlags, setns};
-use nix::unistd::{chdir, geteuid};
+use nix::sys::prctl;
+use nix::sys::signal::Signal;
+use nix::sys::stat::{Mode, umask};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, Pid, chdir, fork, geteuid};
 use serde::{Deserialize, Serialize};
 
-use super::start::take_user;
+use super::start::limit;
+use super::{privileges, seccomp};
 use crate::spec::ContainerSpec;
 use crate::state::{ContainerState, SPEC_FILE, STATE_FILE, StateFile, load};
 
@@ -60,11 +68,17 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     let ContainerState::Running { process, .. } = state.state else {
         return Err("the container is not running".into());
     };
+    // Before the container's files are joined, in which anything may be.
+    let identity = privileges::look_up(&spec.user)?;
+    privileges::keep_files()?;
     let space = |name: &str| {
         let path = format!("/proc/{}/ns/{name}", process.pid);
         File::open(&path).map_err(|e| format!("{path}: {e}"))
     };
     let (user, mnt, uts, ipc) = (space("user")?, space("mnt")?, space("uts")?, space("ipc")?);
+    let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
+    let own_processes = held.is_some_and(|held| held.own_processes);
+    let pid = own_processes.then(|| space("pid")).transpose()?;
     // Opened first, then checked: these are surely that process's own.
     if !process.is_alive() {
         return Err("the container is not running".into());
@@ -79,7 +93,21 @@ fn prepare(dir: &Path) -> Result<Command, String> {
     join(&ipc, CloneFlags::CLONE_NEWIPC)?;
     join(&uts, CloneFlags::CLONE_NEWUTS)?;
     join(&mnt, CloneFlags::CLONE_NEWNS)?;
-    take_user(&spec.user)?;
+    if let Some(pid) = &pid {
+        join(pid, CloneFlags::CLONE_NEWPID)?;
+        // SAFETY: this process has one thread.
+        match unsafe { fork() }.map_err(|e| format!("cannot start a process: {e}"))? {
+            ForkResult::Child => {}
+            ForkResult::Parent { child } => std::process::exit(end_of(child)),
+        }
+    }
+    // As the container's own command has it; the agent's is stricter.
+    umask(Mode::from_bits_truncate(0o022));
+    limit(&spec, state.cgroup.dir("pids").is_none());
+    privileges::give_up(identity.as_ref(), spec.isolation.as_ref()).map_err(|e| e.to_string())?;
+    if own_processes {
+        prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| format!("cannot tie it: {e}"))?;
+    }
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
     chdir(cwd).map_err(|e| format!("working directory {}: {e}", cwd.display()))?;
     let mut command = Command::new(program);
@@ -88,5 +116,20 @@ fn prepare(dir: &Path) -> Result<Command, String> {
         .env_clear()
         .envs(spec.env.iter().map(|(k, v)| (k, v)))
         .stdin(Stdio::null());
+    if spec.isolation.as_ref().is_some_and(|it| it.seccomp) {
+        seccomp::install()?;
+    }
     Ok(command)
+}
+
+/// Waits for the process that runs the command; its exit code, as a shell tells it.
+fn end_of(child: Pid) -> i32 {
+    loop {
+        match waitpid(child, None) {
+            Ok(WaitStatus::Exited(_, code)) => return code,
+            Ok(WaitStatus::Signaled(_, signal, _)) => return 128 + signal as i32,
+            Ok(_) | Err(Errno::EINTR) => {}
+            Err(_) => return i32::from(CANNOT_EXEC),
+        }
+    }
 }

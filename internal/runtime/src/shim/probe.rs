@@ -1,21 +1,54 @@
 //! The stage that tries what this machine allows and prints the answer as JSON. Owns the
-//! trying of namespaces; cgroups are tried by the agent itself.
+//! trying of namespaces and of the isolation of containers; cgroups are tried by the agent itself.
 
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use nix::unistd::geteuid;
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::{ForkResult, fork, geteuid};
+use serde::{Deserialize, Serialize};
 
 use super::start::isolate;
+use super::{privileges, seccomp};
 use crate::capabilities::Support;
+use crate::error::StartFault;
 use crate::mounts::apply::hide_device;
+use crate::mounts::kernel;
+use crate::spec::{Isolation, User};
+
+/// Whom the trial becomes: nobody's number on most systems, and nobody's files.
+const TRIAL_USER: u32 = 65_533;
+/// Longest reason read from the trial.
+const MAX_REASON: u64 = 4096;
+
+/// The answer, as JSON on standard output.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Answer {
+    /// Mount, UTS and IPC namespaces, and mounts in them.
+    pub namespaces: Support,
+    /// All that holds a container, as [`Isolation`] describes it.
+    pub isolation: Support,
+}
 
 /// Runs the stage.
 pub fn run() -> ExitCode {
-    let answer = match isolate().and_then(|()| hide_device(Path::new("/dev/null"))) {
+    // In a process of its own, for each trial changes the process that makes it.
+    let isolation = match geteuid().is_root() {
+        true => apart(hold),
+        false => Support::No(
+            "the agent is not root: pods run as its own user and see its files and processes; run it as root"
+                .into(),
+        ),
+    };
+    let namespaces = match isolate(false).and_then(|()| hide_device(Path::new("/dev/null"))) {
         Ok(()) if geteuid().is_root() => Support::Yes("mount, UTS and IPC namespaces".into()),
         Ok(()) => Support::Yes("mount, UTS and IPC namespaces inside a user namespace".into()),
         Err(reason) => Support::No(reason),
+    };
+    let answer = Answer {
+        namespaces,
+        isolation,
     };
     match serde_json::to_string(&answer) {
         Ok(text) => {
@@ -25,6 +58,77 @@ pub fn run() -> ExitCode {
         Err(e) => {
             eprintln!("{e}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+/// Everything that holds a container, one after the other; the first refusal.
+fn hold() -> Result<(), String> {
+    isolate(true)?;
+    // What follows is tried by a process of the new namespace.
+    match in_a_process(|| {
+        kernel::own_proc()?;
+        let isolation = Isolation {
+            own_processes: true,
+            seccomp: true,
+            ..Isolation::default()
+        };
+        let user = User {
+            uid: Some(TRIAL_USER),
+            gid: Some(TRIAL_USER),
+            groups: Vec::new(),
+        };
+        let told = |fault: StartFault| fault.to_string();
+        let identity = privileges::look_up(&user)?;
+        privileges::give_up(identity.as_ref(), Some(&isolation)).map_err(told)?;
+        seccomp::install()
+    }) {
+        Support::Yes(_) => Ok(()),
+        Support::No(why) => Err(why),
+    }
+}
+
+fn apart(trial: fn() -> Result<(), String>) -> Support {
+    match in_a_process(trial) {
+        Support::Yes(_) => Support::Yes(
+            "user, process, mount, UTS and IPC namespaces, capabilities, no_new_privs, seccomp"
+                .into(),
+        ),
+        Support::No(why) => Support::No(format!(
+            "{why}; run the agent as root with CAP_SYS_ADMIN, outside of containers that forbid mounts and namespaces"
+        )),
+    }
+}
+
+/// Tries something in a child process, which says why it fails through a pipe.
+fn in_a_process(trial: impl FnOnce() -> Result<(), String>) -> Support {
+    let (reader, mut writer) = match io::pipe() {
+        Ok(pipe) => pipe,
+        Err(e) => return Support::No(format!("cannot make a pipe: {e}")),
+    };
+    // SAFETY: this process has one thread.
+    match unsafe { fork() } {
+        Err(e) => Support::No(format!("cannot start a process: {e}")),
+        Ok(ForkResult::Child) => {
+            drop(reader);
+            let code = match trial() {
+                Ok(()) => 0,
+                Err(why) => {
+                    let _ = writer.write_all(why.as_bytes());
+                    1
+                }
+            };
+            std::process::exit(code)
+        }
+        Ok(ForkResult::Parent { child }) => {
+            drop(writer);
+            let mut why = String::new();
+            let _ = reader.take(MAX_REASON).read_to_string(&mut why);
+            match waitpid(child, None) {
+                Ok(WaitStatus::Exited(_, 0)) => Support::Yes(String::new()),
+                ended if why.is_empty() => Support::No(format!("the trial ended: {ended:?}")),
+                _ => Support::No(why),
+            }
         }
     }
 }

@@ -1,12 +1,13 @@
 //! The stage that becomes the container: it moves itself into the cgroup and namespaces,
-//! mounts the volumes, takes the user, and is replaced by the command. Owns the order of
-//! these steps.
+//! mounts the volumes, gives up its privileges, and is replaced by the command. Owns the order
+//! of these steps; where the container has a process namespace of its own, a process of that
+//! namespace takes the steps after the first ([`super::processes`]).
 //!
 //! It tells its parent through the pipe on its standard input: a line `note TEXT` for each
-//! thing done without, a line `error TEXT` if it could not become the container. The pipe
-//! closes at the moment the command takes over.
+//! thing done without; `process PID` if another process becomes the container; `error TEXT` if
+//! the container cannot be started, or `unfit TEXT` if that is the node's fault. The pipe closes
+//! at the moment the command takes over.
 
-use std::ffi::CString;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::fd::AsFd;
@@ -19,13 +20,13 @@ use nix::sys::prctl;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{
-    Gid, Uid, chdir, fchown, geteuid, getgrouplist, getgroups, getppid, setgroups, sethostname,
-    setresgid, setresuid, setsid,
-};
+use nix::unistd::{chdir, geteuid, getppid, sethostname, setsid};
 
-use crate::mounts::apply;
-use crate::spec::{ContainerSpec, Mount, User};
+use super::processes::{self, Side};
+use super::{privileges, seccomp};
+use crate::error::StartFault;
+use crate::mounts::{apply, kernel};
+use crate::spec::{ContainerSpec, Isolation, Mount};
 use crate::state::{SPEC_FILE, STATE_FILE, StateFile, load};
 
 /// In a container's directory: where a private root is put together.
@@ -47,10 +48,20 @@ pub fn run(dir: &Path) -> ExitCode {
     default_signals();
     // Shim and container share no fate but one: without its shim a container is lost.
     let parent = getppid();
-    let fault = become_container(dir, parent, &mut report);
-    let _ = writeln!(report, "error {}", fault.replace('\n', " "));
+    let fault = match become_container(dir, parent, &mut report) {
+        Ok(HandedOver) => return ExitCode::SUCCESS,
+        Err(fault) => fault,
+    };
+    let kind = match &fault {
+        StartFault::Container(_) => "error",
+        StartFault::Node(_) => "unfit",
+    };
+    let _ = writeln!(report, "{kind} {}", fault.to_string().replace('\n', " "));
     ExitCode::from(127)
 }
+
+/// Another process becomes the container; this one has nothing more to do.
+struct HandedOver;
 
 /// A container begins with every signal let through and none ignored: the shim that it
 /// comes from blocks those that it reads itself, and whoever started the agent (nohup, a
@@ -63,30 +74,54 @@ fn default_signals() {
     }
 }
 
-/// Does not return if all goes well; the error is for the container's status.
-fn become_container(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> String {
-    match prepare(dir, parent, report) {
-        Err(fault) => fault,
-        Ok(mut command) => {
-            let program = command.get_program().to_string_lossy().into_owned();
-            let error = command.exec();
-            match error.kind() {
-                io::ErrorKind::NotFound => format!(
-                    "exec: {program:?}: not found on this node (looked in the container's PATH)"
-                ),
-                _ => format!("exec: {program:?}: {error}"),
-            }
+/// Returns only if another process becomes the container, or none can.
+fn become_container(
+    dir: &Path,
+    parent: nix::unistd::Pid,
+    report: &mut File,
+) -> Result<HandedOver, StartFault> {
+    let Some(mut command) = prepare(dir, parent, report)? else {
+        return Ok(HandedOver);
+    };
+    let program = command.get_program().to_string_lossy().into_owned();
+    let error = command.exec();
+    Err(StartFault::Container(match error.kind() {
+        io::ErrorKind::NotFound => {
+            format!("exec: {program:?}: not found on this node (looked in the container's PATH)")
         }
-    }
+        _ => format!("exec: {program:?}: {error}"),
+    }))
 }
 
-fn prepare(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> Result<Command, String> {
+/// Everything but the command itself; nothing in the process that hands over.
+fn prepare(
+    dir: &Path,
+    parent: nix::unistd::Pid,
+    report: &mut File,
+) -> Result<Option<Command>, StartFault> {
     let spec: ContainerSpec = load(dir, SPEC_FILE)
         .map_err(|e| e.to_string())?
         .ok_or("the container's description is gone")?;
     let state: StateFile = load(dir, STATE_FILE)
         .map_err(|e| e.to_string())?
         .ok_or("the container's state is gone")?;
+    // Before anything of the container's is mounted, in whose place whatever may be.
+    let identity = privileges::look_up(&spec.user)?;
+    privileges::keep_files().map_err(StartFault::Node)?;
+    // What only root can do for it; an agent of another user's runs it as that user.
+    let held = spec.isolation.as_ref().filter(|_| geteuid().is_root());
+    let own_processes = held.is_some_and(|held| held.own_processes);
+    let isolated = isolate(own_processes);
+    if let (Err(reason), Some(_)) = (&isolated, held) {
+        return Err(StartFault::Node(reason.clone()));
+    }
+    if own_processes {
+        tie_to(parent)?;
+        match processes::enter(report).map_err(StartFault::Node)? {
+            Side::Outside => return Ok(None),
+            Side::Inside => {}
+        }
+    }
     let mut note = |text: String| {
         let _ = writeln!(report, "note {}", text.replace('\n', " "));
     };
@@ -101,27 +136,98 @@ fn prepare(dir: &Path, parent: nix::unistd::Pid, report: &mut File) -> Result<Co
         note(format!("oom_score_adj {adjust} is not set: {e}"));
     }
     umask(Mode::from_bits_truncate(0o022));
-    match isolate() {
+    match isolated {
         Ok(()) => view(dir, &spec, &mut note)?,
         Err(reason) if spec.mounts.is_empty() => {
             note(format!(
                 "it sees the node's own files and host name: {reason}"
             ));
         }
-        Err(reason) => return Err(format!("volumes cannot be mounted on this node: {reason}")),
+        Err(reason) => {
+            return Err(format!("volumes cannot be mounted on this node: {reason}").into());
+        }
     }
-    raise(Resource::RLIMIT_NOFILE, MAX_OPEN_FILES);
-    // RDMA registers memory with the card, which counts as locked.
-    raise(Resource::RLIMIT_MEMLOCK, rlim_t::MAX);
-    take_user(&spec.user)?;
+    if let Some(held) = held {
+        confine(held, &spec.mounts, &mut note)?;
+    }
+    limit(&spec, state.cgroup.dir("pids").is_none());
+    privileges::give_up(identity.as_ref(), spec.isolation.as_ref())?;
     // After the change of user, which would undo it. The parent may have died before.
-    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| format!("cannot tie it to its shim: {e}"))?;
-    if getppid() != parent {
-        return Err("the shim died".into());
+    if own_processes {
+        prctl::set_pdeathsig(Signal::SIGKILL)
+            .map_err(|e| format!("cannot tie it to its shim: {e}"))?;
+        // The parent is in another namespace and has no number here; with it goes the pipe.
+        report
+            .write_all(b"tied\n")
+            .map_err(|e| format!("the shim died: {e}"))?;
+    } else {
+        tie_to(parent)?;
     }
     let cwd = spec.cwd.as_deref().unwrap_or(Path::new("/"));
-    chdir(cwd).map_err(|e| format!("working directory {}: {e}", cwd.display()))?;
-    command_of(&spec)
+    chdir(cwd).map_err(|e| {
+        let user = geteuid();
+        format!(
+            "working directory {}: {e} (for user {user}; choose one that this user may enter)",
+            cwd.display()
+        )
+    })?;
+    let command = command_of(&spec)?;
+    // Last: the filter refuses most of the above.
+    if spec.isolation.as_ref().is_some_and(|it| it.seccomp) {
+        seccomp::install().map_err(StartFault::Node)?;
+    }
+    Ok(Some(command))
+}
+
+/// Has the kernel end this process with the shim.
+fn tie_to(parent: nix::unistd::Pid) -> Result<(), StartFault> {
+    prctl::set_pdeathsig(Signal::SIGKILL).map_err(|e| format!("cannot tie it to its shim: {e}"))?;
+    if getppid() == parent {
+        Ok(())
+    } else {
+        Err("the shim died".into())
+    }
+}
+
+/// What a held container sees of the node's own.
+fn confine(
+    held: &Isolation,
+    volumes: &[Mount],
+    note: &mut impl FnMut(String),
+) -> Result<(), StartFault> {
+    if held.own_processes {
+        kernel::own_proc().map_err(StartFault::Node)?;
+    }
+    for directory in &held.hidden {
+        // Where a volume covers it, the pod's own processes may change what is there meanwhile.
+        let covered = (volumes.iter()).any(|volume| directory.starts_with(&volume.target));
+        let fault = match covered {
+            true => StartFault::Container,
+            false => StartFault::Node,
+        };
+        kernel::hide(directory).map_err(fault)?;
+    }
+    kernel::restrict(note);
+    Ok(())
+}
+
+/// Sets the limits of resources that are counted for each process or user.
+pub(super) fn limit(spec: &ContainerSpec, uncounted: bool) {
+    raise(Resource::RLIMIT_NOFILE, MAX_OPEN_FILES);
+    let Some(isolation) = &spec.isolation else {
+        // RDMA registers memory with the card, which counts as locked.
+        raise(Resource::RLIMIT_MEMLOCK, rlim_t::MAX);
+        return;
+    };
+    raise(
+        Resource::RLIMIT_MEMLOCK,
+        isolation.locked_memory.unwrap_or(rlim_t::MAX),
+    );
+    raise(Resource::RLIMIT_CORE, 0);
+    // Without a cgroup that counts its processes those of its user are counted.
+    if let Some(most) = spec.limits.pids_max.filter(|_| uncounted) {
+        raise(Resource::RLIMIT_NPROC, most);
+    }
 }
 
 /// The container's command with its environment and no input.
@@ -137,9 +243,11 @@ fn command_of(spec: &ContainerSpec) -> Result<Command, String> {
     Ok(command)
 }
 
-/// Gives this process namespaces of its own; without root, inside a user namespace.
-pub fn isolate() -> Result<(), String> {
-    let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+/// Gives this process namespaces of its own; without root, inside a user namespace. With
+/// `own_processes` those that it makes from now on are in a process namespace of theirs.
+pub fn isolate(own_processes: bool) -> Result<(), String> {
+    let mut own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    own.set(CloneFlags::CLONE_NEWPID, own_processes);
     if geteuid().is_root() {
         unshare(own).map_err(|e| format!("new namespaces are refused: {e}"))?;
     } else {
@@ -186,58 +294,11 @@ fn view(dir: &Path, spec: &ContainerSpec, note: &mut impl FnMut(String)) -> Resu
     Ok(())
 }
 
-/// Raises a limit as far as permitted.
+/// Sets a limit, or raises it as far as permitted.
 fn raise(resource: Resource, wanted: rlim_t) {
     if setrlimit(resource, wanted, wanted).is_err()
         && let Ok((_, hard)) = getrlimit(resource)
     {
         let _ = setrlimit(resource, hard, hard);
     }
-}
-
-/// Becomes the user asked for.
-pub fn take_user(user: &User) -> Result<(), String> {
-    let me = geteuid();
-    let Some(uid) = user
-        .uid
-        .map(Uid::from_raw)
-        .or_else(|| (user.gid.is_some() || !user.groups.is_empty()).then_some(me))
-    else {
-        return Ok(());
-    };
-    let known = nix::unistd::User::from_uid(uid).ok().flatten();
-    let gid = match (user.gid, &known) {
-        (Some(gid), _) => Gid::from_raw(gid),
-        (None, Some(known)) => known.gid,
-        (None, None) => Gid::from_raw(uid.as_raw()),
-    };
-    if !me.is_root() {
-        if uid == me
-            && user.groups.is_empty()
-            && user
-                .gid
-                .is_none_or(|gid| gid == nix::unistd::getegid().as_raw())
-        {
-            return Ok(());
-        }
-        return Err(format!(
-            "cannot run as user {uid}: the agent runs as user {me}, and only root can change users"
-        ));
-    }
-    let mut groups = known
-        .and_then(|known| CString::new(known.name).ok())
-        .and_then(|name| getgrouplist(&name, gid).ok())
-        .unwrap_or_else(|| vec![gid]);
-    groups.extend(user.groups.iter().copied().map(Gid::from_raw));
-    groups.sort_unstable_by_key(|gid| gid.as_raw());
-    groups.dedup();
-    let refused = |what: &str, e: nix::errno::Errno| format!("cannot take {what} {uid}:{gid}: {e}");
-    // /dev/stdout of a process is the pipe's file: opening it again asks for permission.
-    let _ = fchown(io::stdout(), Some(uid), None);
-    let _ = fchown(io::stderr(), Some(uid), None);
-    if getgroups().map_or(true, |mine| mine != groups) {
-        setgroups(&groups).map_err(|e| refused("the groups of", e))?;
-    }
-    setresgid(gid, gid, gid).map_err(|e| refused("group", e))?;
-    setresuid(uid, uid, uid).map_err(|e| refused("user", e))
 }

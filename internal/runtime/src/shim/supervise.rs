@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
 use nix::errno::Errno;
-use nix::fcntl::{FcntlArg, fcntl};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent};
 use nix::sys::prctl;
@@ -24,6 +24,7 @@ use super::record::{Record, SAVE_RETRY};
 use super::start::STAGING;
 use super::{STAGE_START, again};
 use crate::cgroup::{Cgroup, Layout};
+use crate::error::StartFault;
 use crate::logs::line::Output;
 use crate::logs::write::{Cutter, LogWriter};
 use crate::proc::{self, ProcessId};
@@ -131,7 +132,10 @@ struct Stream {
 struct Supervisor {
     dir: PathBuf,
     grace: Duration,
+    /// The starting stage, until that has become the container or has handed over.
     process: ProcessId,
+    /// Whether the starting stage has said that another process becomes the container.
+    handed_over: bool,
     signals: SignalFd,
     changes: Inotify,
     /// From the starting stage, until the command has taken over.
@@ -190,6 +194,8 @@ impl Supervisor {
             // Refused beyond a user's share of pipe memory; the default serves too.
             let _ = fcntl(end.as_fd(), FcntlArg::F_SETPIPE_SZ(PIPE_BYTES));
         }
+        fcntl(report.as_fd(), FcntlArg::F_SETFL(OFlag::O_NONBLOCK))
+            .map_err(told("cannot read the start's report"))?;
         let child = again(STAGE_START)
             .stdin(Stdio::from(report_end))
             .stdout(Stdio::from(out_end))
@@ -209,6 +215,7 @@ impl Supervisor {
             grace: Duration::from_secs(spec.grace_seconds),
             // Not reaped before the loop runs, so it is there, if only as a zombie.
             process: ProcessId::of(pid).ok_or("the process vanished")?,
+            handed_over: false,
             signals,
             changes,
             report: Some(file(report)),
@@ -315,6 +322,8 @@ impl Supervisor {
     }
 
     fn on_end(&mut self, pid: Pid, code: i32, signal: Option<i32>) {
+        // What was reported before comes first: it may say that the container is another process.
+        self.drain_report();
         if pid.as_raw() == self.process.pid && self.ended.is_none() {
             self.ended = Some((code, signal, Timestamp::now()));
             self.drain_until = Some(Instant::now() + DRAIN_LIMIT);
@@ -360,27 +369,50 @@ impl Supervisor {
         }
     }
 
-    fn on_report(&mut self, record: &mut Record) {
+    /// Takes in what has been reported so far; true once the report is at its end.
+    fn drain_report(&mut self) -> bool {
         let Some(report) = &mut self.report else {
-            return;
+            return false;
         };
         let mut buffer = [0; 4096];
-        match report.read(&mut buffer) {
-            Ok(0) => {}
-            Ok(read) => {
-                if self.reported.len() < MAX_REPORT {
-                    self.reported.extend_from_slice(&buffer[..read]);
+        let ended = loop {
+            match report.read(&mut buffer) {
+                Ok(0) => break true,
+                Ok(read) => {
+                    if self.reported.len() < MAX_REPORT {
+                        self.reported.extend_from_slice(&buffer[..read]);
+                    }
                 }
-                return;
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => break e.kind() != io::ErrorKind::WouldBlock,
             }
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => return,
-            Err(_) => {}
+        };
+        if !self.handed_over
+            && let Some(pid) = reported_process(&self.reported)
+        {
+            self.handed_over = true;
+            // Without a start if it is gone already; then its own end is the next to be judged.
+            self.process = ProcessId::of(pid).unwrap_or(ProcessId {
+                pid,
+                start_ticks: 0,
+            });
+            // A stop that was asked for meanwhile reached the starting stage alone.
+            if self.kill_at.is_some() {
+                self.signal_group(Signal::SIGTERM);
+            }
+        }
+        ended
+    }
+
+    fn on_report(&mut self, record: &mut Record) {
+        if !self.drain_report() {
+            return;
         }
         self.report = None;
-        let (notes, error) = read_report(&self.reported);
+        let (notes, fault) = read_report(&self.reported);
         record.state.notes.extend(notes);
         // What has ended already needs no word of having run.
-        if error.is_none() && self.ended.is_none() {
+        if fault.is_none() && self.ended.is_none() {
             self.started_at = Timestamp::now();
             record.state.state = ContainerState::Running {
                 process: self.process,
@@ -453,8 +485,12 @@ impl Supervisor {
                 .finish(|full, text| log.add(now, stream.output, full, text));
         }
         log.flush();
-        if let (_, Some(error)) = read_report(&self.reported) {
-            return Some(Exit::start_error(error, finished_at));
+        match read_report(&self.reported) {
+            (_, Some(StartFault::Container(why))) => {
+                return Some(Exit::start_error(why, finished_at));
+            }
+            (_, Some(StartFault::Node(why))) => return Some(Exit::node_unfit(why, finished_at)),
+            (_, None) => {}
         }
         let oom_killed = code != 0 && record.state.cgroup.oom_kills() > 0;
         let reason = match code {
@@ -492,17 +528,65 @@ fn kill_children() {
     }
 }
 
-/// The notes and the error in what the starting stage reported.
-fn read_report(bytes: &[u8]) -> (Vec<String>, Option<String>) {
+/// The notes and the fault in what the starting stage reported.
+fn read_report(bytes: &[u8]) -> (Vec<String>, Option<StartFault>) {
     let text = String::from_utf8_lossy(bytes);
     let notes = text
         .lines()
         .filter_map(|line| line.strip_prefix("note "))
         .map(str::to_string)
         .collect();
-    let error = text
-        .lines()
-        .find_map(|line| line.strip_prefix("error "))
-        .map(str::to_string);
-    (notes, error)
+    let fault = text.lines().find_map(|line| {
+        let of_container = line.strip_prefix("error ").map(str::to_string);
+        let of_node = || line.strip_prefix("unfit ").map(str::to_string);
+        of_container
+            .map(StartFault::Container)
+            .or_else(|| of_node().map(StartFault::Node))
+    });
+    (notes, fault)
+}
+
+/// The number of the process that becomes the container in the starting stage's place, once that
+/// line has come whole.
+fn reported_process(bytes: &[u8]) -> Option<i32> {
+    let text = String::from_utf8_lossy(bytes);
+    let (whole, _) = text.rsplit_once('\n')?;
+    let mut lines = whole.lines();
+    lines.find_map(|line| line.strip_prefix("process ")?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_is_read_line_by_line_and_faults_have_an_owner() {
+        let (notes, fault) = read_report(b"init\nprocess 7\nnote a b\ntied\nnote c\n");
+        assert_eq!((notes, fault), (vec!["a b".into(), "c".into()], None));
+        let faults = [
+            (
+                "error no such file",
+                StartFault::Container("no such file".into()),
+            ),
+            ("unfit no mounts", StartFault::Node("no mounts".into())),
+        ];
+        for (line, expected) in faults {
+            assert_eq!(read_report(line.as_bytes()).1, Some(expected));
+        }
+    }
+
+    #[test]
+    fn half_a_process_number_is_none() {
+        let cases = [
+            ("", None),
+            ("process 12", None),
+            ("init\nprocess 12", None),
+            ("init\nprocess 123\n", Some(123)),
+            ("process 123\nnote x", Some(123)),
+            ("process x\n", None),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(reported_process(text.as_bytes()), expected, "{text:?}");
+        }
+    }
 }

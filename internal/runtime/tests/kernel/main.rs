@@ -12,6 +12,7 @@ macro_rules! needs_root {
 }
 
 mod devices;
+mod isolation;
 mod lifecycle;
 mod limits;
 mod logging;

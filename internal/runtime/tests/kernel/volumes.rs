@@ -132,6 +132,54 @@ async fn a_sub_path_is_made_if_missing_and_cannot_lead_outside() {
 }
 
 #[tokio::test]
+async fn a_sub_path_that_is_made_is_the_volumes_owners() {
+    needs_root!();
+    use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
+    let house = House::new().await;
+    let base = volume(&house, "base");
+    chown(&base, Some(1234), Some(4321)).unwrap();
+    fs::set_permissions(&base, fs::Permissions::from_mode(0o2770)).unwrap();
+    let mut spec = house.shell("a", "true");
+    spec.mounts = vec![Mount {
+        sub_path: Some("x/y".into()),
+        ..Mount::bind(&base, "/muster-new")
+    }];
+    assert_eq!(house.run(spec).await.0.code, 0);
+    for made in ["x", "x/y"] {
+        let meta = fs::metadata(base.join(made)).unwrap();
+        let owner = (meta.uid(), meta.gid(), meta.mode() & 0o7777);
+        assert_eq!(owner, (1234, 4321, 0o2770), "{made}");
+    }
+}
+
+#[tokio::test]
+async fn a_mount_point_is_never_made_through_a_link_in_a_volume() {
+    let house = House::new().await;
+    let (base, inner) = (volume(&house, "base"), volume(&house, "inner"));
+    let outside = house.path("outside");
+    fs::create_dir(&outside).unwrap();
+    for (link, to) in [("out", outside.clone()), ("none", outside.join("made"))] {
+        std::os::unix::fs::symlink(to, base.join(link)).unwrap();
+    }
+    let cases = [
+        ("a", inner.clone(), "/muster-new/out/made"),
+        ("b", inner.join("file"), "/muster-new/out/made"),
+        ("c", inner.join("file"), "/muster-new/none"),
+    ];
+    for (name, source, target) in cases {
+        let mut spec = house.shell(name, "true");
+        spec.mounts = vec![
+            Mount::bind(&base, "/muster-new"),
+            Mount::bind(source, target),
+        ];
+        let (exit, _) = house.run(spec).await;
+        assert_eq!(exit.reason, ExitReason::StartError, "{target}");
+        assert!(exit.message.contains("leads out"), "{}", exit.message);
+        assert_eq!(fs::read_dir(&outside).unwrap().count(), 0, "{target}");
+    }
+}
+
+#[tokio::test]
 async fn a_memory_volume_has_its_size_and_is_gone_afterwards() {
     let house = House::new().await;
     let mut spec = house.shell("a", "head -c 100000 /dev/zero > /muster-new/fits && ! head -c 9000000 /dev/zero > /muster-new/too-much");

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use super::element::Element;
 use super::set::Set;
-use super::{Conflict, Manager, Operation};
+use super::{Manager, Operation};
 
 /// More Update entries than this are folded into one, oldest first.
 const MOST_UPDATERS: usize = 10;
@@ -50,6 +50,14 @@ impl Entry {
             && self.who.subresource == who.subresource
             && (who.operation == Operation::Apply || self.who.api_version == who.api_version)
     }
+}
+
+/// The fields of one manager that an apply would change.
+#[derive(Debug)]
+pub(crate) struct Contested {
+    /// The manager as conflicts name it.
+    pub(crate) manager: String,
+    pub(crate) fields: Set,
 }
 
 /// All owners of one object's fields.
@@ -160,7 +168,7 @@ impl Managers {
     }
 
     /// The fields among `changed` that managers other than `me` own, by manager.
-    pub(crate) fn conflicts(&self, me: &Manager, changed: &Set) -> Vec<Conflict> {
+    pub(crate) fn contested(&self, me: &Manager, changed: &Set) -> Vec<Contested> {
         let mut others: Vec<&Entry> = self.entries.iter().filter(|e| !e.is(me)).collect();
         others.sort_by(|a, b| {
             let key = |e: &Entry| {
@@ -173,18 +181,14 @@ impl Managers {
             };
             key(a).cmp(&key(b))
         });
-        let mut conflicts = Vec::new();
-        for entry in others {
-            let manager = shown(&entry.who);
-            for path in entry.set().intersection(changed).paths() {
-                conflicts.push(Conflict {
-                    manager: manager.clone(),
-                    field: path.iter().map(Element::to_string).collect(),
-                    path,
-                });
-            }
-        }
-        conflicts
+        others
+            .into_iter()
+            .map(|entry| Contested {
+                manager: shown(&entry.who),
+                fields: entry.set().intersection(changed),
+            })
+            .filter(|contested| !contested.fields.is_empty())
+            .collect()
     }
 
     /// Takes changed and removed fields away from everybody but `keeper`.

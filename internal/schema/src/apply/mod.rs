@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use self::compare::compare;
 use self::element::Element;
-use self::managers::Managers;
+use self::managers::{Contested, Managers};
 use self::set::Set;
 use crate::shape::Schemas;
 
@@ -52,7 +52,8 @@ pub enum ApplyError {
     /// The request can't be right: 400.
     #[error("{0}")]
     BadRequest(String),
-    /// The configuration doesn't fit the definition: kube-apiserver answers 500 with this text.
+    /// The configuration doesn't fit the definition. kube-apiserver answers 500 with this text; the fault is the
+    /// caller's, so that 400 is the right answer.
     #[error("{0}")]
     Typed(String),
 }
@@ -64,7 +65,43 @@ pub struct Conflict {
     pub manager: String,
     /// The field's path, e.g. `.spec.replicas`.
     pub field: String,
-    path: Vec<Element>,
+}
+
+/// The most conflicts that an answer lists. Each names its whole path, which a caller can make long.
+pub const MOST_CONFLICTS: usize = 100;
+
+/// The most bytes of a path in a conflict.
+const LONGEST_FIELD: usize = 1024;
+
+/// Why one run of an apply ended.
+enum Stopped {
+    /// Other managers own what would change.
+    Contested(Vec<Contested>),
+    /// The configuration can't be applied whatever others own.
+    Failed(ApplyError),
+}
+
+impl From<Stopped> for ApplyError {
+    fn from(stopped: Stopped) -> ApplyError {
+        match stopped {
+            Stopped::Contested(contested) => ApplyError::Conflicts(listed(&contested)),
+            Stopped::Failed(error) => error,
+        }
+    }
+}
+
+/// The first conflicts, by manager.
+fn listed(contested: &[Contested]) -> Vec<Conflict> {
+    let mut conflicts = Vec::new();
+    for Contested { manager, fields } in contested {
+        let left = MOST_CONFLICTS - conflicts.len();
+        let fields = fields.shown(left, LONGEST_FIELD).into_iter();
+        conflicts.extend(fields.map(|field| Conflict {
+            manager: manager.clone(),
+            field,
+        }));
+    }
+    conflicts
 }
 
 impl Conflict {
@@ -89,6 +126,9 @@ fn worded(conflicts: &[Conflict]) -> String {
             last = &conflict.manager;
         }
         lines.push(format!("- {}", conflict.field));
+    }
+    if conflicts.len() == MOST_CONFLICTS {
+        lines.push(format!("(only the first {MOST_CONFLICTS} are listed)"));
     }
     format!(
         "Apply failed with {} conflicts: {}",
@@ -158,8 +198,8 @@ pub fn apply(
         ignored: &ignored,
     };
     let (mut merged, mut owners) = match request.run(owners.clone(), force) {
-        Err(ApplyError::Conflicts(conflicts)) if me.name == KUBECTL => {
-            request.retry_after_client_side_apply(owners, conflicts)?
+        Err(Stopped::Contested(contested)) if me.name == KUBECTL => {
+            request.retry_after_client_side_apply(owners, contested)?
         }
         other => other?,
     };
@@ -186,10 +226,10 @@ struct Request<'a> {
 }
 
 impl Request<'_> {
-    fn run(&self, mut owners: Managers, force: bool) -> Result<(Value, Managers), ApplyError> {
+    fn run(&self, mut owners: Managers, force: bool) -> Result<(Value, Managers), Stopped> {
         let (schemas, definition) = (self.schemas, self.definition);
         let merged = merge::merge(schemas, definition, self.live, self.applied)
-            .map_err(|problem| self.typed(&problem))?;
+            .map_err(|problem| Stopped::Failed(self.typed(&problem)))?;
         let applied =
             fields::applied(schemas, definition, self.applied).without_subtrees(self.ignored);
         let before = owners.replace(self.me, applied);
@@ -200,9 +240,11 @@ impl Request<'_> {
         let mut difference = compare(schemas, definition, self.live, &merged);
         difference.exclude(self.ignored);
         let changed = difference.modified.union(&difference.added);
-        let conflicts = owners.conflicts(self.me, &changed);
-        if !force && !conflicts.is_empty() {
-            return Err(ApplyError::Conflicts(conflicts));
+        if !force {
+            let contested = owners.contested(self.me, &changed);
+            if !contested.is_empty() {
+                return Err(Stopped::Contested(contested));
+            }
         }
         owners.release(Some(self.me), &changed, &difference.removed);
         owners.strip(self.me, &fields::unowned());
@@ -247,19 +289,23 @@ impl Request<'_> {
     fn retry_after_client_side_apply(
         &self,
         owners: Managers,
-        conflicts: Vec<Conflict>,
-    ) -> Result<(Value, Managers), ApplyError> {
+        contested: Vec<Contested>,
+    ) -> Result<(Value, Managers), Stopped> {
         let Some(allowed) = self.last_applied_fields() else {
-            return Err(ApplyError::Conflicts(conflicts));
+            return Err(Stopped::Contested(contested));
         };
-        let left: Vec<Conflict> = conflicts
+        let left: Vec<Contested> = contested
             .into_iter()
-            .filter(|conflict| !allowed.has(&conflict.path))
+            .map(|Contested { manager, fields }| Contested {
+                manager,
+                fields: fields.difference(&allowed),
+            })
+            .filter(|contested| !contested.fields.is_empty())
             .collect();
         if left.is_empty() {
             self.run(owners, true)
         } else {
-            Err(ApplyError::Conflicts(left))
+            Err(Stopped::Contested(left))
         }
     }
 

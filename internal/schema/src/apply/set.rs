@@ -8,6 +8,20 @@ use serde_json::{Map, Value};
 
 use super::element::Element;
 
+/// A path as messages show it, at most so many bytes of it.
+fn text(path: &[&Element], longest: usize) -> String {
+    let mut text = String::new();
+    for element in path {
+        text.push_str(&element.to_string());
+        if text.len() > longest {
+            text.truncate(text.floor_char_boundary(longest));
+            text.push_str("...");
+            break;
+        }
+    }
+    text
+}
+
 /// A set of paths.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Set {
@@ -68,6 +82,7 @@ impl Set {
         }
     }
 
+    #[cfg(test)]
     pub(crate) fn has(&self, path: &[Element]) -> bool {
         match path.split_first() {
             None => false,
@@ -172,7 +187,40 @@ impl Set {
         rest
     }
 
-    /// Every path, at each level members before what is below others: the order of conflicts.
+    /// The first paths as messages show them, at each level members before what is below others: the order of
+    /// conflicts. At most `most` are written, each cut to `longest` bytes, because a caller chooses how long names
+    /// are and how many fields lie below them.
+    pub(crate) fn shown(&self, most: usize, longest: usize) -> Vec<String> {
+        let mut shown = Vec::new();
+        self.show(&mut Vec::new(), most, longest, &mut shown);
+        shown
+    }
+
+    fn show<'s>(
+        &'s self,
+        path: &mut Vec<&'s Element>,
+        most: usize,
+        longest: usize,
+        shown: &mut Vec<String>,
+    ) {
+        let members = self.branches.iter().filter(|(_, branch)| branch.member);
+        for (element, _) in members.take(most.saturating_sub(shown.len())) {
+            path.push(element);
+            shown.push(text(path, longest));
+            path.pop();
+        }
+        for (element, branch) in &self.branches {
+            if shown.len() >= most {
+                return;
+            }
+            path.push(element);
+            branch.below.show(path, most, longest, shown);
+            path.pop();
+        }
+    }
+
+    /// Every path, in the order of [`Set::shown`].
+    #[cfg(test)]
     pub(crate) fn paths(&self) -> Vec<Vec<Element>> {
         fn walk(set: &Set, path: &mut Vec<Element>, all: &mut Vec<Vec<Element>>) {
             for (element, branch) in &set.branches {

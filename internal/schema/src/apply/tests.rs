@@ -587,6 +587,41 @@ fn bad_configurations_are_refused_with_their_path() {
 }
 
 #[test]
+fn a_refusal_lists_the_first_conflicts_and_cuts_their_paths() {
+    let labels = |count: usize, value: &str| {
+        let long = "x".repeat(2 * LONGEST_FIELD);
+        let labels: serde_json::Map<String, Value> = (0..count)
+            .map(|at| (format!("{at:05}{long}"), json!(value)))
+            .collect();
+        json!({"apiVersion": "v1", "kind": "Widget", "metadata": {"name": "w", "labels": labels}})
+    };
+    let conflicts = |count: usize| {
+        let live = apply_as(WIDGET, "one", None, &labels(count, "1"), false, NOW).unwrap();
+        let two =
+            apply_as(WIDGET, "two", Some(&live), &labels(count, "2"), false, NOW).unwrap_err();
+        let words = two.to_string();
+        let ApplyError::Conflicts(conflicts) = two else {
+            panic!("{words}");
+        };
+        (conflicts, words)
+    };
+    let (below, words) = conflicts(MOST_CONFLICTS - 1);
+    assert_eq!(below.len(), MOST_CONFLICTS - 1);
+    assert!(!words.contains("only the first"), "{words}");
+    let (above, words) = conflicts(MOST_CONFLICTS + 1);
+    assert_eq!(above.len(), MOST_CONFLICTS);
+    assert!(words.contains("(only the first 100 are listed)"), "{words}");
+    for conflict in above {
+        assert!(
+            conflict.field.len() <= LONGEST_FIELD + 3,
+            "{}",
+            conflict.field.len()
+        );
+        assert!(conflict.field.ends_with("..."));
+    }
+}
+
+#[test]
 fn kubectl_takes_over_what_its_client_side_apply_wrote() {
     let annotated = |replicas: i32| {
         let mut object = widget(json!({"replicas": replicas}));

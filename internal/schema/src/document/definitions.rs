@@ -23,6 +23,7 @@ pub(crate) fn subresource_definition(subresource: &str) -> Option<&'static str> 
         "scale" => Some("io.k8s.api.autoscaling.v1.Scale"),
         "binding" => Some("io.k8s.api.core.v1.Binding"),
         "eviction" => Some("io.k8s.api.policy.v1.Eviction"),
+        "token" => Some("io.k8s.api.authentication.v1.TokenRequest"),
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::KindRoute;
-use super::definitions::{list_definition, subresource_definition};
+use super::definitions::{list_definition, reference, subresource_definition};
 
 const STATUS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.Status";
 const DELETE_OPTIONS: &str = "io.k8s.apimachinery.pkg.apis.meta.v1.DeleteOptions";
@@ -193,7 +193,10 @@ fn kind_paths(kind: &KindRoute, form: Form, paths: &mut Map<String, Value>) {
         };
         let actions = match subresource.as_str() {
             "log" => vec![act("get", "get", "read", None, None, LOG)],
-            "binding" | "eviction" => vec![act("post", "post", "create", both, both, WRITE)],
+            "token" => vec![act("post", "post", "create", both, both, WRITE)],
+            "binding" | "eviction" => {
+                vec![act("post", "post", "create", both, Some(STATUS), WRITE)]
+            }
             _ => vec![
                 act("get", "get", "read", None, both, &[]),
                 act("put", "put", "replace", both, both, WRITE),
@@ -315,24 +318,27 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
             });
         }
         Form::OpenApi => {
-            let content = |types: &[&str], definition: &str| -> Value {
+            let content = |types: &[&str], schema: &Value| -> Value {
                 types
                     .iter()
-                    .map(|media| {
-                        let schema = super::definitions::reference(definition);
-                        ((*media).to_owned(), json!({ "schema": schema }))
-                    })
+                    .map(|media| ((*media).to_owned(), json!({ "schema": schema })))
                     .collect::<Map<String, Value>>()
                     .into()
             };
             if let Some(sends) = action.sends {
+                let schema = reference(sends);
                 operation["requestBody"] =
-                    json!({"content": content(reads, sends), "required": required});
+                    json!({"content": content(reads, &schema), "required": required});
             }
+            // A deletion is answered with the object where that stays for a while, and for some kinds always.
+            let answered = |definition: &str| match action.name {
+                "delete" => json!({"anyOf": [reference(definition), reference(&kind.definition)]}),
+                _ => reference(definition),
+            };
             operation["responses"] = json!({
                 "200": match action.answers {
                     Some(answers) => {
-                        json!({"content": content(&ANSWERS, answers), "description": "OK"})
+                        json!({"content": content(&ANSWERS, &answered(answers)), "description": "OK"})
                     }
                     None => json!({
                         "content": {"text/plain": {"schema": {"type": "string"}}},
@@ -341,6 +347,13 @@ fn operation(kind: &KindRoute, form: Form, suffix: &str, action: &Action<'_>) ->
                 },
                 "401": {"description": "Unauthorized"},
             });
+            if let Some(answers) = action.answers
+                && matches!(action.method, "post" | "put" | "patch")
+            {
+                let content = content(&ANSWERS, &answered(answers));
+                operation["responses"]["201"] =
+                    json!({"content": content, "description": "Created"});
+            }
         }
     }
     if !parameters.is_empty() {

@@ -255,3 +255,53 @@ proptest! {
         prop_assert_eq!(patched(from, patch.clone()).unwrap(), to, "{}", patch);
     }
 }
+
+/// Merging compared each entry with each until lists had an index: this took half a minute.
+#[test]
+fn a_list_of_sixteen_thousand_entries_merges_by_its_keys() {
+    const ENTRIES: usize = 16_000;
+    let env = |value: &str| -> Value {
+        (0..ENTRIES)
+            .map(|at| json!({"name": format!("N{at}"), "value": value}))
+            .collect()
+    };
+    let pod = |env: Value| json!({"spec": {"containers": [{"name": "a", "env": env}]}});
+    let names: Value = (0..ENTRIES)
+        .rev()
+        .map(|at| json!({"name": format!("N{at}")}))
+        .collect();
+    let merged = patched(pod(env("old")), pod(env("new"))).unwrap();
+    assert_eq!(merged, pod(env("new")));
+
+    let order = json!({"spec": {
+        "$setElementOrder/containers": [{"name": "a"}],
+        "containers": [{"name": "a", "$setElementOrder/env": names}],
+    }});
+    let turned = patched(merged.clone(), order).unwrap();
+    let env_of = |pod: &Value| {
+        pod["spec"]["containers"][0]["env"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
+    let mut backwards = env_of(&merged);
+    backwards.reverse();
+    assert_eq!(env_of(&turned), backwards);
+
+    let deletions: Value = (0..ENTRIES)
+        .map(|at| json!({"name": format!("N{at}"), "$patch": "delete"}))
+        .collect();
+    let emptied = patched(merged, pod(deletions)).unwrap();
+    assert_eq!(env_of(&emptied), Vec::<Value>::new());
+
+    let values: Vec<String> = (0..ENTRIES)
+        .map(|at| format!("example.org/f{at}"))
+        .collect();
+    let finalizers = json!({"metadata": {"finalizers": values}});
+    let removal = json!({"metadata": {"$deleteFromPrimitiveList/finalizers": values}});
+    let set = patched(json!({"metadata": {"finalizers": ["x"]}}), finalizers).unwrap();
+    assert_eq!(
+        patched(set, removal).unwrap(),
+        json!({"metadata": {"finalizers": ["x"]}})
+    );
+}

@@ -22,6 +22,10 @@ pub(crate) enum Meaning {
 
 /// Judges a failed pod.
 pub(crate) fn judge(plan: &Plan<'_>, pod: &Pod) -> Meaning {
+    // The node could not start it: no rule about the work's own failures speaks of that.
+    if pod_facts::is_unfit(pod) {
+        return Meaning::Ignored;
+    }
     let rules = plan
         .spec
         .pod_failure_policy

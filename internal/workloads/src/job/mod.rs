@@ -15,7 +15,10 @@ use std::collections::BTreeMap;
 use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::api::core::v1::Pod;
+use resources::names;
+use resources::numbers::{GANG_MEMBERS_MAX, later};
 
+use self::indexes::Indexes;
 use self::phase::{Phase, Signals};
 use self::plan::Plan;
 use self::pods::{expendable_first, index_of};
@@ -28,6 +31,11 @@ use crate::pod_facts;
 
 /// The most pods that one reconciliation creates; the next ones follow when these are seen.
 const CREATED_AT_ONCE: u32 = 500;
+/// The most pods of one Job that wait for a node at a time. A further pod would wait behind these;
+/// it is created once one of them has a node. Pods of a gang are an exception: they wait for each other, so
+/// as many may wait as a gang has members. So a Job costs what can run of it, whatever number its
+/// `parallelism` is.
+pub const WAITING_MAX: u32 = 2_000;
 
 /// What there is to decide on.
 #[derive(Clone, Copy)]
@@ -116,10 +124,20 @@ fn finished(plan: &Plan<'_>, status: JobStatus, now: Timestamp) -> Outcome<JobSt
 
 fn expiry(plan: &Plan<'_>, status: &JobStatus) -> Option<Timestamp> {
     let seconds = plan.spec.ttl_seconds_after_finished?;
-    Some(verdict::later(
-        status::ended_at(status)?,
-        i64::from(seconds),
-    ))
+    Some(later(status::ended_at(status)?, i64::from(seconds)))
+}
+
+/// How many of its pods may wait for a node at a time. Pods that name a gang are bound together: with fewer
+/// of them than the gang needs none would ever be bound.
+fn waiting_max(plan: &Plan<'_>) -> u32 {
+    let template = plan.spec.template.metadata.as_ref();
+    let notes = template.and_then(|meta| meta.annotations.as_ref());
+    let group = notes.and_then(|notes| notes.get(names::GROUP_NAME));
+    if group.is_some_and(|group| !group.is_empty()) {
+        u32::try_from(GANG_MEMBERS_MAX).unwrap_or(u32::MAX)
+    } else {
+        WAITING_MAX
+    }
 }
 
 /// Keeps as many pods at work as the spec asks for.
@@ -161,9 +179,15 @@ fn keep_up(
         0
     };
     let held = u32::try_from(held).unwrap_or(u32::MAX);
+    let waiting = active
+        .iter()
+        .filter(|pod| !pod_facts::is_bound(pod))
+        .count();
+    let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
     let missing = wanted
         .saturating_sub(at_work)
         .saturating_sub(held)
+        .min(waiting_max(plan).saturating_sub(waiting))
         .min(CREATED_AT_ONCE);
     if missing == 0 {
         return;
@@ -172,14 +196,13 @@ fn keep_up(
         outcome.requeue(at);
         return;
     }
-    let attempts = tally.fresh_attempts(pods);
+    let used = tally.used_attempts(pods);
+    let attempts = used.missing_below(u32::MAX);
     if plan.indexed {
-        let taken: Vec<u32> = active.iter().filter_map(|pod| index_of(pod)).collect();
-        let open = (0..plan.completions.unwrap_or_default()).filter(|index| {
-            !taken.contains(index)
-                && !tally.completed_indexes.contains(*index)
-                && !tally.failed_indexes.contains(*index)
-        });
+        let mut taken: Indexes = active.iter().filter_map(|pod| index_of(pod)).collect();
+        taken.insert_all(&tally.completed_indexes);
+        taken.insert_all(&tally.failed_indexes);
+        let open = taken.missing_below(plan.completions.unwrap_or_default());
         let missing = usize::try_from(missing).unwrap_or(usize::MAX);
         for (index, attempt) in open.take(missing).zip(attempts) {
             let pod = pods::pod(plan, attempt, Some(index), tally.failures_of(index));

@@ -46,6 +46,7 @@ pub(crate) fn pod(plan: &Plan<'_>, attempt: u32, index: Option<u32>, failures: u
     for (name, value) in terms::of_each(plan.meta) {
         annotations.entry(name).or_insert(value);
     }
+    terms::run_for(plan.meta, &mut labels, &mut annotations);
     if let Some(queue) = queue(plan) {
         annotations
             .entry(names::QUEUE_NAME.to_owned())

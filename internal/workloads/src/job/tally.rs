@@ -2,7 +2,7 @@
 //! which attempts ended how is kept in the job's annotation, so that an end counts once
 //! and stays counted when its pod is gone.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::Pod;
 use serde::{Deserialize, Serialize};
@@ -14,7 +14,7 @@ use super::pods::{attempt_of, index_of};
 use crate::pod_facts::{self, PodPhase};
 
 /// The annotation on a Job that holds its ended attempts.
-pub const ATTEMPTS: &str = "muster.io/attempts";
+pub const ATTEMPTS: &str = resources::names::ATTEMPTS;
 
 /// The annotation's form.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,13 +146,11 @@ impl Tally {
         self.failures.get(&index).copied().unwrap_or_default()
     }
 
-    /// The lowest attempts that were never used and are used by none of the pods.
-    pub(crate) fn fresh_attempts(&self, pods: &[&Pod]) -> impl Iterator<Item = u32> {
-        let present: BTreeSet<u32> = pods.iter().filter_map(|pod| attempt_of(pod)).collect();
-        (0..u32::MAX).filter(move |attempt| {
-            !present.contains(attempt)
-                && !self.succeeded.contains(*attempt)
-                && !self.failed.contains(*attempt)
-        })
+    /// The attempts that are used: by ended pods, and by those that are there.
+    pub(crate) fn used_attempts(&self, pods: &[&Pod]) -> Indexes {
+        let mut used: Indexes = pods.iter().filter_map(|pod| attempt_of(pod)).collect();
+        used.insert_all(&self.succeeded);
+        used.insert_all(&self.failed);
+        used
     }
 }

@@ -1,9 +1,10 @@
 //! Owns the judgement of a Job as a whole: has it failed, has it succeeded, and the time
 //! to let pass before a failed pod is replaced.
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::batch::v1::JobStatus;
 use k8s_openapi::api::core::v1::Pod;
+use resources::numbers::later;
 
 use super::indexes::Indexes;
 use super::phase::{Phase, Verdict};
@@ -44,10 +45,10 @@ pub(crate) fn failure(
         let message = "Job has exceeded the specified maximal number of failed indexes";
         return Some(Verdict::new("MaxFailedIndexesExceeded", message));
     }
+    let mut ended = tally.completed_indexes.clone();
+    ended.insert_all(&tally.failed_indexes);
     let completions = plan.completions.unwrap_or_default();
-    let all_ended = (0..completions).all(|index| {
-        tally.completed_indexes.contains(index) || tally.failed_indexes.contains(index)
-    });
+    let all_ended = ended.missing_below(completions).next().is_none();
     (!tally.failed_indexes.is_empty() && all_ended)
         .then(|| Verdict::new("FailedIndexes", "Job has failed indexes"))
 }
@@ -78,21 +79,20 @@ fn success_policy(plan: &Plan<'_>, tally: &Tally) -> Option<Verdict> {
         .as_ref()
         .filter(|_| plan.indexed)?
         .rules;
+    let completions = plan.completions.unwrap_or_default();
     let nth = rules.iter().position(|rule| {
-        let completions = plan.completions.unwrap_or_default();
-        let among = match &rule.succeeded_indexes {
+        let mut wanted = match &rule.succeeded_indexes {
             Some(text) => Indexes::parse(text),
-            None => (0..completions).collect(),
+            None => Indexes::below(completions),
         };
-        let wanted = (0..completions).filter(|index| among.contains(*index));
-        let (done, missing): (Vec<u32>, Vec<u32>) =
-            wanted.partition(|index| tally.completed_indexes.contains(*index));
+        wanted.truncate(completions);
+        let done = wanted.shared_with(&tally.completed_indexes);
         match rule
             .succeeded_count
-            .and_then(|count| usize::try_from(count).ok())
+            .and_then(|count| u32::try_from(count).ok())
         {
-            Some(count) => done.len() >= count,
-            None => missing.is_empty(),
+            Some(count) => done >= count,
+            None => done == wanted.len(),
         }
     })?;
     Some(Verdict::new(
@@ -140,10 +140,4 @@ pub(crate) fn earliest_start(pods: &[&Pod]) -> Option<Timestamp> {
         *last,
         WAIT_FIRST.saturating_mul(1 << doublings).min(WAIT_MAX),
     ))
-}
-
-/// `seconds` after `from`, or the end of time where that lies beyond it.
-pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
-    from.checked_add(SignedDuration::from_secs(seconds))
-        .unwrap_or(Timestamp::MAX)
 }

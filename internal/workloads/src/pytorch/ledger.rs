@@ -30,6 +30,12 @@ struct Used {
     pod_restarts: u32,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pod_failed: bool,
+    /// Of the failures, those that nothing is held against the job for.
+    #[serde(skip_serializing_if = "is_zero")]
+    excused: u32,
+    /// The present pod's failure is one of these: its node could not start it.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pod_excused: bool,
     /// The last failure was the node's: it was lost with the pod.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     lost: bool,
@@ -44,9 +50,18 @@ impl Used {
     fn fold(&mut self) {
         self.restarts = self.restarts.saturating_add(self.pod_restarts);
         self.failures = self.failures.saturating_add(u32::from(self.pod_failed));
+        self.excused = self.excused.saturating_add(u32::from(self.pod_excused));
         self.pod = None;
         self.pod_restarts = 0;
         self.pod_failed = false;
+        self.pod_excused = false;
+    }
+
+    /// The failures that count against the job's limit.
+    fn charged(&self) -> u32 {
+        let all = self.failures.saturating_add(u32::from(self.pod_failed));
+        let excused = self.excused.saturating_add(u32::from(self.pod_excused));
+        all.saturating_sub(excused)
     }
 
     fn observe(&mut self, pod: &Pod) {
@@ -60,6 +75,7 @@ impl Used {
             || (PodPhase::of(pod) == PodPhase::Failed && !pod_facts::is_leaving(pod));
         if failed && !self.pod_failed {
             self.lost = pod_facts::is_lost(pod);
+            self.pod_excused = pod_facts::is_unfit(pod);
         }
         if restarts > 0 || failed {
             self.pod = Some(uid.to_owned());
@@ -134,10 +150,7 @@ impl Ledger {
                     .restarts
                     .saturating_add(used.restarts)
                     .saturating_add(used.pod_restarts);
-                spent.failures = spent
-                    .failures
-                    .saturating_add(used.failures)
-                    .saturating_add(u32::from(used.pod_failed));
+                spent.failures = spent.failures.saturating_add(used.charged());
             }
         }
         spent

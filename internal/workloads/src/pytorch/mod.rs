@@ -22,6 +22,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Service};
 use resources::kinds::{PodGroup, PyTorchJob, PyTorchJobStatus};
 use resources::names;
+use resources::numbers::later;
 
 use self::cleanup::Why;
 use self::ledger::Ledger;
@@ -227,7 +228,7 @@ fn keep_up(
 
     let renew = answer.reach == Reach::Gang && !answer.replace.is_empty();
     let Ok(ports) = rendezvous::ports(plan, observed.network, observed.taken_ports, renew) else {
-        outcome.requeue(plan::later(now, NO_PORT_RETRY));
+        outcome.requeue(later(now, NO_PORT_RETRY));
         outcome.events.push(EventNote::warning(
             "NoRendezvousPort",
             "Every rendezvous port is held by another job; waiting for one. \

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, PodTemplateSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
@@ -11,6 +11,7 @@ use resources::kinds::{
     CleanPodPolicy, ElasticPolicy, PyTorchJob, ReplicaSpec, RestartPolicy, SchedulingPolicy,
 };
 use resources::names;
+use resources::numbers::{GANG_MEMBERS_MAX, later};
 
 /// The container that the training runs in, when a pod has several.
 const MAIN_CONTAINER: &str = "pytorch";
@@ -154,12 +155,27 @@ impl<'a> Plan<'a> {
             .into_iter()
             .map(|(role, replica)| read_replicas(role, replica, elastic.as_ref()))
             .collect::<Result<Vec<_>, _>>()?;
-        Ok(Plan {
+        let plan = Plan {
             meta: &job.metadata,
             job,
             replicas,
             elastic,
-        })
+        };
+        plan.check_size()?;
+        Ok(plan)
+    }
+
+    /// Refuses a job with more pods than a gang may have: everything after this costs as much as
+    /// there are pods.
+    fn check_size(&self) -> Result<(), Refusal> {
+        let total = self.total();
+        if i64::from(total) <= GANG_MEMBERS_MAX {
+            return Ok(());
+        }
+        Err(Refusal(format!(
+            "spec.pytorchReplicaSpecs: the job would have {total} pods; it may have at most {GANG_MEMBERS_MAX}: \
+             lower Worker.replicas, or spec.elasticPolicy.minReplicas of an elastic job"
+        )))
     }
 
     pub(crate) fn name(&self) -> &'a str {
@@ -243,12 +259,6 @@ impl<'a> Plan<'a> {
 pub(crate) fn managed_elsewhere(job: &PyTorchJob) -> bool {
     let manager = job.spec.run_policy.managed_by.as_deref();
     manager.is_some_and(|manager| manager != MANAGED_BY)
-}
-
-/// `seconds` after `from`, or the end of time where that lies beyond it.
-pub(crate) fn later(from: Timestamp, seconds: i64) -> Timestamp {
-    from.checked_add(SignedDuration::from_secs(seconds))
-        .unwrap_or(Timestamp::MAX)
 }
 
 fn read_elastic(policy: &ElasticPolicy, asked: Option<i32>) -> Result<Elastic<'_>, Refusal> {

@@ -12,6 +12,7 @@ use super::plan::{Plan, Replicas, Role};
 use super::rendezvous::Ports;
 use super::{API_VERSION, KIND};
 use crate::ownership::controller_reference;
+use crate::terms;
 
 /// The longest host name.
 const HOSTNAME_MAX: usize = 63;
@@ -57,6 +58,7 @@ pub(crate) fn pod(
         names::TASK_SPEC.to_owned(),
         replicas.role.lower().to_owned(),
     );
+    terms::run_for(plan.meta, &mut labels, &mut annotations);
     Pod {
         metadata: ObjectMeta {
             name: Some(name),

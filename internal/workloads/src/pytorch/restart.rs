@@ -3,9 +3,10 @@
 
 use jiff::{SignedDuration, Timestamp};
 use k8s_openapi::api::core::v1::Pod;
+use resources::numbers::later;
 
 use super::ledger::Ledger;
-use super::plan::{Plan, later};
+use super::plan::Plan;
 use super::roster::{Roster, Slot, Standing};
 use crate::pod_facts;
 

@@ -113,6 +113,10 @@ impl Slot<'_> {
 /// The restart policy's judgement of a failed pod. Codes from 128 on are signals and what
 /// the platform did to it, as is the absence of a code; 1 to 127 are the program's own.
 fn for_good(pod: &Pod, replicas: &Replicas<'_>) -> bool {
+    // What never started because of its node is started elsewhere under every policy.
+    if pod_facts::is_unfit(pod) {
+        return false;
+    }
     match replicas.restart {
         RestartPolicy::Never => true,
         RestartPolicy::Always | RestartPolicy::OnFailure => false,

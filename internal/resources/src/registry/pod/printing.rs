@@ -190,7 +190,8 @@ fn containers(pod: &Value, summary: &mut Summary) {
         .iter()
         .rev()
     {
-        summary.restarts += json::int(status, &["restartCount"]).unwrap_or(0);
+        let restarts = json::int(status, &["restartCount"]).unwrap_or(0);
+        summary.restarts = summary.restarts.saturating_add(restarts);
         summary.last_restart = summary.last_restart.max(last_end(status));
         let waiting = json::text(status, &["state", "waiting", "reason"]);
         let ended = json::at(status, &["state", "terminated"]);

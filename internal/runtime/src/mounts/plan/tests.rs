@@ -255,3 +255,30 @@ proptest! {
         prop_assert_eq!(mounted.len(), wanted.len());
     }
 }
+
+#[test]
+fn what_is_the_kernels_is_not_covered_by_whatever_way() {
+    let tree = Tree::new(&["/proc/self/", "/etc/table -> ../proc/self/mounts"]);
+    for target in ["/proc/", "/proc/self/fd/", "/etc/table"] {
+        let refused = plan(&volumes(&[target]), &tree).unwrap_err();
+        assert!(matches!(refused, PlanError::Links { .. }), "{refused}");
+    }
+    assert!(plan(&volumes(&["/process/"]), &tree).is_ok());
+}
+
+#[test]
+fn the_entries_bound_for_one_container_have_an_end() {
+    let entries = |dirs: usize, more: usize| -> Tree {
+        let names = (0..dirs).flat_map(|dir| (0..MAX_ENTRIES).map(move |n| (dir, n)));
+        let more = (0..more).map(|n| (dirs, n));
+        let lines: Vec<String> = (names.chain(more))
+            .map(|(dir, n)| format!("/d{dir}/f{n}"))
+            .collect();
+        Tree::new(&lines.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    let wanted = ["/d0/new/", "/d1/new/", "/d2/new/", "/d3/new/", "/d4/new/"];
+    let full = MAX_BOUND / MAX_ENTRIES;
+    assert!(plan(&volumes(&wanted[..full]), &entries(full, 0)).is_ok());
+    let refused = plan(&volumes(&wanted), &entries(full, 1)).unwrap_err();
+    assert!(matches!(refused, PlanError::Crowded { .. }), "{refused}");
+}

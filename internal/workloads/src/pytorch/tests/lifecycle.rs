@@ -267,3 +267,56 @@ fn a_job_being_deleted_is_left_to_the_collector() {
         Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(1)));
     assert!(world.ask(at(2)).actions.is_empty());
 }
+
+#[test]
+fn a_stored_job_of_more_pods_than_a_gang_may_have_fails_and_makes_none() {
+    let elastic = |min: i64| {
+        let mut spec = json!({"pytorchReplicaSpecs": {"Worker": replica(1, "Never")}});
+        spec["elasticPolicy"] = json!({"minReplicas": min, "maxReplicas": i32::MAX});
+        spec
+    };
+    let cases = [
+        (
+            master_and_workers(2_147_483_647, "Never"),
+            Some("2147483648 pods"),
+        ),
+        (master_and_workers(20_000, "Never"), Some("20001 pods")),
+        (elastic(20_001), Some("20001 pods")),
+        (elastic(1), None),
+    ];
+    for (spec, says) in cases {
+        let mut world = World::new(spec);
+        let outcome = world.step(at(0));
+        let Some(says) = says else {
+            assert!(!world.holds(Failed));
+            continue;
+        };
+        assert!(outcome.actions.is_empty());
+        assert!(world.holds(Failed), "{:?}", world.conditions());
+        let message = world.message(Failed);
+        assert!(
+            message.contains(says) && message.contains("at most 20000"),
+            "{message}"
+        );
+        let again = world.step(at(1));
+        assert!(again.actions.is_empty() && again.events.is_empty());
+    }
+}
+
+#[test]
+fn numbers_at_their_ends_neither_panic_nor_end_a_job_early() {
+    for number in [i64::from(i32::MAX), i64::MAX] {
+        let small = number.min(i64::from(i32::MAX));
+        let mut world = with_policy(json!({
+            "activeDeadlineSeconds": number, "ttlSecondsAfterFinished": small,
+            "backoffLimit": small,
+            "schedulingPolicy": {"minAvailable": small, "scheduleTimeoutSeconds": small},
+        }));
+        world.settle(at(0));
+        assert_eq!(world.pods.len(), 3, "{number}");
+        world.run_all();
+        world.exit("demo-master-0", 0, at(20));
+        world.settle(at(21));
+        assert!(world.holds(Succeeded) && !world.job_deleted, "{number}");
+    }
+}

@@ -101,6 +101,23 @@ fn a_lost_nodes_replicas_come_back_under_every_policy_that_restarts() {
 }
 
 #[test]
+fn what_a_node_cannot_start_is_held_against_no_job_under_any_policy() {
+    for policy in ["Always", "OnFailure", "ExitCode", "Never"] {
+        let mut world = running(policy, Some(0));
+        for round in 0..3_i64 {
+            let now = at(1000 * (round + 1));
+            let before = world.pods["demo-worker-0"].metadata.uid.clone();
+            world.cannot_start("demo-worker-0");
+            world.settle(now);
+            // Later failures wait for longer; all of these waits are over by the next round.
+            world.settle(at(1000 * (round + 1) + 400));
+            assert!(!world.holds(Failed), "{policy}, round {round}");
+            assert_ne!(world.pods["demo-worker-0"].metadata.uid, before, "{policy}");
+        }
+    }
+}
+
+#[test]
 fn restarts_in_place_count_against_the_limit() {
     let mut world = running("OnFailure", Some(3));
     world.restarted("demo-worker-0", 1);

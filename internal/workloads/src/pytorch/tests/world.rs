@@ -242,6 +242,13 @@ impl World {
         status.reason = Some("NodeLost".to_owned());
     }
 
+    /// The pod's node could not start it.
+    pub fn cannot_start(&mut self, pod: &str) {
+        self.phase(pod, "Failed");
+        let status = self.pods.get_mut(pod).unwrap().status.as_mut().unwrap();
+        status.reason = Some("NodeUnfit".to_owned());
+    }
+
     pub fn status(&self) -> &PyTorchJobStatus {
         self.job.status.as_ref().expect("reconciled")
     }

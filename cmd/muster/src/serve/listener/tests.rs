@@ -1,0 +1,276 @@
+//! The listener with real sockets: what is closed, and what is left alone. Nothing is timed: each
+//! waits for what has to happen.
+
+use std::convert::Infallible;
+
+use axum::routing::{get, post};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::sync::{mpsc, oneshot};
+
+use super::*;
+
+/// So long that no test gets there.
+const NEVER: Duration = Duration::from_secs(3600);
+
+/// So short that a test doesn't notice.
+const SOON: Duration = Duration::from_millis(20);
+
+fn patient() -> Limits {
+    Limits {
+        greeting: NEVER,
+        headers: NEVER,
+        idle: NEVER,
+        body_pause: NEVER,
+        body_total: NEVER,
+        unread: NEVER,
+        ..Limits::of(1024)
+    }
+}
+
+/// A listener, and pieces for the bodies of `/watch`, one watch after the other.
+struct Served {
+    address: SocketAddr,
+    watches: mpsc::UnboundedSender<mpsc::UnboundedReceiver<Result<&'static str, Infallible>>>,
+    _stop: watch::Sender<bool>,
+    _changes: watch::Sender<u64>,
+}
+
+async fn serve_with(limits: Limits) -> Served {
+    let dir = tempfile::tempdir().unwrap();
+    let ca = fleet::CertificateAuthority::load_or_create(dir.path()).unwrap();
+    let names = crate::serve::certificate::Names {
+        dns: vec!["localhost".to_string()],
+        addresses: Vec::new(),
+    };
+    let certificate = crate::serve::certificate::Certificate::issue(&ca, &names).unwrap();
+    let tls = crate::serve::certificate::tls(&ca, certificate).unwrap();
+    let (watches, bodies) = mpsc::unbounded_channel();
+    let bodies = Arc::new(tokio::sync::Mutex::new(bodies));
+    let watching = move || async move {
+        let pieces: mpsc::UnboundedReceiver<Result<&'static str, Infallible>> =
+            bodies.lock().await.recv().await.unwrap();
+        let pieces = futures::stream::unfold(pieces, |mut pieces| async move {
+            Some((pieces.recv().await?, pieces))
+        });
+        Body::from_stream(pieces)
+    };
+    let upload = |body: Body| async move {
+        match axum::body::to_bytes(body, 1 << 20).await {
+            Ok(_) => StatusCode::OK,
+            Err(_) => StatusCode::REQUEST_TIMEOUT,
+        }
+    };
+    let router = Router::new()
+        .route("/", get(|| async { "hello" }))
+        .route("/watch", get(watching))
+        .route("/upload", post(upload));
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let (stop, stopped) = watch::channel(false);
+    let (changed, changes) = watch::channel(0);
+    let front = Front {
+        tls: Arc::new(tls),
+        router,
+        limits,
+        certificates: Certificates {
+            counts: Arc::new(|_| true),
+            changes,
+        },
+    };
+    tokio::spawn(serve(listener, front, stopped));
+    Served {
+        address,
+        watches,
+        _stop: stop,
+        _changes: changed,
+    }
+}
+
+impl Served {
+    async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.unwrap()
+    }
+
+    /// A connection on which a request was answered.
+    async fn answered(&self) -> TcpStream {
+        let mut stream = self.connect().await;
+        send(&mut stream, "GET / HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        until(&mut stream, "hello").await;
+        stream
+    }
+
+    /// A watch that has begun, and what sends its pieces.
+    async fn watch(
+        &self,
+    ) -> (
+        TcpStream,
+        mpsc::UnboundedSender<Result<&'static str, Infallible>>,
+    ) {
+        let (sender, pieces) = mpsc::unbounded_channel();
+        sender.send(Ok("first")).unwrap();
+        self.watches.send(pieces).unwrap();
+        let mut stream = self.connect().await;
+        send(&mut stream, "GET /watch HTTP/1.1\r\nHost: a\r\n\r\n").await;
+        until(&mut stream, "first").await;
+        (stream, sender)
+    }
+}
+
+async fn send(stream: &mut TcpStream, text: &str) {
+    stream.write_all(text.as_bytes()).await.unwrap();
+}
+
+/// Reads until this text came.
+async fn until(stream: &mut TcpStream, text: &str) {
+    let mut read = Vec::new();
+    while !String::from_utf8_lossy(&read).contains(text) {
+        let mut piece = [0; 1024];
+        let count = stream.read(&mut piece).await.unwrap();
+        assert!(count > 0, "it ended before {text:?}");
+        read.extend_from_slice(&piece[..count]);
+    }
+}
+
+/// Reads until the other end closes; what came before.
+async fn closed(mut stream: TcpStream) -> String {
+    let mut read = Vec::new();
+    let mut piece = [0; 1024];
+    // A reset is an end as well.
+    while let Ok(count @ 1..) = stream.read(&mut piece).await {
+        read.extend_from_slice(&piece[..count]);
+    }
+    String::from_utf8_lossy(&read).into_owned()
+}
+
+#[tokio::test]
+async fn who_says_nothing_or_says_its_headers_too_slowly_is_dropped() {
+    let served = serve_with(Limits {
+        greeting: SOON,
+        headers: SOON,
+        ..patient()
+    })
+    .await;
+    assert_eq!(closed(served.connect().await).await, "");
+    let mut slow = served.connect().await;
+    send(&mut slow, "GET / HTTP/1.1\r\nHost: ").await;
+    closed(slow).await;
+    // Half a handshake.
+    let mut tls = served.connect().await;
+    tls.write_all(&[0x16, 3, 1]).await.unwrap();
+    closed(tls).await;
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_dropped_and_a_quiet_watch_is_not() {
+    let served = serve_with(Limits {
+        idle: SOON,
+        ..patient()
+    })
+    .await;
+    let (mut watch, pieces) = served.watch().await;
+    // By then the watch has been quiet for as long as the other was idle.
+    closed(served.answered().await).await;
+    pieces.send(Ok("second")).unwrap();
+    until(&mut watch, "second").await;
+    // Once it has ended the connection is as idle as any.
+    drop(pieces);
+    closed(watch).await;
+}
+
+#[tokio::test]
+async fn an_address_with_too_many_connections_loses_its_oldest_idle_one() {
+    let served = serve_with(Limits {
+        per_loopback: 2,
+        ..patient()
+    })
+    .await;
+    let (mut watch, pieces) = served.watch().await;
+    let idle = served.answered().await;
+    let (_second, _pieces) = served.watch().await;
+    assert_eq!(closed(idle).await, "");
+    // Both are at work: the next is refused at once, and neither is disturbed.
+    assert_eq!(closed(served.connect().await).await, "");
+    pieces.send(Ok("on")).unwrap();
+    until(&mut watch, "on").await;
+}
+
+#[tokio::test]
+async fn a_body_that_pauses_or_trickles_is_given_up() {
+    for limits in [
+        Limits {
+            body_pause: SOON,
+            ..patient()
+        },
+        Limits {
+            body_total: SOON,
+            ..patient()
+        },
+    ] {
+        let served = serve_with(limits).await;
+        let mut slow = served.connect().await;
+        send(
+            &mut slow,
+            "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nabc",
+        )
+        .await;
+        until(&mut slow, "408").await;
+        let mut quick = served.connect().await;
+        send(
+            &mut quick,
+            "POST /upload HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc",
+        )
+        .await;
+        until(&mut quick, "200").await;
+    }
+}
+
+#[tokio::test]
+async fn a_certificate_that_stops_counting_ends_what_it_opened() {
+    let counts = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let (changed, changes) = watch::channel(0);
+    let asked = counts.clone();
+    let certificates = Certificates {
+        counts: Arc::new(move |_| asked.load(std::sync::atomic::Ordering::SeqCst)),
+        changes,
+    };
+    let identity = PeerIdentity {
+        common_name: PeerIdentity::node_common_name("n1"),
+        admission: None,
+        not_after: 0,
+    };
+    let (end, ended) = oneshot::channel();
+    tokio::spawn(async move {
+        revoked(certificates, Some(identity)).await;
+        end.send(()).unwrap();
+    });
+    // It doesn't count yet, then it does, then no more: only the last ends the connection.
+    tokio::task::yield_now().await;
+    changed.send_modify(|count| *count += 1);
+    tokio::task::yield_now().await;
+    assert!(ended.is_empty());
+    counts.store(true, std::sync::atomic::Ordering::SeqCst);
+    changed.send_modify(|count| *count += 1);
+    tokio::task::yield_now().await;
+    counts.store(false, std::sync::atomic::Ordering::SeqCst);
+    changed.send_modify(|count| *count += 1);
+    ended.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_client_that_reads_nothing_of_its_answer_is_let_go_and_one_with_nothing_to_read_is_not() {
+    let served = serve_with(Limits {
+        unread: SOON,
+        ..patient()
+    })
+    .await;
+    let (mut quiet, pieces) = served.watch().await;
+    let (_stuck, flood) = served.watch().await;
+    let much: &'static str = Box::leak("x".repeat(1 << 20).into_boxed_str());
+    // More than the system buffers.
+    for _ in 0..64 {
+        let _ = flood.send(Ok(much));
+    }
+    flood.closed().await;
+    pieces.send(Ok("second")).unwrap();
+    until(&mut quiet, "second").await;
+}

@@ -1,0 +1,228 @@
+//! Which Unix account pods run as: an administrator's mapping of user names and namespaces, and
+//! what the node knows of the accounts named there. Gives out no ids: that is [`crate::tenants`]'s.
+
+use std::collections::BTreeMap;
+use std::ffi::CString;
+use std::path::PathBuf;
+
+use nix::unistd::{User, getgrouplist};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The home directory of whoever has none on this node: private to each container.
+pub const HOME_OF_NONE: &str = "/tmp";
+
+/// The mapping, as its file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Accounts {
+    /// Accounts by the name of the user that a pod runs for (`muster.io/user`).
+    users: BTreeMap<String, String>,
+    /// Accounts by namespace, for pods of users that are not named.
+    namespaces: BTreeMap<String, String>,
+}
+
+impl Accounts {
+    /// Reads the file's document. Names are checked here, accounts on the node at each pod's start:
+    /// directory services come and go.
+    pub fn read(document: &Value) -> Result<Accounts, String> {
+        const FORM: &str = "use users: {NAME: ACCOUNT} and namespaces: {NAME: ACCOUNT}";
+        // A derived reader would take a list for the fields in their order.
+        if !document.is_object() {
+            return Err(format!("the file is not a mapping; {FORM}"));
+        }
+        let accounts: Accounts =
+            serde_json::from_value(document.clone()).map_err(|e| format!("{e}; {FORM}"))?;
+        let sections = [
+            ("users", &accounts.users),
+            ("namespaces", &accounts.namespaces),
+        ];
+        for (section, entries) in sections {
+            for (name, account) in entries {
+                if account.is_empty() || account == "root" || account.contains('\0') {
+                    return Err(format!(
+                        "{section}.{name}: {account:?} can't run pods; name a Unix account other than root"
+                    ));
+                }
+            }
+        }
+        Ok(accounts)
+    }
+
+    /// The account for pods of this user in this namespace; the user goes before the namespace.
+    pub fn account(&self, user: Option<&str>, namespace: &str) -> Option<&str> {
+        let of_user = user.and_then(|user| self.users.get(user));
+        of_user
+            .or_else(|| self.namespaces.get(namespace))
+            .map(String::as_str)
+    }
+}
+
+/// Whom a pod's processes run as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The account's name, or one made up for an id without an account.
+    pub name: String,
+    /// The user's number; never 0.
+    pub uid: u32,
+    /// The primary group.
+    pub gid: u32,
+    /// Every group that it is in.
+    pub groups: Vec<u32>,
+    /// The home directory.
+    pub home: PathBuf,
+}
+
+impl Owner {
+    /// Nobody's account: an id of its own, and a group of the same number.
+    pub fn of_id(id: u32) -> Owner {
+        Owner {
+            name: format!("pod-{id}"),
+            uid: id,
+            gid: id,
+            groups: vec![id],
+            home: HOME_OF_NONE.into(),
+        }
+    }
+}
+
+/// What is asked of the node's databases of users. A table in tests.
+pub trait Directory: Send + Sync {
+    /// An account by its name.
+    fn account(&self, name: &str) -> Result<Option<Owner>, String>;
+    /// Whether some account has this number.
+    fn has_id(&self, id: u32) -> bool;
+}
+
+/// The node's own (`/etc/passwd`, LDAP and the like, by the C library).
+pub struct NodeDirectory;
+
+impl Directory for NodeDirectory {
+    fn account(&self, name: &str) -> Result<Option<Owner>, String> {
+        let found = User::from_name(name).map_err(|e| e.to_string())?;
+        let Some(user) = found else { return Ok(None) };
+        let listed = CString::new(name)
+            .ok()
+            .and_then(|name| getgrouplist(&name, user.gid).ok());
+        let groups = listed.unwrap_or_else(|| vec![user.gid]);
+        let home = if user.dir.is_dir() {
+            user.dir
+        } else {
+            PathBuf::from(HOME_OF_NONE)
+        };
+        Ok(Some(Owner {
+            name: user.name,
+            uid: user.uid.as_raw(),
+            gid: user.gid.as_raw(),
+            groups: groups.into_iter().map(|group| group.as_raw()).collect(),
+            home,
+        }))
+    }
+
+    fn has_id(&self, id: u32) -> bool {
+        let found = User::from_uid(nix::unistd::Uid::from_raw(id));
+        found.is_ok_and(|user| user.is_some())
+    }
+}
+
+/// An account that pods may run as; an error names it and what is wrong.
+pub fn usable(directory: &dyn Directory, name: &str) -> Result<Owner, String> {
+    let found = directory
+        .account(name)
+        .map_err(|e| format!("Unix account {name:?} can't be looked up on this node: {e}"))?;
+    match found {
+        None => Err(format!(
+            "Unix account {name:?}, which --accounts names, does not exist on this node; make it, or map to another"
+        )),
+        Some(owner) if owner.uid == 0 || owner.gid == 0 || owner.groups.contains(&0) => {
+            Err(format!(
+                "Unix account {name:?} has root's user number or is in root's group, and pods do not run as root; map to another account"
+            ))
+        }
+        Some(owner) => Ok(owner),
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// Two accounts, and root under another name.
+    pub(crate) struct Table;
+
+    impl Directory for Table {
+        fn account(&self, name: &str) -> Result<Option<Owner>, String> {
+            let owner = |uid, gid| Owner {
+                name: name.to_owned(),
+                uid,
+                gid,
+                groups: vec![gid, 500],
+                home: format!("/home/{name}").into(),
+            };
+            match name {
+                "alice" => Ok(Some(owner(1000, 100))),
+                "svc-team-a" => Ok(Some(owner(1001, 101))),
+                "toor" => Ok(Some(owner(0, 100))),
+                "wheel" => Ok(Some(owner(7, 0))),
+                "helper" => Ok(Some(Owner {
+                    groups: vec![101, 0],
+                    ..owner(8, 101)
+                })),
+                "broken" => Err("the directory does not answer".to_owned()),
+                _ => Ok(None),
+            }
+        }
+
+        fn has_id(&self, id: u32) -> bool {
+            matches!(id, 1000 | 1001)
+        }
+    }
+
+    #[test]
+    fn a_user_goes_before_its_namespace_and_who_is_not_named_has_no_account() {
+        let file = json!({"users": {"alice": "alice"}, "namespaces": {"team-a": "svc-team-a"}});
+        let accounts = Accounts::read(&file).unwrap();
+        for (user, namespace, expected) in [
+            (Some("alice"), "team-a", Some("alice")),
+            (Some("alice"), "team-b", Some("alice")),
+            (Some("bob"), "team-a", Some("svc-team-a")),
+            (None, "team-a", Some("svc-team-a")),
+            (Some("bob"), "team-b", None),
+            (None, "", None),
+        ] {
+            assert_eq!(accounts.account(user, namespace), expected, "{user:?}");
+        }
+        assert_eq!(Accounts::read(&json!({})), Ok(Accounts::default()));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_meant_is_refused_with_the_field() {
+        for (file, words) in [
+            (json!({"users": {"a": "root"}}), "users.a"),
+            (json!({"namespaces": {"n": ""}}), "namespaces.n"),
+            (json!({"groups": {}}), "groups"),
+            (json!({"users": ["a"]}), "users: {NAME: ACCOUNT}"),
+            (json!([]), "namespaces: {NAME: ACCOUNT}"),
+        ] {
+            let why = Accounts::read(&file).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+    }
+
+    #[test]
+    fn an_account_must_exist_and_must_not_be_root_whatever_its_name() {
+        assert_eq!(usable(&Table, "alice").unwrap().uid, 1000);
+        for (name, words) in [
+            ("nobody-here", "does not exist"),
+            ("toor", "root"),
+            ("wheel", "root"),
+            ("helper", "root"),
+            ("broken", "does not answer"),
+        ] {
+            let why = usable(&Table, name).unwrap_err();
+            assert!(why.contains(words) && why.contains(name), "{why}");
+        }
+    }
+}

@@ -1,0 +1,469 @@
+//! How a container is held: which user it runs as, what it keeps of root's rights, what it sees.
+//! By the Pod Security Standard that admission wrote on its pod and by what its security context
+//! asks for within that. Pure.
+//!
+//! Under `baseline` and `restricted` the user is the pod's owner on this node and no other: a
+//! process sees the node's own files, and so do the directories that are mounted into an image's
+//! container, so another number would be another owner's files. Under `privileged` the security
+//! context says; what says nothing runs as the owner, too. Only `privileged: true` is not held.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::{Capabilities, Container, Pod, SeccompProfile};
+use resources::names::POD_SECURITY_LEVEL;
+use runtime::{Isolation, User};
+
+use crate::accounts::Owner;
+
+/// Memory that a container without GPUs and RDMA cards may lock: systemd's own default.
+pub const LOCKED_MEMORY: u64 = 8 << 20;
+
+/// The capabilities that a held process may keep: all others reach files, processes or devices of
+/// the node, for a process is in the node's own user namespace. Admission takes `IPC_LOCK` only where
+/// an administrator's allow-list has it; locked memory counts as the container's.
+const HARMLESS: [&str; 2] = ["IPC_LOCK", "NET_BIND_SERVICE"];
+
+/// What root in a container has of capabilities where nothing is said: container runtimes' default.
+const DEFAULT: [&str; 14] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+];
+
+/// How a container is held.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Confinement {
+    /// Who it runs as.
+    pub user: User,
+    /// What keeps it apart; nothing for a privileged one.
+    pub isolation: Option<Isolation>,
+}
+
+/// What of the node matters.
+#[derive(Clone, Debug, Default)]
+pub struct Ground<'a> {
+    /// Whom the pod runs as; nothing where the agent can run nothing as another user.
+    pub owner: Option<&'a Owner>,
+    /// Directories of the node that no pod sees.
+    pub hidden: &'a [PathBuf],
+    /// The container has devices that memory is registered with.
+    pub registers_memory: bool,
+}
+
+/// Settles how a container is held. An error is why it can't be made: what its security context
+/// asks for beyond its pod's standard.
+pub fn of(pod: &Pod, container: &Container, ground: &Ground) -> Result<Confinement, String> {
+    let says = |why: String| format!("container {:?}: securityContext: {why}", container.name);
+    let asked = Asked::of(pod, container).map_err(says)?;
+    let privileged = level(pod) == Some("privileged");
+    let Some(owner) = ground.owner else {
+        return asked.by_the_agents_user(ground).map_err(says);
+    };
+    if privileged {
+        asked.by_administrators(owner, ground).map_err(says)
+    } else {
+        asked.held(owner, ground).map_err(says)
+    }
+}
+
+/// The group that a pod's volumes are given to: the `fsGroup` that it may have. With another one its
+/// containers are refused ([`of`]), and nothing of the node is changed for it before.
+pub fn fs_group(pod: &Pod, owner: Option<&Owner>) -> Option<u32> {
+    let context = pod.spec.as_ref()?.security_context.as_ref()?;
+    let group = u32::try_from(context.fs_group?).ok()?;
+    let own = owner.is_none_or(|owner| group == owner.gid || owner.groups.contains(&group));
+    (own || level(pod) == Some("privileged")).then_some(group)
+}
+
+/// The standard that a pod was admitted by.
+fn level(pod: &Pod) -> Option<&str> {
+    let annotations = pod.metadata.annotations.as_ref()?;
+    annotations.get(POD_SECURITY_LEVEL).map(String::as_str)
+}
+
+/// What a pod and its container ask for.
+struct Asked<'a> {
+    uid: Option<u32>,
+    gid: Option<u32>,
+    groups: Vec<u32>,
+    not_root: bool,
+    privileged: bool,
+    host_processes: bool,
+    capabilities: Option<&'a Capabilities>,
+    seccomp: &'a str,
+}
+
+impl<'a> Asked<'a> {
+    fn of(pod: &'a Pod, container: &'a Container) -> Result<Asked<'a>, String> {
+        let spec = pod.spec.as_ref();
+        let of_pod = spec.and_then(|spec| spec.security_context.as_ref());
+        let own = container.security_context.as_ref();
+        let number = |value: Option<i64>, what: &str| {
+            let read = |value: i64| {
+                u32::try_from(value).map_err(|_| format!("{what} {value} is out of range"))
+            };
+            value.map(read).transpose()
+        };
+        let groups = of_pod.into_iter().flat_map(|context| {
+            let supplemental = context.supplemental_groups.iter().flatten().copied();
+            context.fs_group.into_iter().chain(supplemental)
+        });
+        let profile = |profile: &'a SeccompProfile| profile.type_.as_str();
+        Ok(Asked {
+            uid: number(
+                own.and_then(|c| c.run_as_user)
+                    .or(of_pod.and_then(|c| c.run_as_user)),
+                "runAsUser",
+            )?,
+            gid: number(
+                own.and_then(|c| c.run_as_group)
+                    .or(of_pod.and_then(|c| c.run_as_group)),
+                "runAsGroup",
+            )?,
+            groups: groups
+                .map(|group| {
+                    u32::try_from(group).map_err(|_| format!("group {group} is out of range"))
+                })
+                .collect::<Result<_, _>>()?,
+            not_root: own
+                .and_then(|c| c.run_as_non_root)
+                .or(of_pod.and_then(|c| c.run_as_non_root))
+                == Some(true),
+            privileged: own.and_then(|c| c.privileged) == Some(true),
+            host_processes: spec.and_then(|spec| spec.host_pid) == Some(true),
+            capabilities: own.and_then(|c| c.capabilities.as_ref()),
+            seccomp: own
+                .and_then(|c| c.seccomp_profile.as_ref())
+                .or(of_pod.and_then(|c| c.seccomp_profile.as_ref()))
+                .map_or("RuntimeDefault", profile),
+        })
+    }
+
+    /// An agent that is not root: everything runs as its own user.
+    fn by_the_agents_user(self, ground: &Ground) -> Result<Confinement, String> {
+        self.check_root(self.uid)?;
+        let isolation = self.isolation(ground, Vec::new());
+        Ok(Confinement {
+            isolation: (!self.privileged).then_some(isolation),
+            user: User {
+                uid: self.uid,
+                gid: self.gid,
+                groups: self.groups,
+            },
+        })
+    }
+
+    /// A namespace in which an administrator allows everything.
+    fn by_administrators(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
+        if self.privileged {
+            self.check_root(self.uid)?;
+            let user = User {
+                uid: self.uid,
+                gid: self.gid,
+                groups: self.groups,
+            };
+            return Ok(Confinement {
+                user,
+                isolation: None,
+            });
+        }
+        let uid = self.uid.unwrap_or(owner.uid);
+        self.check_root(Some(uid))?;
+        let own_group = || self.uid.is_none().then_some(owner.gid);
+        let gid = self.gid.or_else(own_group);
+        let start: &[&str] = if uid == 0 { &DEFAULT } else { &[] };
+        let isolation = self.isolation(ground, self.kept(start));
+        Ok(Confinement {
+            isolation: Some(isolation),
+            user: User {
+                uid: Some(uid),
+                gid,
+                groups: self.groups,
+            },
+        })
+    }
+
+    /// Everybody else.
+    fn held(self, owner: &Owner, ground: &Ground) -> Result<Confinement, String> {
+        let refused = |field: &str, value: &dyn std::fmt::Display| {
+            Err(format!(
+                "{field}: {value} is for namespaces of the privileged standard (label pod-security.kubernetes.io/enforce); leave it out"
+            ))
+        };
+        if self.privileged {
+            return refused("privileged", &true);
+        }
+        if self.host_processes {
+            return refused("hostPID", &true);
+        }
+        if self.seccomp != "RuntimeDefault" {
+            return refused("seccompProfile.type", &self.seccomp);
+        }
+        let mine = |id: u32| id == owner.gid || owner.groups.contains(&id);
+        let another = |field: &str, id: u32| {
+            format!(
+                "{field}: {id}: this pod runs as {} (user {}, groups {:?}) on this node; leave it out, or have an administrator map its user or namespace to a Unix account (--accounts)",
+                owner.name, owner.uid, owner.groups
+            )
+        };
+        if let Some(uid) = self.uid.filter(|uid| *uid != owner.uid) {
+            return Err(another("runAsUser", uid));
+        }
+        if let Some(gid) = self.gid.filter(|gid| !mine(*gid)) {
+            return Err(another("runAsGroup", gid));
+        }
+        if let Some(group) = self.groups.iter().find(|group| !mine(**group)) {
+            return Err(another("fsGroup or supplementalGroups", *group));
+        }
+        let kept = self.kept(&[]);
+        if let Some(other) = kept.iter().find(|name| !HARMLESS.contains(&name.as_str())) {
+            return Err(format!(
+                "capabilities.add: {other} reaches beyond the pod on this node; leave it out, only {} may be added",
+                HARMLESS.join(" and ")
+            ));
+        }
+        let isolation = self.isolation(ground, kept);
+        Ok(Confinement {
+            isolation: Some(isolation),
+            user: User {
+                uid: Some(owner.uid),
+                gid: Some(self.gid.unwrap_or(owner.gid)),
+                groups: self.groups,
+            },
+        })
+    }
+
+    fn check_root(&self, uid: Option<u32>) -> Result<(), String> {
+        if self.not_root && uid.is_none_or(|uid| uid == 0) {
+            return Err("runAsNonRoot is set, but no runAsUser other than 0".to_owned());
+        }
+        Ok(())
+    }
+
+    /// What is left of these capabilities, with those that are added.
+    fn kept(&self, start: &[&str]) -> Vec<String> {
+        let plain = |name: &String| {
+            let upper = name.to_ascii_uppercase();
+            upper.strip_prefix("CAP_").unwrap_or(&upper).to_owned()
+        };
+        let lists = self.capabilities;
+        let list = |of: Option<&'a Vec<String>>| -> BTreeSet<String> {
+            of.into_iter().flatten().map(plain).collect()
+        };
+        let dropped = list(lists.and_then(|lists| lists.drop.as_ref()));
+        let added = list(lists.and_then(|lists| lists.add.as_ref()));
+        let mut kept: BTreeSet<String> = start
+            .iter()
+            .filter(|name| !dropped.contains(**name) && !dropped.contains("ALL"))
+            .map(|name| (*name).to_owned())
+            .collect();
+        kept.extend(added);
+        kept.into_iter().collect()
+    }
+
+    fn isolation(&self, ground: &Ground, capabilities: Vec<String>) -> Isolation {
+        let locks = ground.registers_memory
+            || capabilities
+                .iter()
+                .any(|name| name == "IPC_LOCK" || name == "ALL");
+        Isolation {
+            own_processes: !self.host_processes,
+            capabilities,
+            seccomp: self.seccomp != "Unconfined",
+            hidden: ground.hidden.to_vec(),
+            locked_memory: (!locks).then_some(LOCKED_MEMORY),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn settle(level: Option<&str>, pod: Value, container: Value) -> Result<Confinement, String> {
+        let owner = Owner {
+            groups: vec![100, 500],
+            gid: 100,
+            ..Owner::of_id(1000)
+        };
+        let hidden = [PathBuf::from("/var/lib/muster")];
+        settle_on(Some(&owner), &hidden, level, pod, container)
+    }
+
+    fn settle_on(
+        owner: Option<&Owner>,
+        hidden: &[PathBuf],
+        level: Option<&str>,
+        pod: Value,
+        container: Value,
+    ) -> Result<Confinement, String> {
+        let mut spec = pod;
+        spec["containers"] = json!([{"name": "main", "securityContext": container}]);
+        let annotations = level.map(|level| json!({ POD_SECURITY_LEVEL: level }));
+        let pod: Pod = serde_json::from_value(
+            json!({"metadata": {"name": "p", "annotations": annotations}, "spec": spec}),
+        )
+        .unwrap();
+        let ground = Ground {
+            owner,
+            hidden,
+            registers_memory: false,
+        };
+        of(&pod, &pod.spec.as_ref().unwrap().containers[0], &ground)
+    }
+
+    #[test]
+    fn whatever_is_not_privileged_runs_as_the_pods_owner_with_nothing_of_roots() {
+        for level in [
+            None,
+            Some("baseline"),
+            Some("restricted"),
+            Some("unheard-of"),
+        ] {
+            let found = settle(level, json!({}), json!({"runAsNonRoot": true})).unwrap();
+            let isolation = found.isolation.unwrap();
+            assert_eq!((found.user.uid, found.user.gid), (Some(1000), Some(100)));
+            assert!(isolation.own_processes && isolation.seccomp);
+            assert!(isolation.capabilities.is_empty());
+            assert_eq!(isolation.locked_memory, Some(LOCKED_MEMORY));
+            assert_eq!(isolation.hidden, [PathBuf::from("/var/lib/muster")]);
+        }
+    }
+
+    #[test]
+    fn what_a_standard_does_not_permit_is_refused_by_its_field() {
+        let none = || json!({});
+        for (pod, container, words) in [
+            (none(), json!({"runAsUser": 0}), "runAsUser: 0"),
+            (none(), json!({"runAsUser": 1001}), "runAsUser: 1001"),
+            (none(), json!({"runAsUser": -1}), "out of range"),
+            (
+                none(),
+                json!({"runAsUser": 4_294_967_296_i64}),
+                "out of range",
+            ),
+            (none(), json!({"runAsGroup": 0}), "runAsGroup: 0"),
+            (
+                json!({"securityContext": {"fsGroup": 0}}),
+                none(),
+                "fsGroup",
+            ),
+            (
+                json!({"securityContext": {"supplementalGroups": [500, 6]}}),
+                none(),
+                "supplementalGroups: 6",
+            ),
+            (json!({"hostPID": true}), none(), "hostPID"),
+            (none(), json!({"privileged": true}), "privileged"),
+            (
+                none(),
+                json!({"seccompProfile": {"type": "Unconfined"}}),
+                "seccompProfile",
+            ),
+            (
+                none(),
+                json!({"capabilities": {"add": ["SYS_ADMIN"]}}),
+                "SYS_ADMIN",
+            ),
+            (
+                none(),
+                json!({"capabilities": {"add": ["cap_dac_override"]}}),
+                "DAC_OVERRIDE",
+            ),
+            (none(), json!({"capabilities": {"add": ["ALL"]}}), "ALL"),
+        ] {
+            let why = settle(Some("baseline"), pod, container).unwrap_err();
+            assert!(why.contains(words) && why.contains("main"), "{why}");
+        }
+    }
+
+    #[test]
+    fn volumes_are_given_to_no_group_that_the_pod_may_not_have() {
+        let owner = Owner {
+            groups: vec![100, 500],
+            gid: 100,
+            ..Owner::of_id(1000)
+        };
+        for (level, group, given) in [
+            ("baseline", 100, Some(100)),
+            ("baseline", 500, Some(500)),
+            ("baseline", 6, None),
+            ("baseline", 0, None),
+            ("baseline", -1, None),
+            ("privileged", 6, Some(6)),
+        ] {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"name": "p", "annotations": { POD_SECURITY_LEVEL: level }},
+                "spec": {"containers": [], "securityContext": {"fsGroup": group}}}))
+            .unwrap();
+            assert_eq!(fs_group(&pod, Some(&owner)), given, "{level} {group}");
+            let unheld = u32::try_from(group).ok();
+            assert_eq!(fs_group(&pod, None), unheld, "{level} {group}");
+        }
+    }
+
+    #[test]
+    fn what_says_the_same_as_the_node_is_fine() {
+        let pod = json!({"securityContext": {"fsGroup": 500, "supplementalGroups": [100]}});
+        let container = json!({"runAsUser": 1000, "runAsGroup": 500,
+            "seccompProfile": {"type": "RuntimeDefault"},
+            "capabilities": {"drop": ["ALL"], "add": ["NET_BIND_SERVICE", "IPC_LOCK"]}});
+        let found = settle(Some("restricted"), pod, container).unwrap();
+        assert_eq!(found.user.gid, Some(500));
+        let isolation = found.isolation.unwrap();
+        assert_eq!(isolation.capabilities, HARMLESS);
+        assert_eq!(isolation.locked_memory, None);
+    }
+
+    #[test]
+    fn a_privileged_namespace_says_for_itself_and_what_says_nothing_is_its_owners() {
+        let level = Some("privileged");
+        let quiet = settle(level, json!({}), json!({})).unwrap();
+        assert_eq!(quiet.user.uid, Some(1000));
+        assert!(quiet.isolation.unwrap().own_processes);
+        let root = settle(
+            level,
+            json!({"hostPID": true}),
+            json!({"runAsUser": 0,
+            "seccompProfile": {"type": "Unconfined"},
+            "capabilities": {"drop": ["MKNOD"], "add": ["SYS_PTRACE"]}}),
+        );
+        let root = root.unwrap();
+        let isolation = root.isolation.unwrap();
+        assert_eq!(root.user.uid, Some(0));
+        assert!(!isolation.own_processes && !isolation.seccomp);
+        assert_eq!(isolation.capabilities.len(), DEFAULT.len());
+        assert!(isolation.capabilities.contains(&"SYS_PTRACE".to_owned()));
+        assert!(!isolation.capabilities.contains(&"MKNOD".to_owned()));
+        let all = settle(level, json!({}), json!({"privileged": true})).unwrap();
+        assert_eq!((all.isolation, all.user), (None, User::default()));
+        let not = json!({"runAsUser": 0, "runAsNonRoot": true});
+        let why = settle(level, json!({}), not).unwrap_err();
+        assert!(why.contains("runAsNonRoot"), "{why}");
+    }
+
+    #[test]
+    fn an_agent_that_is_not_root_leaves_its_own_user_and_filters_calls() {
+        let settle = |container| settle_on(None, &[], None, json!({}), container);
+        let found = settle(json!({})).unwrap();
+        assert_eq!(found.user, User::default());
+        assert!(found.isolation.unwrap().seccomp);
+        assert!(settle(json!({"runAsNonRoot": true})).is_err());
+        let privileged = settle(json!({"privileged": true})).unwrap();
+        assert_eq!(privileged.isolation, None);
+    }
+}

@@ -1,0 +1,33 @@
+//! The temporary directories that a held process has for itself, in place of the node's own. They
+//! are in memory, which counts as the container's and has an end: on disk a pod could fill the
+//! node's. Mounts nothing.
+
+use std::path::Path;
+
+use runtime::{Mount, MountSource};
+
+/// Directories of the node in which everybody may write files.
+const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
+/// Where processes share memory; as large as the kernel lets it be by default (half of
+/// the machine's memory), for data loaders put their batches there.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+/// The mounts of these directories, but for those in whose place it
+/// has a volume and those that are links, whose ends it has.
+pub fn private(mounts: &[Mount], temporary: u64) -> Vec<Mount> {
+    let sizes = TEMPORARY.map(|path| (path, Some(temporary)));
+    let all = sizes.into_iter().chain([(SHARED_MEMORY, None)]);
+    let own = |path: &Path| {
+        let real = path.canonicalize().is_ok_and(|real| real == path);
+        real && path.is_dir() && mounts.iter().all(|mount| mount.target != path)
+    };
+    all.filter(|(path, _)| own(Path::new(path)))
+        .map(|(path, bytes)| Mount {
+            target: path.into(),
+            source: MountSource::Tmpfs(bytes),
+            sub_path: None,
+            read_only: false,
+        })
+        .collect()
+}

@@ -1,0 +1,216 @@
+//! Whom each pod of this node runs as: a mapped Unix account, else an id that this node gave the
+//! pod's namespace. Owns the ids given out and their file; decides nothing of a container's rights
+//! ([`crate::confinement`]).
+//!
+//! An id is given once and never taken back: files of its namespace may lie in claims, homes and
+//! data directories for as long as the node does, and would become the next namespace's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::Pod;
+use parking_lot::Mutex;
+use resources::names::USER;
+use serde::{Deserialize, Serialize};
+
+use crate::accounts::{self, Accounts, Directory, Owner};
+use crate::disk::replace;
+use crate::error::{AgentError, file};
+
+/// The ids that namespaces get unless configured otherwise: far above those of accounts, and below
+/// 2^31, which some programs take for a negative number.
+pub const POD_IDS: RangeInclusive<u32> = 2_000_000_000..=2_000_065_535;
+
+/// The ids given out, as kept on disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Given {
+    namespaces: BTreeMap<String, u32>,
+}
+
+/// Whom pods run as.
+pub struct Tenants {
+    accounts: Accounts,
+    directory: Box<dyn Directory>,
+    range: RangeInclusive<u32>,
+    path: PathBuf,
+    /// Nothing where the agent is not root: its pods run as its own user.
+    given: Option<Mutex<Given>>,
+}
+
+impl Tenants {
+    /// Reads the ids that were given out before; `changes_users` says whether this agent can run
+    /// processes as others.
+    pub fn open(
+        path: PathBuf,
+        accounts: Accounts,
+        range: RangeInclusive<u32>,
+        directory: Box<dyn Directory>,
+        changes_users: bool,
+    ) -> Result<Tenants, AgentError> {
+        let given = match changes_users {
+            true => Some(Mutex::new(load(&path)?)),
+            false => None,
+        };
+        Ok(Tenants {
+            accounts,
+            directory,
+            range,
+            path,
+            given,
+        })
+    }
+
+    /// Whom a pod runs as; nobody but the agent's own user where it can't be another. An error is
+    /// what the pod waits for.
+    pub fn owner(&self, pod: &Pod) -> Result<Option<Owner>, String> {
+        let Some(given) = &self.given else {
+            return Ok(None);
+        };
+        let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
+        if let Some(account) = self.accounts.account(user(pod), namespace) {
+            return accounts::usable(self.directory.as_ref(), account).map(Some);
+        }
+        let mut given = given.lock();
+        if let Some(id) = given.namespaces.get(namespace) {
+            return Ok(Some(Owner::of_id(*id)));
+        }
+        let id = free(&given, &self.range, |id| self.directory.has_id(id)).ok_or_else(|| {
+            format!(
+                "no id is left for pods of namespace {namespace:?}: {} namespaces have all of {}-{} on this node; give its agent a wider --pod-ids, or map the namespace to an account (--accounts)",
+                given.namespaces.len(),
+                self.range.start(),
+                self.range.end()
+            )
+        })?;
+        let mut next = given.clone();
+        next.namespaces.insert(namespace.to_owned(), id);
+        // On disk first: an id that is used and forgotten would be given to another namespace.
+        keep(&self.path, &next).map_err(|error| error.to_string())?;
+        *given = next;
+        Ok(Some(Owner::of_id(id)))
+    }
+}
+
+/// The user that a pod runs for, which admission has checked.
+fn user(pod: &Pod) -> Option<&str> {
+    let maps = [&pod.metadata.annotations, &pod.metadata.labels];
+    let mut said = maps.into_iter().flatten().filter_map(|map| map.get(USER));
+    said.next().map(String::as_str)
+}
+
+/// The lowest id that neither a namespace nor an account of the node has.
+fn free(given: &Given, range: &RangeInclusive<u32>, taken: impl Fn(u32) -> bool) -> Option<u32> {
+    let used: BTreeSet<u32> = given.namespaces.values().copied().collect();
+    range
+        .clone()
+        .find(|id| *id != 0 && !used.contains(id) && !taken(*id))
+}
+
+fn load(path: &Path) -> Result<Given, AgentError> {
+    let bytes = match fs::read(path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Given::default()),
+        Err(error) => return Err(file("read", path)(error)),
+    };
+    // Begun anew, other namespaces would get the ids of files that are there.
+    serde_json::from_slice(&bytes).map_err(|error| {
+        file("understand", path)(io::Error::new(io::ErrorKind::InvalidData, error))
+    })
+}
+
+fn keep(path: &Path, given: &Given) -> Result<(), AgentError> {
+    let json = serde_json::to_vec(given).expect("names and numbers are always JSON");
+    replace(path, &json)?;
+    let dir = path.parent().unwrap_or(Path::new("/"));
+    let synced = fs::File::open(dir).and_then(|dir| dir.sync_all());
+    synced.map_err(file("write", dir))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::accounts::tests::Table;
+
+    fn pod(namespace: &str, user: Option<&str>) -> Pod {
+        let annotations = user.map(|user| json!({ USER: user }));
+        serde_json::from_value(json!({"metadata":
+            {"namespace": namespace, "name": "p", "annotations": annotations}}))
+        .unwrap()
+    }
+
+    fn open(path: &Path, range: RangeInclusive<u32>) -> Tenants {
+        let file = json!({"users": {"alice": "alice", "eve": "toor"}});
+        let accounts = Accounts::read(&file).unwrap();
+        Tenants::open(path.to_owned(), accounts, range, Box::new(Table), true).unwrap()
+    }
+
+    #[test]
+    fn a_namespace_keeps_its_id_over_restarts_and_no_other_gets_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pod-ids.json");
+        let uid = |tenants: &Tenants, namespace: &str| {
+            tenants.owner(&pod(namespace, None)).unwrap().unwrap().uid
+        };
+        let first = open(&path, POD_IDS);
+        let (a, b) = (uid(&first, "a"), uid(&first, "b"));
+        assert_eq!((a, b), (*POD_IDS.start(), *POD_IDS.start() + 1));
+        assert_eq!(uid(&first, "a"), a);
+        let second = open(&path, POD_IDS);
+        assert_eq!((uid(&second, "b"), uid(&second, "a")), (b, a));
+        // Another range does not move those that have ids, and takes none of them.
+        let third = open(&path, b..=b + 1);
+        assert_eq!((uid(&third, "a"), uid(&third, "c")), (a, b + 1));
+    }
+
+    #[test]
+    fn the_range_has_an_end_and_ids_of_accounts_are_left_out() {
+        let dir = tempfile::tempdir().unwrap();
+        // The node has accounts of the numbers 1000 and 1001.
+        let tenants = open(&dir.path().join("ids"), 999..=1002);
+        let owner = |namespace: &str| tenants.owner(&pod(namespace, None));
+        assert_eq!(owner("a").unwrap().unwrap().uid, 999);
+        assert_eq!(owner("b").unwrap().unwrap().uid, 1002);
+        let why = owner("c").unwrap_err();
+        assert!(why.contains("\"c\"") && why.contains("--pod-ids"), "{why}");
+        assert_eq!(owner("a").unwrap().unwrap().uid, 999);
+    }
+
+    #[test]
+    fn a_mapped_user_runs_as_its_account_in_every_namespace_and_never_as_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let tenants = open(&dir.path().join("ids"), POD_IDS);
+        for namespace in ["a", "b"] {
+            let owner = tenants.owner(&pod(namespace, Some("alice"))).unwrap();
+            assert_eq!(owner.unwrap().uid, 1000);
+        }
+        let why = tenants.owner(&pod("a", Some("eve"))).unwrap_err();
+        assert!(why.contains("root"), "{why}");
+    }
+
+    #[test]
+    fn an_agent_that_is_not_root_gives_out_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ids");
+        let accounts = Accounts::default();
+        let directory = Box::new(Table);
+        let tenants = Tenants::open(path.clone(), accounts, POD_IDS, directory, false).unwrap();
+        assert_eq!(tenants.owner(&pod("a", None)), Ok(None));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_damaged_file_stops_the_agent_rather_than_giving_ids_twice() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ids");
+        fs::write(&path, "{").unwrap();
+        let directory = Box::new(Table);
+        let opened = Tenants::open(path, Accounts::default(), POD_IDS, directory, true);
+        assert!(opened.is_err_and(|error| error.to_string().contains("understand")));
+    }
+}

@@ -1,0 +1,91 @@
+//! Why a node can't start the processes of pods: what its runtime found at the agent's start, and
+//! what a container failed for lately. Such a node says so in its label and condition, so that the
+//! scheduler sends it no more of them. Starts and ends nothing.
+
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use resources::names::RUNTIME_PROCESS;
+use tokio::time::Instant;
+
+use crate::inventory::Machine;
+
+/// For how long a node is unfit after a container could not be started because of it. Then another
+/// is tried: what was wrong may have passed.
+pub const LATELY: Duration = Duration::from_secs(300);
+
+/// Why a node is unfit, if it is.
+#[derive(Debug, Default)]
+pub struct Unfit {
+    standing: Option<String>,
+    lately: Mutex<Option<(String, Instant)>>,
+}
+
+impl Unfit {
+    /// As the runtime found it at its start.
+    pub fn new(standing: Option<String>) -> Unfit {
+        Unfit {
+            standing,
+            lately: Mutex::default(),
+        }
+    }
+
+    /// A container could not be started for this.
+    pub fn saw(&self, why: &str, now: Instant) {
+        *self.lately.lock() = Some((why.to_owned(), now));
+    }
+
+    /// Why no pod's process can be started here now.
+    pub fn why(&self, now: Instant) -> Option<String> {
+        if self.standing.is_some() {
+            return self.standing.clone();
+        }
+        let lately = self.lately.lock();
+        let (why, at) = lately.as_ref()?;
+        (now.duration_since(*at) < LATELY).then(|| why.clone())
+    }
+
+    /// Has the machine's label say whether processes can be started, and its words why not.
+    pub fn judge(&self, machine: &mut Machine, now: Instant) {
+        let fit = self.why(now).is_none().to_string();
+        let labels = &mut machine.inventory.labels;
+        labels.insert(RUNTIME_PROCESS.to_owned(), fit);
+    }
+
+    /// The same for people, among what else is wrong with the machine.
+    pub fn tell(&self, found: &mut hardware::Inventory, now: Instant) {
+        let why = self.why(now);
+        let said = why.map(|why| format!("pods without an image can't be started: {why}"));
+        found.concerns.extend(said);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_remembered_for_a_while_and_what_was_found_at_the_start_for_good() {
+        let start = Instant::now();
+        let unfit = Unfit::new(None);
+        let label = |unfit: &Unfit, now| {
+            let mut machine = Machine::default();
+            unfit.judge(&mut machine, now);
+            machine.inventory.labels[RUNTIME_PROCESS].clone()
+        };
+        assert_eq!(label(&unfit, start), "true");
+        unfit.saw("no mounts", start);
+        assert_eq!(unfit.why(start).as_deref(), Some("no mounts"));
+        assert_eq!(label(&unfit, start), "false");
+        let end = start + LATELY;
+        assert_eq!(label(&unfit, end - Duration::from_nanos(1)), "false");
+        assert_eq!(label(&unfit, end), "true");
+        let mut found = hardware::Inventory::default();
+        unfit.tell(&mut found, end);
+        assert!(found.concerns.is_empty());
+        let unfit = Unfit::new(Some("not allowed".to_owned()));
+        assert_eq!(label(&unfit, end + LATELY), "false");
+        unfit.tell(&mut found, end);
+        assert!(found.concerns[0].contains("not allowed"));
+    }
+}

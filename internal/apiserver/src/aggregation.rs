@@ -1,0 +1,37 @@
+//! Owns when the rules of aggregated ClusterRoles are worked out anew: in the transaction that writes a ClusterRole,
+//! so that no reader sees one without the other. How is `resources::rbac`'s.
+
+use resources::rbac::{GROUP, aggregate};
+use resources::registry::Kind;
+use serde_json::Value;
+use store::View;
+
+use crate::admission::kind_of;
+use crate::object::Encoded;
+
+fn is_cluster_role(kind: &Kind) -> bool {
+    kind.group == GROUP && kind.kind == "ClusterRole"
+}
+
+/// After a write of an object of this kind: brings the rules of aggregated ClusterRoles up to date.
+pub(crate) fn settle(view: &mut View<'_>, kind: &Kind) {
+    if is_cluster_role(kind) {
+        settle_all(view);
+    }
+}
+
+fn settle_all(view: &mut View<'_>) {
+    let kind = kind_of(GROUP, "ClusterRole");
+    // One that is stored damaged grants nothing, and is no part of another.
+    let (keys, mut roles): (Vec<_>, Vec<Value>) = view
+        .list(&kind.prefix(None))
+        .into_iter()
+        .filter_map(|entry| {
+            let role = serde_json::from_slice(&entry.value).ok()?;
+            Some((entry.key.to_string(), role))
+        })
+        .unzip();
+    for at in aggregate(&mut roles) {
+        Encoded::new(kind, &roles[at]).put(view, keys[at].clone());
+    }
+}

@@ -1,0 +1,270 @@
+//! The trace of requests for resources: which are recorded, and their events. Writing the log is the receiver's.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Method, Response, header};
+use http_body::Body as _;
+use http_body_util::BodyExt;
+use jiff::Timestamp;
+use resources::access::{Caller, Impersonator};
+use resources::audit::{
+    self, Event, Level, ObjectReference, Policy, ResponseStatus, Stage, UserInfo,
+};
+use serde_json::Value;
+use tokio::sync::mpsc;
+
+use crate::call::AuditAnnotations;
+use crate::client::InProcess;
+use crate::dispatch::Verb;
+use crate::path::{ResourcePath, Target};
+use crate::request::{self, Params};
+use crate::status::Failure;
+
+/// The longest path or program name that is recorded, in bytes.
+const LONGEST: usize = 2048;
+/// The largest object that is recorded whole, in bytes; of larger ones an annotation tells.
+const LARGEST_OBJECT: u64 = 256 << 10;
+/// The annotation on an event whose object was too large to be recorded.
+const OMITTED: &str = "audit.muster.io/object-omitted";
+
+/// Where events go, and which are made.
+#[derive(Clone)]
+pub struct Auditor {
+    /// What is recorded.
+    pub policy: Arc<Policy>,
+    /// The log.
+    pub events: mpsc::Sender<Event>,
+}
+
+/// The name of the object that a creation made, where the path names none.
+#[derive(Clone, Debug)]
+pub(crate) struct Created(pub(crate) String);
+
+/// A request whose event is being made.
+pub(crate) struct Record {
+    auditor: Auditor,
+    received: Timestamp,
+    level: Level,
+    verb: &'static str,
+    target: ResourcePath,
+    sent: Option<Value>,
+    omitted: bool,
+}
+
+/// Begins a request's record. From level `Request` on the body is read here and handed on.
+pub(crate) async fn begin(
+    auditor: Option<Auditor>,
+    parts: &Parts,
+    body: Body,
+) -> Result<(Option<Record>, Body), Failure> {
+    let Some(auditor) = auditor else {
+        return Ok((None, body));
+    };
+    let Target::Resource(target) = crate::path::parse(parts.uri.path()) else {
+        return Ok((None, body));
+    };
+    // A query that cannot be read is refused later; the refusal is recorded like any other.
+    let watches =
+        Params::parse(parts.uri.query()).is_ok_and(|params| params.switch("watch") == Some(true));
+    let watching = watches && target.subresource.is_none();
+    let verb = Verb::of(&parts.method, target.name.is_some(), watching).map_or("", Verb::word);
+    let caller = author(parts);
+    let level = auditor.policy.level(&audit::Request {
+        user: caller.map_or("", |caller| &caller.user),
+        groups: caller.map_or(&[], |caller| &caller.groups),
+        verb,
+        resource: Some((&target.group, &target.resource)),
+        subresource: target.subresource.as_deref(),
+        namespace: target.namespace.as_deref(),
+        name: target.name.as_deref(),
+        path: parts.uri.path(),
+    });
+    let mut record = Record {
+        auditor,
+        received: Timestamp::now(),
+        level,
+        verb,
+        target,
+        sent: None,
+        omitted: false,
+    };
+    let writes = matches!(parts.method, Method::POST | Method::PUT | Method::PATCH);
+    if level < Level::Request || !writes {
+        return Ok((Some(record), body));
+    }
+    let bytes = request::read(body).await?;
+    (record.sent, record.omitted) = object(&bytes);
+    Ok((Some(record), Body::from(bytes)))
+}
+
+/// Who really made the request, where it is carried out in the name of another.
+fn author(parts: &Parts) -> Option<&Caller> {
+    let impersonator = parts.extensions.get::<Impersonator>();
+    impersonator
+        .map(|one| &one.0)
+        .or_else(|| parts.extensions.get::<Caller>())
+}
+
+/// In whose name it is carried out, where that is another.
+fn impersonated(parts: &Parts) -> Option<&Caller> {
+    parts.extensions.get::<Impersonator>()?;
+    parts.extensions.get::<Caller>()
+}
+
+/// Text as an object, and whether it was left out for its size. What is not JSON is left out, too.
+fn object(bytes: &Bytes) -> (Option<Value>, bool) {
+    if bytes.is_empty() {
+        return (None, false);
+    }
+    let small = bytes.len() as u64 <= LARGEST_OBJECT;
+    let value = small.then(|| serde_json::from_slice(bytes).ok()).flatten();
+    let omitted = value.is_none();
+    (value, omitted)
+}
+
+impl Record {
+    /// Ends a request's record: sends its event where the policy has one, or where the answer is a refusal.
+    pub(crate) async fn finish(mut self, parts: &Parts, answer: Response<Body>) -> Response<Body> {
+        let code = answer.status().as_u16();
+        if self.level == Level::None {
+            if !matches!(code, 401 | 403) {
+                return answer;
+            }
+            self.level = Level::Metadata;
+        }
+        let (head, body) = answer.into_parts();
+        // Long answers have no exact size and are never held here.
+        let short = body
+            .size_hint()
+            .exact()
+            .is_some_and(|size| size <= LARGEST_OBJECT);
+        let whole = short && (code >= 400 || self.level == Level::RequestResponse);
+        let stage = if body.size_hint().exact().is_some() {
+            Stage::ResponseComplete
+        } else {
+            Stage::ResponseStarted
+        };
+        let (answered, body) = if whole {
+            match body.collect().await {
+                Ok(collected) => {
+                    let bytes = collected.to_bytes();
+                    (
+                        serde_json::from_slice::<Value>(&bytes).ok(),
+                        Body::from(bytes),
+                    )
+                }
+                Err(error) => {
+                    tracing::warn!(%error, "an answer could not be read for the audit log");
+                    (None, Body::empty())
+                }
+            }
+        } else {
+            (None, body)
+        };
+        let answer = Response::from_parts(head, body);
+        let events = self.auditor.events.clone();
+        let event = self.event(parts, &answer, stage, answered);
+        if events.send(event).await.is_err() {
+            tracing::error!("the audit log's writer is gone; a request was not recorded");
+        }
+        answer
+    }
+
+    fn event(
+        self,
+        parts: &Parts,
+        answer: &Response<Body>,
+        stage: Stage,
+        answered: Option<Value>,
+    ) -> Event {
+        let code = answer.status().as_u16();
+        let failed = code >= 400;
+        let word = |field: &str| {
+            let text = answered
+                .as_ref()
+                .filter(|_| failed)
+                .and_then(|status| status[field].as_str());
+            cut(text.unwrap_or_default())
+        };
+        let mut annotations = BTreeMap::new();
+        if self.omitted {
+            annotations.insert(
+                OMITTED.to_owned(),
+                "larger than is recorded, or not JSON".to_owned(),
+            );
+        }
+        if let Some(AuditAnnotations(more)) = answer.extensions().get() {
+            annotations.extend(more.clone());
+        }
+        let created = answer.extensions().get::<Created>();
+        let name = self
+            .target
+            .name
+            .or_else(|| created.map(|created| created.0.clone()));
+        let response_status = ResponseStatus {
+            code,
+            status: word("status"),
+            reason: word("reason"),
+            message: word("message"),
+            ..ResponseStatus::default()
+        };
+        Event {
+            kind: "Event".to_owned(),
+            api_version: audit::API_VERSION.to_owned(),
+            level: self.level,
+            audit_id: uuid::Uuid::new_v4().to_string(),
+            stage,
+            request_uri: cut(parts.uri.path_and_query().map_or("", |path| path.as_str())),
+            verb: self.verb.to_owned(),
+            user: author(parts).map(UserInfo::from).unwrap_or_default(),
+            impersonated_user: impersonated(parts).map(UserInfo::from),
+            source_ips: source(parts),
+            user_agent: agent(parts),
+            object_ref: Some(ObjectReference {
+                resource: cut(&self.target.resource),
+                namespace: cut(&self.target.namespace.unwrap_or_default()),
+                name: cut(&name.unwrap_or_default()),
+                api_group: cut(&self.target.group),
+                api_version: cut(&self.target.version),
+                subresource: cut(&self.target.subresource.unwrap_or_default()),
+            }),
+            response_status,
+            request_object: self.sent,
+            response_object: answered.filter(|_| self.level == Level::RequestResponse),
+            request_received_timestamp: format!("{:.6}", self.received),
+            stage_timestamp: format!("{:.6}", Timestamp::now()),
+            annotations,
+        }
+    }
+}
+
+fn source(parts: &Parts) -> Vec<String> {
+    if parts.extensions.get::<InProcess>().is_some() {
+        return vec!["in-process".to_owned()];
+    }
+    let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
+    peer.map(|peer| peer.0.ip().to_canonical().to_string())
+        .into_iter()
+        .collect()
+}
+
+fn agent(parts: &Parts) -> String {
+    let agent = parts.headers.get(header::USER_AGENT);
+    cut(agent
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default())
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(LONGEST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}

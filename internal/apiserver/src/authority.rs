@@ -1,0 +1,293 @@
+//! Owns the decision whether a caller may do something: unlimited callers, what a node's agent may, and roles and
+//! bindings as they are stored. Keeps these parsed and indexed, and follows the store so that a request sees every
+//! role and binding whose write was acknowledged before it. What rules mean is `resources::rbac`'s.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures::Stream;
+use parking_lot::{Mutex, RwLock};
+use resources::access::{Attributes, Caller};
+use resources::rbac::{Objects, Policy};
+use store::{Event, EventKind, Store, Watch};
+
+use crate::node_authorizer;
+use crate::server::ApiServer;
+use crate::status::Failure;
+
+/// Under which the store keeps roles and bindings.
+const PREFIX: &str = "/rbac.authorization.k8s.io/";
+
+/// Counts how often the store told of changes of roles and bindings.
+#[derive(Default)]
+struct Changes(AtomicU64);
+
+impl Wake for Changes {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// The roles and bindings as they were last read, and the watch that tells of changes.
+struct Source {
+    objects: Objects,
+    watch: Watch,
+}
+
+/// The policy, and which count of changes it includes.
+struct Known {
+    changes: u64,
+    policy: Arc<Policy>,
+}
+
+/// The roles and bindings of a server.
+pub(crate) struct Authority {
+    changes: Arc<Changes>,
+    source: Mutex<Source>,
+    known: RwLock<Known>,
+}
+
+impl Authority {
+    /// Reads the roles and bindings of a store, and follows them from now on.
+    pub(crate) fn open(store: &Store) -> Authority {
+        let authority = Authority {
+            changes: Arc::default(),
+            source: Mutex::new(Source::read(store)),
+            known: RwLock::new(Known {
+                changes: 0,
+                policy: Arc::default(),
+            }),
+        };
+        // The first look takes in what the store holds, and asks the watch to tell of changes.
+        authority.changes.0.fetch_add(1, Ordering::Release);
+        authority
+    }
+
+    /// What roles and bindings permit now.
+    pub(crate) fn policy(&self, store: &Store) -> Arc<Policy> {
+        let now = self.changes.0.load(Ordering::Acquire);
+        {
+            let known = self.known.read();
+            if known.changes == now {
+                return known.policy.clone();
+            }
+        }
+        let mut source = self.source.lock();
+        let changes = self.changes.0.load(Ordering::Acquire);
+        if self.known.read().changes != changes {
+            let waker = Waker::from(self.changes.clone());
+            source.follow(store, &mut Context::from_waker(&waker));
+            let policy = Arc::new(Policy::new(&source.objects));
+            *self.known.write() = Known { changes, policy };
+        }
+        self.known.read().policy.clone()
+    }
+}
+
+impl Source {
+    fn read(store: &Store) -> Source {
+        // The watch begins first: what changes between the two is in both.
+        let watch = store
+            .watch(PREFIX, None)
+            .expect("a watch that begins now is within the history");
+        let mut objects = Objects::default();
+        for entry in store.list(PREFIX, None, usize::MAX).entries {
+            take(&mut objects, &entry.key, &entry.value);
+        }
+        Source { objects, watch }
+    }
+
+    /// Takes in what changed; the waker is called at the next change after that.
+    fn follow(&mut self, store: &Store, context: &mut Context<'_>) {
+        loop {
+            match Pin::new(&mut self.watch).poll_next(context) {
+                Poll::Ready(Some(Ok(event))) => self.apply(&event),
+                // Nobody asked for so long that changes were forgotten.
+                Poll::Ready(Some(Err(_))) => *self = Source::read(store),
+                // None: the store is closed, and nothing changes any more.
+                Poll::Ready(None) | Poll::Pending => return,
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event) {
+        let entry = &event.entry;
+        match event.kind {
+            EventKind::Deleted => self.objects.remove(&entry.key),
+            EventKind::Added | EventKind::Modified => {
+                take(&mut self.objects, &entry.key, &entry.value);
+            }
+        }
+    }
+}
+
+fn take(objects: &mut Objects, key: &str, json: &[u8]) {
+    if let Err(error) = objects.put(key, json) {
+        tracing::error!(key, %error, "this role or binding can't be read and grants nothing; write it again");
+    }
+}
+
+impl ApiServer {
+    /// May this caller do this?
+    pub fn permits(&self, caller: &Caller, request: &Attributes<'_>) -> bool {
+        self.permits_selected(caller, request, "")
+    }
+
+    /// The same for a request with a field selector, which is empty where it has none: what a node may list depends
+    /// on it.
+    pub(crate) fn permits_selected(
+        &self,
+        caller: &Caller,
+        request: &Attributes<'_>,
+        selector: &str,
+    ) -> bool {
+        caller.is_unlimited()
+            || caller
+                .node_name()
+                .is_some_and(|node| node_authorizer::permits(self, node, request, selector))
+            || self.policy().permits(caller, request)
+    }
+
+    /// May this caller use this verb (an HTTP method in lower case) on a path that is no resource?
+    pub(crate) fn permits_path(&self, caller: &Caller, verb: &str, path: &str) -> bool {
+        caller.is_unlimited() || self.policy().permits_path(caller, verb, path)
+    }
+
+    /// What roles and bindings permit now.
+    pub(crate) fn policy(&self) -> Arc<Policy> {
+        self.0.authority.policy(&self.0.store)
+    }
+
+    /// Refuses what the caller may not do.
+    pub(crate) fn require(&self, caller: &Caller, wanted: &Attributes<'_>) -> Result<(), Failure> {
+        self.require_selected(caller, wanted, "")
+    }
+
+    /// Refuses what the caller may not do, for a request with a field selector.
+    pub(crate) fn require_selected(
+        &self,
+        caller: &Caller,
+        wanted: &Attributes<'_>,
+        selector: &str,
+    ) -> Result<(), Failure> {
+        if self.permits_selected(caller, wanted, selector) {
+            return Ok(());
+        }
+        Err(Failure::not_permitted(caller, wanted))
+    }
+
+    /// Refuses a path that is no resource to callers without the right to it. Requests without a caller are those of
+    /// the anonymous user.
+    pub(crate) fn require_path(
+        &self,
+        caller: Option<&Caller>,
+        method: &http::Method,
+        path: &str,
+    ) -> Result<(), Failure> {
+        let verb = match *method {
+            http::Method::HEAD => "get".to_owned(),
+            _ => method.as_str().to_ascii_lowercase(),
+        };
+        match caller {
+            Some(caller) if self.permits_path(caller, &verb, path) => Ok(()),
+            Some(caller) => Err(Failure::path_not_permitted(caller, &verb, path)),
+            None if self.permits_path(&Caller::anonymous(), &verb, path) => Ok(()),
+            None => Err(Failure::unauthorized()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use store::{EntryMeta, Options};
+
+    use super::*;
+
+    async fn put(store: &Store, key: &'static str, object: serde_json::Value) {
+        let written = store.commit(move |view| {
+            let bytes = bytes::Bytes::from(object.to_string());
+            view.put(key.to_owned(), EntryMeta::default(), |_| bytes);
+            Ok::<(), std::convert::Infallible>(())
+        });
+        written.await.unwrap();
+    }
+
+    const ROLE: &str = "/rbac.authorization.k8s.io/clusterroles/-/r";
+    const BINDING: &str = "/rbac.authorization.k8s.io/clusterrolebindings/-/b";
+
+    fn role(verb: &str) -> serde_json::Value {
+        json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": [verb]}]})
+    }
+
+    fn binding() -> serde_json::Value {
+        json!({
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "r"},
+            "subjects": [{"kind": "User", "name": "ann"}],
+        })
+    }
+
+    #[tokio::test]
+    async fn the_next_request_sees_what_was_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open(dir.path(), Options::default()).unwrap();
+        put(&store, ROLE, role("get")).await;
+        let authority = Authority::open(&store);
+        let ann = Caller::user("ann", []);
+        let may = |verb: &str| {
+            let request = Attributes {
+                verb,
+                resource: "pods",
+                namespace: Some("a"),
+                ..Attributes::default()
+            };
+            authority.policy(&store).permits(&ann, &request)
+        };
+        assert!(!may("get"));
+        put(&store, BINDING, binding()).await;
+        assert!(may("get") && !may("list"));
+        // What does not change is not read again.
+        let before = authority.policy(&store);
+        put(&store, "/core/configmaps/a/x", json!({})).await;
+        assert!(Arc::ptr_eq(&before, &authority.policy(&store)));
+        put(&store, ROLE, role("list")).await;
+        assert!(may("list") && !may("get"));
+        // A role that can't be read grants nothing.
+        put(&store, ROLE, json!({"rules": 1})).await;
+        assert!(!may("list"));
+        put(&store, ROLE, role("get")).await;
+        assert!(may("get"));
+        let gone = store.commit(|view| {
+            view.delete(BINDING, |_, entry| entry.value.clone());
+            Ok::<(), std::convert::Infallible>(())
+        });
+        gone.await.unwrap();
+        assert!(!may("get"));
+    }
+
+    #[tokio::test]
+    async fn changes_that_the_history_forgot_are_read_anew() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            history: 4,
+            ..Options::default()
+        };
+        let store = Store::open(dir.path(), options).unwrap();
+        let authority = Authority::open(&store);
+        authority.policy(&store);
+        put(&store, ROLE, role("get")).await;
+        put(&store, BINDING, binding()).await;
+        for _ in 0..20 {
+            put(&store, "/core/configmaps/a/x", json!({})).await;
+        }
+        let request = Attributes {
+            verb: "get",
+            resource: "pods",
+            ..Attributes::default()
+        };
+        let ann = Caller::user("ann", []);
+        assert!(authority.policy(&store).permits(&ann, &request));
+    }
+}

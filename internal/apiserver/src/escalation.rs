@@ -1,0 +1,153 @@
+//! Owns the rule that nobody hands out more than what they have: a role or binding is written only by who has all of
+//! its rules already, or has the verb `escalate` on the role, or `bind` on the role that is bound. As in Kubernetes.
+
+use k8s_openapi::api::rbac::v1::{PolicyRule, RoleRef};
+use resources::access::Attributes;
+use resources::rbac::{GROUP, compact, quoted, show, uncovered};
+use resources::registry;
+use serde_json::Value;
+
+use crate::call::Call;
+use crate::object;
+use crate::status::Failure;
+
+/// How many rules that a caller lacks are named in a refusal.
+const MOST_NAMED: usize = 20;
+
+/// Refuses a new role or binding, or a change of one, that grants more than what the caller may do.
+pub(crate) fn check(call: &Call, wanted: &Value, live: Option<&Value>) -> Result<(), Failure> {
+    if call.kind.group != GROUP
+        || call.caller.is_unlimited()
+        || live.is_some_and(|live| grants_the_same(live, wanted))
+    {
+        return Ok(());
+    }
+    match call.kind.kind {
+        "Role" | "ClusterRole" => role(call, wanted, live),
+        _ => binding(call, wanted),
+    }
+}
+
+/// Whether nothing changed but what the garbage collector and field management need.
+fn grants_the_same(live: &Value, wanted: &Value) -> bool {
+    let granting = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(meta) = object["metadata"].as_object_mut() {
+            for field in [
+                "finalizers",
+                "ownerReferences",
+                "managedFields",
+                "resourceVersion",
+            ] {
+                meta.remove(field);
+            }
+        }
+        object
+    };
+    granting(live) == granting(wanted)
+}
+
+fn role(call: &Call, wanted: &Value, live: Option<&Value>) -> Result<(), Failure> {
+    let name = object::name(wanted);
+    if may(call, "escalate", call.kind.plural, name) {
+        return Ok(());
+    }
+    covers(call, name, &rules_of(call, wanted)?)?;
+    let aggregated = |role: &Value| {
+        let selectors = role["aggregationRule"]["clusterRoleSelectors"].as_array();
+        selectors.is_some_and(|list| !list.is_empty())
+    };
+    // An aggregated role gathers what others write later: only who may do everything decides on that.
+    if (aggregated(wanted) || live.is_some_and(aggregated))
+        && covers(call, name, &everything()).is_err()
+    {
+        let why = "must have cluster-admin privileges to use the aggregationRule";
+        return Err(Failure::forbidden(call.kind, name, why));
+    }
+    Ok(())
+}
+
+fn everything() -> [PolicyRule; 2] {
+    let all = || Some(vec!["*".to_owned()]);
+    let verbs = vec!["*".to_owned()];
+    [
+        PolicyRule {
+            api_groups: all(),
+            resources: all(),
+            verbs: verbs.clone(),
+            ..PolicyRule::default()
+        },
+        PolicyRule {
+            non_resource_urls: all(),
+            verbs,
+            ..PolicyRule::default()
+        },
+    ]
+}
+
+fn rules_of(call: &Call, role: &Value) -> Result<Vec<PolicyRule>, Failure> {
+    match &role["rules"] {
+        Value::Null => Ok(Vec::new()),
+        rules => serde_json::from_value(rules.clone()).map_err(|error| {
+            Failure::bad_request(format!(
+                "rules of {} {:?} can't be read: {error}",
+                call.kind.kind,
+                object::name(role)
+            ))
+        }),
+    }
+}
+
+fn binding(call: &Call, wanted: &Value) -> Result<(), Failure> {
+    let name = object::name(wanted);
+    let role: RoleRef = serde_json::from_value(wanted["roleRef"].clone()).map_err(|error| {
+        Failure::bad_request(format!("roleRef of {name:?} can't be read: {error}"))
+    })?;
+    let kind = registry::by_kind(GROUP, "v1", &role.kind).ok_or_else(Failure::no_such_resource)?;
+    if may(call, "bind", kind.plural, &role.name) {
+        return Ok(());
+    }
+    let policy = call.server.policy();
+    let rules = policy
+        .role(&role, call.namespace.as_deref())
+        .ok_or_else(|| Failure::not_found(kind, &role.name))?;
+    covers(call, name, rules)
+}
+
+fn may(call: &Call, verb: &str, resource: &str, name: &str) -> bool {
+    call.server.permits(
+        &call.caller,
+        &Attributes {
+            verb,
+            group: GROUP,
+            resource,
+            subresource: None,
+            namespace: call.namespace.as_deref(),
+            name: Some(name),
+        },
+    )
+}
+
+/// Refuses rules that the caller's own, where the object is written, don't cover.
+fn covers(call: &Call, name: &str, wanted: &[PolicyRule]) -> Result<(), Failure> {
+    let refused = |why: &str| Failure::forbidden(call.kind, name, why);
+    let policy = call.server.policy();
+    let held: Vec<&PolicyRule> = policy
+        .rules(&call.caller, call.namespace.as_deref())
+        .collect();
+    let missing = uncovered(&held, wanted).map_err(|error| refused(&error.to_string()))?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let missing: Vec<PolicyRule> = compact(&missing);
+    let mut lines: Vec<String> = missing.iter().take(MOST_NAMED).map(show).collect();
+    if missing.len() > MOST_NAMED {
+        lines.push(format!("and {} more", missing.len() - MOST_NAMED));
+    }
+    Err(refused(&format!(
+        "user {:?} (groups={}) is attempting to grant RBAC permissions not currently held:\n{}",
+        call.caller.user,
+        quoted(&call.caller.groups),
+        lines.join("\n")
+    )))
+}

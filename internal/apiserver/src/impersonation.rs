@@ -1,0 +1,308 @@
+//! Owns what becomes of a request's caller between authentication and the handlers, whichever handlers these are:
+//! bearer tokens of service accounts, and impersonation by Kubernetes' headers. Authentication by users' own
+//! credentials happens elsewhere; users' groups are asked of [`Users`].
+
+use std::collections::BTreeMap;
+
+use axum::body::Body;
+use axum::extract::State;
+use axum::middleware::Next;
+use http::{HeaderMap, HeaderName, Request, Response, header};
+use resources::access::{
+    ANONYMOUS_USER, AUTHENTICATED_GROUP, Attributes, COMPONENTS_GROUP, Caller, Impersonator,
+    UNAUTHENTICATED_GROUP, service_account_groups, service_account_of,
+};
+use resources::audit::{Impersonated, UserInfo};
+
+use crate::path::decode;
+use crate::server::ApiServer;
+use crate::service_account::{ISSUER, is_jwt};
+use crate::status::Failure;
+
+const USER: HeaderName = HeaderName::from_static("impersonate-user");
+const GROUP: HeaderName = HeaderName::from_static("impersonate-group");
+const UID: HeaderName = HeaderName::from_static("impersonate-uid");
+/// What the names of all these headers start with.
+const PREFIX: &str = "impersonate-";
+/// What the headers' names start with that carry extra fields; the percent-encoded key follows.
+const EXTRA: &str = "impersonate-extra-";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+
+/// Finds the caller that a bearer token belongs to.
+type BearerOf = dyn Fn(&str) -> Option<Caller> + Send + Sync;
+/// Finds the groups of a user.
+type GroupsOf = dyn Fn(&str) -> Vec<String> + Send + Sync;
+
+/// The users that are kept outside of this crate.
+pub struct Users {
+    /// The caller that a bearer token belongs to, for TokenReviews.
+    pub bearer: Box<BearerOf>,
+    /// The groups of a user that signs in: none for names without a record. One who impersonates a user without naming
+    /// groups acts in these.
+    pub groups: Box<GroupsOf>,
+}
+
+/// Middleware, before the one that authenticates users: a service account's bearer token makes the request that
+/// account's. One that is not valid (any more) is answered 401.
+pub async fn authenticate(
+    State(server): State<ApiServer>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    if request.extensions().get::<Caller>().is_some() {
+        return next.run(request).await;
+    }
+    let token = bearer(request.headers()).filter(|token| is_jwt(token));
+    let found = token.map(|token| server.service_account(token));
+    match found {
+        None => next.run(request).await,
+        Some(Some((caller, audiences))) if audiences.iter().any(|one| one == ISSUER) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Some(_) => Failure::unauthorized().into_response(),
+    }
+}
+
+/// Middleware, behind the one that authenticates users: carries a request out in the name of another where its headers
+/// ask for it and its caller may. The [`Caller`] is then the one that is impersonated, and the one that asked stands
+/// beside it as [`Impersonator`].
+pub async fn impersonate(
+    State(server): State<ApiServer>,
+    mut request: Request<Body>,
+    next: Next,
+) -> Response<Body> {
+    if !asked(request.headers()) {
+        return next.run(request).await;
+    }
+    let Some(caller) = request.extensions().get::<Caller>().cloned() else {
+        return refused(None, "a request without credentials can't impersonate").into_response();
+    };
+    let grpc = request
+        .headers()
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|media| media.as_bytes().starts_with(b"application/grpc"));
+    if grpc {
+        return refused(
+            Some(&caller),
+            "agents' own connections take no impersonation headers",
+        )
+        .into_response();
+    }
+    let verdict = impersonated(&server, &caller, request.headers());
+    match verdict {
+        Ok(other) => {
+            let names: Vec<HeaderName> = request
+                .headers()
+                .keys()
+                .filter(|name| is_ours(name))
+                .cloned()
+                .collect();
+            for name in names {
+                request.headers_mut().remove(name);
+            }
+            let named = Impersonated(UserInfo::from(&other));
+            request.extensions_mut().insert(other);
+            request.extensions_mut().insert(Impersonator(caller));
+            let mut answer = next.run(request).await;
+            answer.extensions_mut().insert(named);
+            answer
+        }
+        Err(failure) => failure.into_response(),
+    }
+}
+
+/// Whether a request asks to be carried out in the name of another.
+pub(crate) fn asked(headers: &HeaderMap) -> bool {
+    headers.keys().any(is_ours)
+}
+
+fn is_ours(name: &HeaderName) -> bool {
+    name.as_str().starts_with(PREFIX)
+}
+
+/// 403 for a request that can't impersonate anybody.
+pub(crate) fn refused(caller: Option<&Caller>, why: &str) -> Failure {
+    let user = caller.map_or(ANONYMOUS_USER, |caller| caller.user.as_str());
+    Failure::not_impersonating(user, why)
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let (scheme, secret) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+}
+
+/// The caller that the headers ask for, where this caller may impersonate it.
+fn impersonated(
+    server: &ApiServer,
+    caller: &Caller,
+    headers: &HeaderMap,
+) -> Result<Caller, Failure> {
+    let wanted = Wanted::read(headers)?;
+    wanted.require(server, caller)?;
+    let groups = match (service_account_of(&wanted.user), wanted.groups.is_empty()) {
+        (_, false) => wanted.groups,
+        (Some((namespace, _)), true) => service_account_groups(namespace).into(),
+        (None, true) => server.groups_of(&wanted.user),
+    };
+    let mut other = Caller {
+        user: wanted.user,
+        groups,
+        uid: wanted.uid,
+        extra: wanted.extra,
+    };
+    let known = match other.user.as_str() {
+        ANONYMOUS_USER => UNAUTHENTICATED_GROUP,
+        _ => AUTHENTICATED_GROUP,
+    };
+    let said = other.is_in(AUTHENTICATED_GROUP) || other.is_in(UNAUTHENTICATED_GROUP);
+    if !said {
+        other.groups.push(known.to_owned());
+    }
+    Ok(other)
+}
+
+/// What the headers ask for.
+#[derive(Debug, Default, PartialEq)]
+struct Wanted {
+    user: String,
+    groups: Vec<String>,
+    uid: String,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+impl Wanted {
+    fn read(headers: &HeaderMap) -> Result<Wanted, Failure> {
+        let mut wanted = Wanted::default();
+        for (name, value) in headers.iter().filter(|(name, _)| is_ours(name)) {
+            let value = value.to_str().map_err(|_| {
+                Failure::bad_request(format!("{name}: the value must be printable ASCII"))
+            })?;
+            if name == USER {
+                wanted.user = once(name, &wanted.user, value)?;
+            } else if name == UID {
+                wanted.uid = once(name, &wanted.uid, value)?;
+            } else if name == GROUP {
+                wanted.groups.push(value.to_owned());
+            } else if let Some(key) = name.as_str().strip_prefix(EXTRA) {
+                let values = wanted.extra.entry(decode(key).into_owned()).or_default();
+                values.push(value.to_owned());
+            } else {
+                return Err(Failure::bad_request(format!(
+                    "{name}: unknown header; use Impersonate-User, -Group, -Uid or -Extra-KEY"
+                )));
+            }
+        }
+        if wanted.user.is_empty() {
+            return Err(Failure::bad_request(
+                "the headers ask to impersonate without a user; name one in Impersonate-User",
+            ));
+        }
+        Ok(wanted)
+    }
+
+    /// Refuses the first part of this that the caller may not impersonate.
+    fn require(&self, server: &ApiServer, caller: &Caller) -> Result<(), Failure> {
+        let may = |attributes: Attributes<'_>| {
+            server.require(
+                caller,
+                &Attributes {
+                    verb: "impersonate",
+                    ..attributes
+                },
+            )
+        };
+        match service_account_of(&self.user) {
+            Some((namespace, name)) => may(Attributes {
+                namespace: Some(namespace),
+                ..of("", "serviceaccounts", name)
+            })?,
+            None => may(of("", "users", &self.user))?,
+        }
+        for group in &self.groups {
+            if group == COMPONENTS_GROUP {
+                return Err(refused(
+                    Some(caller),
+                    "Muster's own parts can't be impersonated",
+                ));
+            }
+            may(of("", "groups", group))?;
+        }
+        if !self.uid.is_empty() {
+            may(of(AUTHENTICATION, "uids", &self.uid))?;
+        }
+        for (key, values) in &self.extra {
+            for value in values {
+                may(Attributes {
+                    subresource: Some(key),
+                    ..of(AUTHENTICATION, "userextras", value)
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn of<'a>(group: &'a str, resource: &'a str, name: &'a str) -> Attributes<'a> {
+    Attributes {
+        group,
+        resource,
+        name: Some(name),
+        ..Attributes::default()
+    }
+}
+
+fn once(name: &HeaderName, had: &str, value: &str) -> Result<String, Failure> {
+    if !had.is_empty() || value.is_empty() {
+        return Err(Failure::bad_request(format!(
+            "{name}: must be given once, with a value"
+        )));
+    }
+    Ok(value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+        let mut headers = HeaderMap::new();
+        for (name, value) in pairs {
+            headers.append(*name, value.parse().unwrap());
+        }
+        headers
+    }
+
+    #[test]
+    fn headers_say_who_is_impersonated() {
+        let wanted = Wanted::read(&headers(&[
+            ("impersonate-user", "ann"),
+            ("impersonate-group", "a"),
+            ("impersonate-group", "b"),
+            ("impersonate-uid", "u-1"),
+            ("impersonate-extra-example.com%2fscopes", "x"),
+            ("impersonate-extra-example.com%2fscopes", "y"),
+            ("accept", "*/*"),
+        ]))
+        .unwrap();
+        assert_eq!(wanted.user, "ann");
+        assert_eq!(wanted.groups, ["a", "b"]);
+        assert_eq!(wanted.uid, "u-1");
+        assert_eq!(wanted.extra["example.com/scopes"], ["x", "y"]);
+    }
+
+    #[test]
+    fn headers_that_say_it_badly_are_refused_and_not_ignored() {
+        for bad in [
+            vec![("impersonate-group", "a")],
+            vec![("impersonate-user", "")],
+            vec![("impersonate-user", "ann"), ("impersonate-user", "bob")],
+            vec![("impersonate-user", "ann"), ("impersonate-usr", "bob")],
+        ] {
+            assert!(asked(&headers(&bad)), "{bad:?}");
+            assert!(Wanted::read(&headers(&bad)).is_err(), "{bad:?}");
+        }
+        assert!(!asked(&headers(&[("accept", "*/*")])));
+    }
+}

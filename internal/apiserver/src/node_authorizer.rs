@@ -1,0 +1,225 @@
+//! Owns what a node may ask of the API: the pods bound to it are found in an index by node, kept from the store's own
+//! watch, and what they refer to is read from these pods alone. The rules are `resources::admission::need`.
+//!
+//! The index is made at the first question that needs it and brought up to date at each: that costs the changes of
+//! pods since the last question, and a list of all pods where the store's history no longer reaches back. It holds
+//! one key for each bound pod. `tests/api/nodes.rs` holds it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use futures::FutureExt;
+use parking_lot::Mutex;
+use resources::access::Attributes;
+use resources::admission::{Need, Reference, need, references};
+use serde_json::Value;
+use store::{EntryMeta, Event, EventKind, Store, Watch};
+
+use crate::admission::kind_of;
+use crate::server::ApiServer;
+
+/// What this module keeps between requests.
+#[derive(Default)]
+pub(crate) struct Memory(Mutex<Option<PodsByNode>>);
+
+/// The keys of the bound pods, by node.
+struct PodsByNode {
+    changes: Watch,
+    keys: BTreeMap<String, BTreeSet<Arc<str>>>,
+}
+
+/// May the node do this? `selector` is the request's field selector, empty where it has none.
+pub(crate) fn permits(
+    server: &ApiServer,
+    node: &str,
+    wanted: &Attributes<'_>,
+    selector: &str,
+) -> bool {
+    match need(node, wanted, selector) {
+        Need::Nothing => true,
+        Need::Never => false,
+        Need::Bound { namespace, pod } => {
+            let key = kind_of("", "Pod").key(Some(namespace), pod);
+            let entry = server.0.store.get(&key);
+            entry.is_some_and(|entry| node_of(&entry.meta) == node)
+        }
+        Need::Referred { namespace, to } => refers(server, node, namespace, &to),
+    }
+}
+
+/// Whether a pod of the namespace that is bound to the node and has not ended refers to the object.
+fn refers(server: &ApiServer, node: &str, namespace: &str, to: &Reference) -> bool {
+    let store = &server.0.store;
+    let prefix = kind_of("", "Pod").prefix(Some(namespace));
+    let keys = server.0.pods_by_node.of(store, node, &prefix);
+    keys.iter().any(|key| {
+        let Some(entry) = store.get(key) else {
+            return false;
+        };
+        if node_of(&entry.meta) != node {
+            return false;
+        }
+        let Ok(pod) = serde_json::from_slice::<Value>(&entry.value) else {
+            return false;
+        };
+        let ended = matches!(
+            pod["status"]["phase"].as_str(),
+            Some("Succeeded" | "Failed")
+        );
+        !ended && references(&pod).contains(to)
+    })
+}
+
+/// The node that an entry's pod is bound to; empty where it is bound to none.
+fn node_of(meta: &EntryMeta) -> &str {
+    meta.fields.get("spec.nodeName").map_or("", String::as_str)
+}
+
+impl Memory {
+    /// The keys of the node's pods that begin with the prefix. None where the store can't be watched any more.
+    fn of(&self, store: &Store, node: &str, prefix: &str) -> Vec<Arc<str>> {
+        let mut kept = self.0.lock();
+        let current = kept.as_mut().is_some_and(PodsByNode::catch_up);
+        if !current {
+            *kept = PodsByNode::read(store);
+        }
+        let keys = kept.as_ref().and_then(|index| index.keys.get(node));
+        keys.into_iter()
+            .flatten()
+            .filter(|key| key.starts_with(prefix))
+            .cloned()
+            .collect()
+    }
+}
+
+impl PodsByNode {
+    fn read(store: &Store) -> Option<Self> {
+        let prefix = kind_of("", "Pod").prefix(None);
+        // The watch first: a change between both is in the list and told again, which changes nothing.
+        let changes = match store.watch(&prefix, None) {
+            Ok(changes) => changes,
+            Err(error) => {
+                tracing::warn!(%error, "the pods of nodes can't be followed; nodes are refused what needs them");
+                return None;
+            }
+        };
+        let mut index = PodsByNode {
+            changes,
+            keys: BTreeMap::new(),
+        };
+        for entry in store.list(&prefix, None, usize::MAX).entries {
+            index.put(node_of(&entry.meta), &entry.key);
+        }
+        index.catch_up().then_some(index)
+    }
+
+    /// Takes in the changes since the last time; false where some were missed.
+    fn catch_up(&mut self) -> bool {
+        loop {
+            match self.changes.next_batch().now_or_never() {
+                None => return true,
+                Some(Some(Ok(events))) => events.iter().for_each(|event| self.take(event)),
+                Some(Some(Err(_)) | None) => return false,
+            }
+        }
+    }
+
+    fn take(&mut self, event: &Event) {
+        let before = event.previous.as_ref().map_or("", |meta| node_of(meta));
+        let now = match event.kind {
+            EventKind::Deleted => "",
+            EventKind::Added | EventKind::Modified => node_of(&event.entry.meta),
+        };
+        if before != now {
+            self.remove(before, &event.entry.key);
+        }
+        self.put(now, &event.entry.key);
+    }
+
+    fn put(&mut self, node: &str, key: &Arc<str>) {
+        if node.is_empty() {
+            return;
+        }
+        match self.keys.get_mut(node) {
+            Some(keys) => {
+                keys.insert(key.clone());
+            }
+            None => {
+                let keys = BTreeSet::from([key.clone()]);
+                self.keys.insert(node.to_owned(), keys);
+            }
+        }
+    }
+
+    fn remove(&mut self, node: &str, key: &Arc<str>) {
+        if let Some(keys) = self.keys.get_mut(node) {
+            keys.remove(key);
+            if keys.is_empty() {
+                self.keys.remove(node);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use store::Options;
+
+    use super::*;
+
+    async fn write(store: &Store, name: &str, node: Option<&str>) {
+        let key = kind_of("", "Pod").key(Some("ns"), name);
+        let node = node.map(str::to_owned);
+        let written = store.commit(move |view| {
+            match node {
+                Some(node) => {
+                    let meta = EntryMeta {
+                        fields: BTreeMap::from([("spec.nodeName".to_owned(), node)]),
+                        ..EntryMeta::default()
+                    };
+                    view.put(key, meta, |_| "{}".into());
+                }
+                None => {
+                    view.delete(&key, |_, _| "{}".into());
+                }
+            }
+            Ok::<(), std::convert::Infallible>(())
+        });
+        written.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_index_follows_every_change_and_is_read_anew_where_changes_were_missed() {
+        let dir = tempfile::tempdir().unwrap();
+        let options = Options {
+            history: 4,
+            ..Options::default()
+        };
+        let store = Store::open(dir.path(), options).unwrap();
+        let memory = Memory::default();
+        let pods = |node: &str| -> Vec<String> {
+            let keys = memory.of(&store, node, "/core/pods/ns/").into_iter();
+            keys.map(|key| key.rsplit('/').next().unwrap_or_default().to_owned())
+                .collect()
+        };
+        write(&store, "a", Some("n1")).await;
+        write(&store, "b", Some("")).await;
+        assert_eq!(pods("n1"), ["a"]);
+        write(&store, "b", Some("n1")).await;
+        assert_eq!(pods("n1"), ["a", "b"]);
+        assert_eq!(pods(""), [""; 0]);
+        write(&store, "a", None).await;
+        write(&store, "a", Some("n2")).await;
+        assert_eq!(
+            (pods("n1"), pods("n2")),
+            (vec!["b".into()], vec!["a".into()])
+        );
+        // More changes than the history keeps.
+        for _ in 0..6 {
+            write(&store, "b", None).await;
+            write(&store, "b", Some("n3")).await;
+        }
+        assert_eq!((pods("n1").len(), pods("n3")), (0, vec!["b".into()]));
+        assert_eq!(memory.of(&store, "n3", "/core/pods/other/").len(), 0);
+    }
+}

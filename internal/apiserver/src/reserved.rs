@@ -1,0 +1,148 @@
+//! Owns where the rules about the system's fields, its priority classes and queues' users meet a request: who the
+//! caller is, what the namespace and the queue say. The rules are `resources::admission`'s. Muster's own parts pass:
+//! what they write, they made from objects that passed.
+
+use resources::access::Attributes;
+use resources::admission::{
+    Holder, NotAdmitted, admits_namespace, critical, default_queue, keep_reserved, name_queue,
+    queues_named, reserved, takes_critical_pods,
+};
+use serde_json::Value;
+
+use crate::admission::kind_of;
+use crate::call::Call;
+use crate::object;
+use crate::prepare::Part;
+use crate::status::Failure;
+
+/// Names the namespace's queue in an object that names none; before the kind's own defaults. Once written, only a
+/// PodGroup is looked at again, whose default would otherwise be the queue `default`.
+pub(crate) fn queue(call: &Call, object: &mut Value, live: Option<&Value>) -> Result<(), Failure> {
+    let again = live.is_some() && call.kind.kind != "PodGroup";
+    if call.caller.is_component() || again || queues_named(call.kind, object).is_empty() {
+        return Ok(());
+    }
+    let Some(namespace) = namespace(call) else {
+        return Ok(());
+    };
+    if let Some(queue) = default_queue(&object::parse(&namespace)?) {
+        name_queue(call.kind, object, queue);
+    }
+    Ok(())
+}
+
+/// Refuses an object that sets what its writer may not set, and puts back what a write left out of the system's.
+pub(crate) fn check(
+    call: &Call,
+    part: Part,
+    object: &mut Value,
+    live: Option<&Value>,
+) -> Result<(), Failure> {
+    if call.caller.is_component() {
+        return Ok(());
+    }
+    if let Some(live) = live {
+        keep_reserved(call.kind, object, live, |holder| holds(call, holder));
+    }
+    refuse_reserved(call, object, live)?;
+    if part == Part::Status {
+        return Ok(());
+    }
+    refuse_critical(call, object, live)?;
+    refuse_queues(call, object, live)
+}
+
+/// Refuses a write that sets a field which others hold.
+pub(crate) fn refuse_reserved(
+    call: &Call,
+    object: &Value,
+    live: Option<&Value>,
+) -> Result<(), Failure> {
+    if call.caller.is_component() {
+        return Ok(());
+    }
+    let mut all = reserved(call.kind, object, live).into_iter();
+    match all.find(|violation| !holds(call, violation.holder)) {
+        None => Ok(()),
+        Some(violation) => Err(refused(call, object, &violation.to_string())),
+    }
+}
+
+fn refused(call: &Call, object: &Value, why: &str) -> Failure {
+    Failure::forbidden(call.kind, object::name(object), why)
+}
+
+/// May the caller, who is no part of Muster, write the fields of this holder?
+fn holds(call: &Call, holder: Holder) -> bool {
+    let may = |wanted: &Attributes<'_>| call.server.permits(&call.caller, wanted);
+    match holder {
+        Holder::System => false,
+        Holder::Binder => may(&Attributes {
+            verb: "create",
+            resource: "pods",
+            subresource: Some("binding"),
+            namespace: call.namespace.as_deref(),
+            ..Attributes::default()
+        }),
+        Holder::NodeStatus => may(&Attributes {
+            verb: "update",
+            resource: "nodes",
+            subresource: Some("status"),
+            name: call.name.as_deref().or(call.caller.node_name()),
+            ..Attributes::default()
+        }),
+    }
+}
+
+fn refuse_critical(call: &Call, object: &Value, live: Option<&Value>) -> Result<(), Failure> {
+    let Some(found) = critical(call.kind, object, live) else {
+        return Ok(());
+    };
+    let name = call.namespace.as_deref().unwrap_or_default();
+    let namespace = namespace(call);
+    let labels = namespace.map(|entry| entry.meta.labels.clone());
+    if takes_critical_pods(name, &labels.unwrap_or_default()) {
+        return Ok(());
+    }
+    Err(refused(call, object, &found.to_string()))
+}
+
+/// Refuses an object that names a queue which its namespace may not use, unless it did so before. A queue that does
+/// not exist is not checked: its work waits.
+fn refuse_queues(call: &Call, object: &Value, live: Option<&Value>) -> Result<(), Failure> {
+    let named = queues_named(call.kind, object);
+    if named.is_empty() {
+        return Ok(());
+    }
+    let before = live.map(|live| queues_named(call.kind, live));
+    let before = before.unwrap_or_default();
+    let queues = kind_of_queue();
+    for (field, queue) in named {
+        if before.iter().any(|(_, had)| *had == queue) {
+            continue;
+        }
+        let Some(entry) = call.server.0.store.get(&queues.key(None, &queue)) else {
+            continue;
+        };
+        let labels = namespace(call).map(|entry| entry.meta.labels.clone());
+        if !admits_namespace(&object::parse(&entry)?, &labels.unwrap_or_default()) {
+            let why = NotAdmitted {
+                field,
+                queue,
+                namespace: call.namespace.clone().unwrap_or_default(),
+            };
+            return Err(refused(call, object, &why.to_string()));
+        }
+    }
+    Ok(())
+}
+
+fn kind_of_queue() -> &'static resources::registry::Kind {
+    resources::registry::by_kind("scheduling.volcano.sh", "v1beta1", "Queue")
+        .expect("queues are registered")
+}
+
+fn namespace(call: &Call) -> Option<std::sync::Arc<store::Entry>> {
+    let key = kind_of("", "Namespace").key(None, call.namespace.as_deref()?);
+    call.server.0.store.get(&key)
+}

@@ -1,0 +1,57 @@
+//! Owns the key that service accounts' tokens are signed with: a Secret in `muster-system`, so that it is as durable
+//! as everything else, goes along in backups, and is read by administrators only. Without it no token is valid; the
+//! server draws a new one when it starts. Signs and checks bytes; what a token says is `service_account`'s.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use resources::names::SYSTEM_NAMESPACE;
+use ring::hmac;
+use ring::rand::{SecureRandom, SystemRandom};
+use serde_json::{Value, json};
+use store::Store;
+
+use crate::admission::kind_of;
+use crate::object;
+
+const NAME: &str = "service-account-key";
+const FIELD: &str = "key";
+/// As long as the digest that it keys, in bytes (RFC 2104).
+const BYTES: usize = 32;
+
+/// The store's key of the Secret.
+pub(crate) fn key() -> String {
+    kind_of("", "Secret").key(Some(SYSTEM_NAMESPACE), NAME)
+}
+
+/// A Secret with a new key.
+pub(crate) fn draw() -> Result<Value, String> {
+    let mut bytes = [0u8; BYTES];
+    SystemRandom::new()
+        .fill(&mut bytes)
+        .map_err(|_| "the operating system gave no random bytes".to_owned())?;
+    Ok(json!({
+        "apiVersion": "v1", "kind": "Secret",
+        "metadata": {"name": NAME, "namespace": SYSTEM_NAMESPACE},
+        "type": "muster.io/service-account-key",
+        "data": {FIELD: STANDARD.encode(bytes)},
+    }))
+}
+
+/// The key, where the Secret is there and whole.
+fn read(store: &Store) -> Option<hmac::Key> {
+    let stored = store.get(&key())?;
+    let secret = object::parse(&stored).ok()?;
+    let bytes = STANDARD.decode(secret["data"][FIELD].as_str()?).ok()?;
+    (bytes.len() == BYTES).then(|| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
+}
+
+/// Signs a text.
+pub(crate) fn sign(store: &Store, text: &str) -> Option<Vec<u8>> {
+    let tag = hmac::sign(&read(store)?, text.as_bytes());
+    Some(tag.as_ref().to_vec())
+}
+
+/// Whether this server signed the text so.
+pub(crate) fn signed(store: &Store, text: &str, signature: &[u8]) -> bool {
+    read(store).is_some_and(|key| hmac::verify(&key, text.as_bytes(), signature).is_ok())
+}

@@ -1,0 +1,350 @@
+//! Owns what the scheduler's loop leaves out for a while, because it panicked over it. Pure: the caller
+//! says what time it is.
+//!
+//! After a panic the scheduler's state may be changed in part, so the loop throws it away and starts
+//! from a list; that alone would panic again. A panic while one object's change is taken in is that
+//! object's. A panic while a plan is made names nothing: it is put on the gangs with waiting pods that
+//! were told of since the last plan that went well. Of several, each half comes back in a turn of its
+//! own, so that of 1,000 gangs the guilty one is alone after ten panics. One that is alone waits twice
+//! as long after each.
+//!
+//! Limits. A plan that panics over a node, a queue, or a running pod is put on waiting gangs, which
+//! then wait without being guilty; running pods are never left out. Two gangs that are only together
+//! too much are both left out. What is known of the guilty is not kept over a restart of the server.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::hash::{BuildHasher as _, RandomState};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ObjectReference, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use resources::names::GROUP_NAME;
+use scheduler::{Event, GroupRef};
+use tokio::time::Instant;
+
+/// How long what the loop panicked over is left out first; doubles with each panic in a row.
+const FIRST: Duration = Duration::from_secs(2);
+/// The longest that it is left out.
+const LONGEST: Duration = Duration::from_secs(600);
+/// How many gangs are remembered as parts of plans that went well.
+const CLEARED_MAX: usize = 1_000_000;
+
+/// An object: its plural, namespace and name.
+type Object = (&'static str, String, String);
+
+/// What is left out together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Subject {
+    /// A gang: its PodGroup, and its pods that have no node.
+    Gang(GroupRef),
+    /// One object.
+    Object(Object),
+}
+
+/// How one of them stands.
+#[derive(Default)]
+struct Aside {
+    failures: u32,
+    /// Until when it is left out; none while it is tried again.
+    until: Option<Instant>,
+    /// What was left out together is tried again together, and nothing else with it.
+    batch: u64,
+    /// The last of each object that was told of meanwhile.
+    events: BTreeMap<Object, Event>,
+}
+
+/// What is left out, and who is under suspicion.
+#[derive(Default)]
+pub(super) struct SetAside {
+    aside: BTreeMap<Subject, Aside>,
+    /// Gangs with waiting pods that were told of since the last plan that went well.
+    since: BTreeSet<GroupRef>,
+    /// Gangs, hashed, that were told of before a plan that went well, and not since.
+    cleared: HashSet<u64>,
+    hasher: RandomState,
+    /// The loop has begun and made no plan yet: what it is told is the list.
+    listing: bool,
+    /// The number of the last batch.
+    batches: u64,
+    /// A batch is tried again, and no plan was made with it yet.
+    trying: bool,
+}
+
+impl SetAside {
+    /// The loop begins anew, and is told of everything again.
+    pub(super) fn begin(&mut self) {
+        self.listing = true;
+        self.trying = false;
+        self.since.clear();
+        for aside in self.aside.values_mut() {
+            aside.events.clear();
+        }
+    }
+
+    /// Lets a change through, or keeps it where its object is left out.
+    pub(super) fn admit(&mut self, event: Event) -> Option<Event> {
+        let (object, gone) = object_of(&event);
+        // What was kept of it is out of date, also where this change is let through: a pod that was bound
+        // meanwhile waits no more, and its older state would give its devices away a second time.
+        for aside in self.aside.values_mut() {
+            aside.events.remove(&object);
+        }
+        if gone {
+            self.forget(object);
+            return Some(event);
+        }
+        let gang = gang_of(&event);
+        let subjects = [
+            Some(Subject::Object(object.clone())),
+            gang.clone().map(Subject::Gang),
+        ];
+        for subject in subjects.iter().flatten() {
+            if let Some(aside) = self.aside.get_mut(subject)
+                && aside.until.is_some()
+            {
+                aside.events.insert(object, event);
+                return None;
+            }
+        }
+        if let Some(gang) = gang {
+            let hash = hash_of(&self.hasher, &gang);
+            if !self.listing {
+                self.cleared.remove(&hash);
+            }
+            if !self.cleared.contains(&hash) {
+                self.since.insert(gang);
+            }
+        }
+        Some(event)
+    }
+
+    /// An object is gone: one of the same name that comes later is another one. A gang of several keeps
+    /// what is known of its pods.
+    fn forget(&mut self, object: Object) {
+        if let ("pods", namespace, name) = &object {
+            self.aside.remove(&Subject::Gang(GroupRef {
+                namespace: namespace.clone(),
+                name: name.clone(),
+                lone: true,
+            }));
+        }
+        self.aside.remove(&Subject::Object(object));
+    }
+
+    /// The loop panicked while it took this change in. A pod with a node takes that out with it: what
+    /// is free there is not known without the pod.
+    pub(super) fn blame(&mut self, subjects: Vec<Subject>, now: Instant) {
+        self.batches += 1;
+        self.trying = false;
+        for subject in subjects {
+            self.put(subject, FIRST, now);
+        }
+    }
+
+    /// The loop panicked while it made a plan; what is left out for that, if anything.
+    pub(super) fn blame_plan(&mut self, now: Instant) -> Vec<Subject> {
+        self.trying = false;
+        let since = std::mem::take(&mut self.since);
+        let mut suspects: BTreeSet<Subject> = since.into_iter().map(Subject::Gang).collect();
+        let tried = self.aside.iter().filter(|(_, aside)| aside.until.is_none());
+        suspects.extend(tried.map(|(subject, _)| subject.clone()));
+        if suspects.is_empty() {
+            // It is none that came or changed: next time any may be guilty.
+            self.cleared.clear();
+            return Vec::new();
+        }
+        let suspects: Vec<Subject> = suspects.into_iter().collect();
+        self.batches += 1;
+        if let [one] = suspects.as_slice() {
+            self.put(one.clone(), FIRST, now);
+            return suspects;
+        }
+        let half = suspects.len().div_ceil(2);
+        for (at, subject) in suspects.iter().enumerate() {
+            let second = at >= half;
+            let turn = if second { FIRST * 2 } else { FIRST };
+            let aside = self.aside.entry(subject.clone()).or_default();
+            aside.until = Some(now + turn.max(wait_after(aside.failures)));
+            aside.batch = self.batches + u64::from(second);
+        }
+        self.batches += 1;
+        suspects
+    }
+
+    fn put(&mut self, subject: Subject, least: Duration, now: Instant) {
+        let aside = self.aside.entry(subject).or_default();
+        aside.failures = aside.failures.saturating_add(1);
+        aside.until = Some(now + wait_after(aside.failures).max(least));
+        aside.batch = self.batches;
+    }
+
+    /// A plan went well, with all that was told of and not left out.
+    pub(super) fn went_well(&mut self) {
+        self.listing = false;
+        self.trying = false;
+        self.aside.retain(|_, aside| aside.until.is_some());
+        if self.cleared.len() + self.since.len() > CLEARED_MAX {
+            self.cleared.clear();
+        }
+        for gang in std::mem::take(&mut self.since) {
+            let hash = hash_of(&self.hasher, &gang);
+            self.cleared.insert(hash);
+        }
+    }
+
+    /// When something is due to be tried again; none while a batch is tried and no plan was made with it.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let due = self.aside.values().filter_map(|aside| aside.until);
+        due.min().filter(|_| !self.trying)
+    }
+
+    /// What was told of the batch whose time was over first: it is tried again. Two batches are never tried
+    /// together: of both halves of a suspect set none would be cleared.
+    pub(super) fn release(&mut self, now: Instant) -> Vec<Event> {
+        let mut events = Vec::new();
+        if self.trying {
+            return events;
+        }
+        let due = |aside: &Aside| aside.until.filter(|until| *until <= now);
+        let first = self
+            .aside
+            .values()
+            .filter_map(|aside| Some((due(aside)?, aside.batch)));
+        let Some((_, batch)) = first.min() else {
+            return events;
+        };
+        for aside in self.aside.values_mut() {
+            if aside.batch == batch && due(aside).is_some() {
+                aside.until = None;
+                events.extend(std::mem::take(&mut aside.events).into_values());
+            }
+        }
+        // Without events no plan follows that could clear them: the next batch may come.
+        self.trying = !events.is_empty();
+        events
+    }
+}
+
+fn hash_of(hasher: &RandomState, gang: &GroupRef) -> u64 {
+    hasher.hash_one((&gang.namespace, &gang.name, gang.lone))
+}
+
+fn wait_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    FIRST.saturating_mul(1 << doublings).min(LONGEST)
+}
+
+/// What is left out where taking this change in panicked.
+pub(super) fn subjects_of(event: &Event) -> Vec<Subject> {
+    let (object, _) = object_of(event);
+    match (gang_of(event), event) {
+        (Some(gang), _) => vec![Subject::Gang(gang)],
+        (None, Event::PodChanged(pod)) => {
+            let node = Subject::Object(("nodes", String::new(), node_of(pod).to_owned()));
+            vec![Subject::Object(object), node]
+        }
+        (None, _) => vec![Subject::Object(object)],
+    }
+}
+
+/// How an event names it; none for kinds that no event is written about, which the log names.
+pub(super) fn reference(subject: &Subject) -> Option<ObjectReference> {
+    let (version, kind, namespace, name) = match subject {
+        Subject::Gang(gang) if gang.lone => ("v1", "Pod", &gang.namespace, &gang.name),
+        Subject::Gang(gang) => (
+            "scheduling.volcano.sh/v1beta1",
+            "PodGroup",
+            &gang.namespace,
+            &gang.name,
+        ),
+        Subject::Object(("nodes", namespace, name)) => ("v1", "Node", namespace, name),
+        Subject::Object(("pods", namespace, name)) => ("v1", "Pod", namespace, name),
+        Subject::Object(("queues", namespace, name)) => {
+            ("scheduling.volcano.sh/v1beta1", "Queue", namespace, name)
+        }
+        Subject::Object(_) => return None,
+    };
+    Some(ObjectReference {
+        api_version: Some(version.to_owned()),
+        kind: Some(kind.to_owned()),
+        namespace: Some(namespace.clone()).filter(|namespace| !namespace.is_empty()),
+        name: Some(name.clone()),
+        ..ObjectReference::default()
+    })
+}
+
+fn node_of(pod: &Pod) -> &str {
+    let node = pod.spec.as_ref().and_then(|spec| spec.node_name.as_deref());
+    node.unwrap_or_default()
+}
+
+/// The gang whose waiting part a change is about.
+fn gang_of(event: &Event) -> Option<GroupRef> {
+    let text = |field: &Option<String>| field.clone().unwrap_or_default();
+    match event {
+        Event::PodChanged(pod) if node_of(pod).is_empty() => {
+            let meta = &pod.metadata;
+            let group = meta
+                .annotations
+                .as_ref()
+                .and_then(|notes| notes.get(GROUP_NAME));
+            let group = group.filter(|group| !group.is_empty());
+            Some(GroupRef {
+                namespace: text(&meta.namespace),
+                lone: group.is_none(),
+                name: group.cloned().unwrap_or_else(|| text(&meta.name)),
+            })
+        }
+        Event::PodGroupChanged(group) => Some(GroupRef {
+            namespace: text(&group.metadata.namespace),
+            name: text(&group.metadata.name),
+            lone: false,
+        }),
+        _ => None,
+    }
+}
+
+/// The object that a change is about, and whether it is gone.
+fn object_of(event: &Event) -> (Object, bool) {
+    let there = |plural: &'static str, meta: &ObjectMeta| {
+        let text = |field: &Option<String>| field.clone().unwrap_or_default();
+        ((plural, text(&meta.namespace), text(&meta.name)), false)
+    };
+    let gone = |plural: &'static str, namespace: &str, name: &str| {
+        ((plural, namespace.to_owned(), name.to_owned()), true)
+    };
+    match event {
+        Event::NodeChanged(object) => there("nodes", &object.metadata),
+        Event::NodeGone(name) => gone("nodes", "", name),
+        Event::PodChanged(object) => there("pods", &object.metadata),
+        Event::PodGone(namespace, name) => gone("pods", namespace, name),
+        Event::PodGroupChanged(object) => there("podgroups", &object.metadata),
+        Event::PodGroupGone(namespace, name) => gone("podgroups", namespace, name),
+        Event::QueueChanged(object) => there("queues", &object.metadata),
+        Event::QueueGone(name) => gone("queues", "", name),
+        Event::BudgetChanged(object) => there("poddisruptionbudgets", &object.metadata),
+        Event::BudgetGone(namespace, name) => gone("poddisruptionbudgets", namespace, name),
+        Event::PriorityClassChanged(object) => there("priorityclasses", &object.metadata),
+        Event::PriorityClassGone(name) => gone("priorityclasses", "", name),
+        Event::ClaimChanged(object) => there("persistentvolumeclaims", &object.metadata),
+        Event::ClaimGone(namespace, name) => gone("persistentvolumeclaims", namespace, name),
+        Event::VolumeChanged(object) => there("persistentvolumes", &object.metadata),
+        Event::VolumeGone(name) => gone("persistentvolumes", "", name),
+        Event::StorageClassChanged(object) => there("storageclasses", &object.metadata),
+        Event::StorageClassGone(name) => gone("storageclasses", "", name),
+        Event::CsiNodeChanged(object) => there("csinodes", &object.metadata),
+        Event::CsiNodeGone(name) => gone("csinodes", "", name),
+        Event::CsiDriverChanged(object) => there("csidrivers", &object.metadata),
+        Event::CsiDriverGone(name) => gone("csidrivers", "", name),
+        Event::StorageCapacityChanged(object) => there("csistoragecapacities", &object.metadata),
+        Event::StorageCapacityGone(namespace, name) => {
+            gone("csistoragecapacities", namespace, name)
+        }
+        Event::AttachmentChanged(object) => there("volumeattachments", &object.metadata),
+        Event::AttachmentGone(name) => gone("volumeattachments", "", name),
+    }
+}
+
+#[cfg(test)]
+#[path = "set_aside_tests.rs"]
+mod tests;

@@ -1,0 +1,190 @@
+//! Owns the one durable file write: a file is replaced whole, and it is on the disk when the call
+//! returns. It must not know what the files hold, and it must not retry.
+//!
+//! The method: write a new file in the same directory, sync it, rename it over the old one, sync
+//! the directory. Without the first sync a power cut may leave an empty file under the right name;
+//! without the second one it may leave the old file although the write was reported as done.
+//! Cost: two syncs. `tests/power.rs` cuts the power after every step, with every subset of the
+//! unsynced operations lost.
+
+mod disk;
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub use disk::{Disk, System};
+
+/// The mode of a file that only its owner may read and write.
+pub const PRIVATE: u32 = 0o600;
+
+/// Tells the temporary files of one process apart.
+static WRITES: AtomicU64 = AtomicU64::new(0);
+
+/// A step of a durable write or removal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The temporary file is created.
+    Create,
+    /// The content is written to it.
+    Write,
+    /// It is synced to the disk.
+    SyncFile,
+    /// It is renamed to its final name.
+    Rename,
+    /// A file is removed.
+    Remove,
+    /// The directory is synced, so that the names in it are on the disk.
+    SyncDirectory,
+}
+
+impl std::fmt::Display for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Step::Create => "create",
+            Step::Write => "write to",
+            Step::SyncFile => "sync",
+            Step::Rename => "rename a new file to",
+            Step::Remove => "remove",
+            Step::SyncDirectory => "sync the directory",
+        })
+    }
+}
+
+/// A durable write that failed: at which step, and on which path.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot {step} {path}: {source}")]
+pub struct Error {
+    /// The step that failed.
+    pub step: Step,
+    /// The file or directory that the step was about.
+    pub path: PathBuf,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> io::Error {
+        io::Error::new(error.source.kind(), error)
+    }
+}
+
+/// Replaces a file, readable by its owner only. When this returns, the content is on the disk; when
+/// it fails or the power is cut meanwhile, the file has its old content or the new one, whole.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn replace(path: &Path, content: &[u8]) -> Result<(), Error> {
+    replace_on(&System, path, content, PRIVATE)
+}
+
+/// Like [`replace`], for a file with another mode, whatever the umask.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn replace_with_mode(path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
+    replace_on(&System, path, content, mode)
+}
+
+/// Removes a file. When this returns, it stays removed after a power cut. A file that does not
+/// exist is no error.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn remove(path: &Path) -> Result<(), Error> {
+    remove_on(&System, path)
+}
+
+/// Returns once the names in a directory are on the disk: of files or directories made in it.
+///
+/// # Errors
+/// That the directory can't be synced.
+pub fn sync_directory(path: &Path) -> Result<(), Error> {
+    System.sync_dir(path).map_err(at(Step::SyncDirectory, path))
+}
+
+/// Gives a finished file its final name: syncs it, renames it and syncs the directory. For files
+/// that are too large to be handed over as one piece; both paths are in the same directory.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn publish(temporary: &Path, path: &Path) -> Result<(), Error> {
+    let file = std::fs::File::open(temporary).map_err(at(Step::SyncFile, temporary))?;
+    publish_on(&System, &file, temporary, path)
+}
+
+/// [`replace_with_mode`] on a given disk.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn replace_on<D: Disk>(disk: &D, path: &Path, content: &[u8], mode: u32) -> Result<(), Error> {
+    let temporary = temporary(path);
+    let written = (|| {
+        let mut file = disk
+            .create(&temporary, mode)
+            .map_err(at(Step::Create, &temporary))?;
+        disk.write(&mut file, content)
+            .map_err(at(Step::Write, &temporary))?;
+        publish_on(disk, &file, &temporary, path)
+    })();
+    if let Err(error) = &written
+        && error.step != Step::SyncDirectory
+    {
+        // Its own failure adds nothing to the one that led here.
+        let _ = disk.remove(&temporary);
+    }
+    written
+}
+
+fn publish_on<D: Disk>(
+    disk: &D,
+    file: &D::File,
+    temporary: &Path,
+    path: &Path,
+) -> Result<(), Error> {
+    disk.sync_file(file)
+        .map_err(at(Step::SyncFile, temporary))?;
+    disk.rename(temporary, path)
+        .map_err(at(Step::Rename, path))?;
+    sync_parent(disk, path)
+}
+
+/// [`remove`] on a given disk.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn remove_on<D: Disk>(disk: &D, path: &Path) -> Result<(), Error> {
+    match disk.remove(path) {
+        // An earlier removal may have failed before its sync: sync in either case.
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(at(Step::Remove, path)(error)),
+        _ if !disk.has_directory(directory(path)) => Ok(()),
+        _ => sync_parent(disk, path),
+    }
+}
+
+fn sync_parent<D: Disk>(disk: &D, path: &Path) -> Result<(), Error> {
+    let directory = directory(path);
+    disk.sync_dir(directory)
+        .map_err(at(Step::SyncDirectory, directory))
+}
+
+fn directory(path: &Path) -> &Path {
+    path.parent()
+        .filter(|parent| !parent.as_os_str().is_empty())
+        .unwrap_or(Path::new("."))
+}
+
+/// A name beside the file's own. It ends in `.new`: who reads a directory for files of some kind
+/// does not take it for one.
+fn temporary(path: &Path) -> PathBuf {
+    let mut name = std::ffi::OsString::from(".");
+    name.push(path.file_name().unwrap_or_default());
+    let number = WRITES.fetch_add(1, Ordering::Relaxed);
+    name.push(format!(".{}-{number}.new", std::process::id()));
+    directory(path).join(name)
+}
+
+fn at(step: Step, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |source| Error { step, path, source }
+}

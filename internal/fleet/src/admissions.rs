@@ -1,0 +1,361 @@
+//! Which nodes may connect: for each node that joined, the admission whose certificates count.
+//!
+//! Every join draws an admission, a random name that goes into the node's certificates (as their
+//! organisational unit) and into a Secret of the system namespace. A certificate counts while that
+//! Secret names its admission. So removing a node, or joining it anew, revokes every certificate
+//! from before, renewed ones too, without a list that grows. Owns the Secrets and their mirror;
+//! ends no session itself.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Weak;
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{Api, DeleteParams, ObjectMeta, PostParams};
+use kube::runtime::{WatchStreamExt, watcher};
+use parking_lot::RwLock;
+use rpc::PeerIdentity;
+use sha2::{Digest, Sha256};
+use tokio::sync::watch;
+
+use crate::error::{FleetError, api, status_code};
+use crate::tokens::random_text;
+
+/// The type of the Secrets that hold admissions.
+pub const SECRET_TYPE: &str = "muster.io/node-admission";
+
+const NAME_PREFIX: &str = "node-admission-";
+const NODE_KEY: &str = "node";
+const ADMISSION_KEY: &str = "admission";
+
+/// The longest name of an object.
+const LONGEST_NAME: usize = 253;
+
+/// Characters of an admission; 100 random bits, so that none is drawn twice.
+const ADMISSION_LENGTH: usize = 20;
+
+/// What a certificate is worth now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Worth {
+    /// It is the node's, and good.
+    Good,
+    /// The node was removed, or joined again since.
+    Revoked,
+    /// Its time is over.
+    Expired,
+    /// The server has not read its records yet.
+    Unknown,
+}
+
+/// What is known of one node.
+#[derive(Clone, Debug)]
+struct Entry {
+    /// None once the node was removed.
+    admission: Option<String>,
+    /// The revision of the Secret that says so: older ones, which a watch may still bring, say
+    /// nothing any more.
+    revision: u64,
+}
+
+#[derive(Default)]
+struct Mirror {
+    nodes: BTreeMap<String, Entry>,
+    synced: bool,
+}
+
+/// The admissions.
+pub struct Admissions {
+    secrets: Api<Secret>,
+    mirror: RwLock<Mirror>,
+    changed: watch::Sender<u64>,
+}
+
+impl Admissions {
+    /// The admissions kept in `namespace`; nothing is known until [`follow`] runs.
+    pub fn new(client: kube::Client, namespace: &str) -> Self {
+        Admissions {
+            secrets: Api::namespaced(client, namespace),
+            mirror: RwLock::default(),
+            changed: watch::Sender::new(0),
+        }
+    }
+
+    /// Counts changes: who holds a connection of a node's looks again at each.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// A name for one more admission.
+    pub fn draw() -> Result<String, FleetError> {
+        random_text(ADMISSION_LENGTH)
+    }
+
+    /// Whether a node of this name has joined and was not removed since; by the API, for the mirror
+    /// may be late.
+    pub async fn has(&self, node: &str) -> Result<bool, FleetError> {
+        let found = self.secrets.get_opt(&secret_name(node)).await;
+        let found = found.map_err(api(format!("looking up the admission of node {node:?}")))?;
+        Ok(found.is_some())
+    }
+
+    /// Makes this the node's admission, in place of one from before.
+    pub async fn admit(&self, node: &str, admission: &str) -> Result<(), FleetError> {
+        let name = secret_name(node);
+        let secret = secret_of(node, admission);
+        let parameters = PostParams::default();
+        let written = match self.secrets.create(&parameters, &secret).await {
+            Err(error) if status_code(&error) == Some(409) => {
+                self.secrets.replace(&name, &parameters, &secret).await
+            }
+            written => written,
+        };
+        let written = written.map_err(api(format!("admitting node {node:?}")))?;
+        let entry = Entry {
+            admission: Some(admission.to_owned()),
+            revision: revision_of(&written),
+        };
+        self.mirror.write().nodes.insert(node.to_owned(), entry);
+        self.tell();
+        Ok(())
+    }
+
+    /// Revokes every certificate of a node; true if it had one that counted.
+    pub async fn remove(&self, node: &str) -> Result<bool, FleetError> {
+        let deleted = self
+            .secrets
+            .delete(&secret_name(node), &DeleteParams::default())
+            .await;
+        let there = match deleted {
+            Ok(_) => true,
+            Err(error) if status_code(&error) == Some(404) => false,
+            Err(error) => {
+                return Err(api(format!("revoking the certificates of node {node:?}"))(
+                    error,
+                ));
+            }
+        };
+        if there {
+            // No event from before the deletion brings the admission back: only a join does.
+            let entry = Entry {
+                admission: None,
+                revision: u64::MAX,
+            };
+            self.mirror.write().nodes.insert(node.to_owned(), entry);
+            self.tell();
+        }
+        Ok(there)
+    }
+
+    /// What a node's certificate is worth at `now` (seconds since 1970).
+    pub fn worth(&self, node: &str, peer: &PeerIdentity, now: i64) -> Worth {
+        if peer.not_after < now {
+            return Worth::Expired;
+        }
+        let mirror = self.mirror.read();
+        let known = mirror.nodes.get(node);
+        let admission = known.and_then(|entry| entry.admission.as_ref());
+        if admission.is_some() && admission == peer.admission.as_ref() {
+            Worth::Good
+        } else if mirror.synced || known.is_some() {
+            Worth::Revoked
+        } else {
+            Worth::Unknown
+        }
+    }
+
+    /// Takes in what a Secret says; the node that it is of.
+    fn put(&self, secret: &Secret) -> Option<String> {
+        let (node, admission) = stored(secret)?;
+        let entry = Entry {
+            admission: Some(admission),
+            revision: revision_of(secret),
+        };
+        let mut mirror = self.mirror.write();
+        let older = |known: &Entry| known.revision >= entry.revision;
+        if !mirror.nodes.get(&node).is_some_and(older) {
+            mirror.nodes.insert(node.clone(), entry);
+            drop(mirror);
+            self.tell();
+        }
+        Some(node)
+    }
+
+    fn deleted(&self, secret: &Secret) {
+        let Some((node, _)) = stored(secret) else {
+            return;
+        };
+        let mut mirror = self.mirror.write();
+        let of_now = |known: &Entry| known.revision <= revision_of(secret);
+        if mirror.nodes.get(&node).is_some_and(of_now) {
+            mirror.nodes.remove(&node);
+            drop(mirror);
+            self.tell();
+        }
+    }
+
+    /// After a list: a node that was known before the list began and isn't in it was removed. One
+    /// that joined while the list was read isn't in it either, and stays.
+    fn retain(&self, known: &BTreeSet<String>, listed: &BTreeSet<String>) {
+        let mut mirror = self.mirror.write();
+        (mirror.nodes).retain(|node, _| listed.contains(node) || !known.contains(node));
+        mirror.synced = true;
+        drop(mirror);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        self.changed.send_modify(|count| *count += 1);
+    }
+}
+
+/// Keeps the mirror current for as long as somebody else holds it.
+pub async fn follow(admissions: Weak<Admissions>) {
+    let Some(secrets) = admissions.upgrade().map(|all| all.secrets.clone()) else {
+        return;
+    };
+    // The watcher lists again by itself after errors, with a growing pause.
+    let mut events = std::pin::pin!(watcher(secrets, watcher::Config::default()).default_backoff());
+    let (mut known, mut listed) = (BTreeSet::new(), BTreeSet::new());
+    while let Some(event) = events.next().await {
+        let Some(admissions) = admissions.upgrade() else {
+            return;
+        };
+        match event {
+            Ok(watcher::Event::Init) => {
+                known = admissions.mirror.read().nodes.keys().cloned().collect();
+                listed.clear();
+            }
+            Ok(watcher::Event::InitApply(secret)) => listed.extend(admissions.put(&secret)),
+            Ok(watcher::Event::InitDone) => {
+                admissions.retain(&std::mem::take(&mut known), &std::mem::take(&mut listed));
+            }
+            Ok(watcher::Event::Apply(secret)) => drop(admissions.put(&secret)),
+            Ok(watcher::Event::Delete(secret)) => admissions.deleted(&secret),
+            Err(error) => {
+                tracing::warn!(%error, "the watch of the nodes' admissions failed; trying again");
+            }
+        }
+    }
+}
+
+fn secret_name(node: &str) -> String {
+    let name = format!("{NAME_PREFIX}{node}");
+    if name.len() <= LONGEST_NAME {
+        return name;
+    }
+    let digest = Sha256::digest(node.as_bytes());
+    let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!("{NAME_PREFIX}{digest}")
+}
+
+fn secret_of(node: &str, admission: &str) -> Secret {
+    let text = |value: &str| ByteString(value.as_bytes().to_vec());
+    Secret {
+        metadata: ObjectMeta {
+            name: Some(secret_name(node)),
+            ..ObjectMeta::default()
+        },
+        type_: Some(SECRET_TYPE.to_owned()),
+        data: Some(BTreeMap::from([
+            (NODE_KEY.to_owned(), text(node)),
+            (ADMISSION_KEY.to_owned(), text(admission)),
+        ])),
+        ..Secret::default()
+    }
+}
+
+/// The node and the admission that a Secret names, if it is one of ours.
+fn stored(secret: &Secret) -> Option<(String, String)> {
+    if secret.type_.as_deref() != Some(SECRET_TYPE) {
+        return None;
+    }
+    let data = secret.data.as_ref()?;
+    let text = |key: &str| String::from_utf8(data.get(key)?.0.clone()).ok();
+    Some((text(NODE_KEY)?, text(ADMISSION_KEY)?))
+}
+
+/// Muster's own API counts revisions; 0 where they can't be read, which everything follows.
+fn revision_of(secret: &Secret) -> u64 {
+    let version = secret.metadata.resource_version.as_deref();
+    version
+        .and_then(|version| version.parse().ok())
+        .unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn admissions() -> Admissions {
+        let nowhere = tower::service_fn(|_: http::Request<kube::client::Body>| async {
+            Err::<http::Response<kube::client::Body>, _>(std::io::Error::other("nowhere"))
+        });
+        Admissions::new(kube::Client::new(nowhere, "default"), "muster-system")
+    }
+
+    fn secret(admission: &str, revision: u64) -> Secret {
+        let mut secret = secret_of("n1", admission);
+        secret.metadata.resource_version = Some(revision.to_string());
+        secret
+    }
+
+    fn peer(admission: Option<&str>) -> PeerIdentity {
+        PeerIdentity {
+            common_name: PeerIdentity::node_common_name("n1"),
+            admission: admission.map(str::to_owned),
+            not_after: 1000,
+        }
+    }
+
+    #[tokio::test]
+    async fn a_certificate_is_good_while_its_admission_stands_and_its_time_lasts() {
+        let admissions = admissions();
+        let worth = |admission, now| admissions.worth("n1", &peer(admission), now);
+        assert_eq!(worth(Some("a"), 0), Worth::Unknown);
+        assert_eq!(worth(Some("a"), 1001), Worth::Expired);
+        admissions.put(&secret("a", 5));
+        assert_eq!(worth(Some("a"), 1000), Worth::Good);
+        assert_eq!(worth(Some("a"), 1001), Worth::Expired);
+        // Joined again.
+        admissions.put(&secret("b", 6));
+        assert_eq!(worth(Some("a"), 0), Worth::Revoked);
+        assert_eq!(worth(Some("b"), 0), Worth::Good);
+        // What a watch brings late says nothing any more.
+        admissions.put(&secret("a", 5));
+        assert_eq!(worth(Some("b"), 0), Worth::Good);
+        admissions.deleted(&secret("a", 5));
+        assert_eq!(worth(Some("b"), 0), Worth::Good);
+        // A certificate of a version that knew no admissions.
+        assert_eq!(worth(None, 0), Worth::Revoked);
+        admissions.deleted(&secret("b", 7));
+        admissions.retain(&BTreeSet::new(), &BTreeSet::new());
+        assert_eq!(worth(Some("b"), 0), Worth::Revoked);
+        assert_eq!(worth(None, 0), Worth::Revoked);
+    }
+
+    #[tokio::test]
+    async fn every_change_is_told_and_a_list_ends_what_it_lacks() {
+        let admissions = admissions();
+        let mut changes = admissions.changes();
+        admissions.put(&secret("a", 5));
+        assert!(changes.has_changed().unwrap());
+        changes.mark_unchanged();
+        admissions.put(&secret("a", 5));
+        assert!(!changes.has_changed().unwrap());
+        let none = BTreeSet::new();
+        admissions.retain(&none, &none);
+        assert_eq!(admissions.worth("n1", &peer(Some("a")), 0), Worth::Good);
+        changes.mark_unchanged();
+        admissions.retain(&BTreeSet::from(["n1".to_owned()]), &none);
+        assert!(changes.has_changed().unwrap());
+        assert_eq!(admissions.worth("n1", &peer(Some("a")), 0), Worth::Revoked);
+    }
+
+    #[test]
+    fn the_longest_node_name_still_has_a_secret() {
+        assert_eq!(secret_name("n1"), "node-admission-n1");
+        assert!(secret_name(&"n".repeat(253)).len() <= LONGEST_NAME);
+        assert_ne!(secret_name(&"n".repeat(253)), secret_name(&"m".repeat(253)));
+    }
+}

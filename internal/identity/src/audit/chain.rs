@@ -1,0 +1,56 @@
+//! The chain over the log's lines: what a line says of the one before it. Pure.
+
+use resources::audit::Event;
+use sha2::{Digest, Sha256};
+
+/// The annotation with a line's number.
+pub(super) const SEQUENCE: &str = "audit.muster.io/sequence";
+/// The annotation with the SHA-256 of the line before, in hexadecimal.
+pub(super) const PREVIOUS: &str = "audit.muster.io/previous";
+/// The annotation that says how many events could not be written before this one.
+pub(super) const LOST: &str = "audit.muster.io/events-lost";
+
+/// What stands for the line before the first.
+pub(super) const FIRST: &str = "";
+
+/// The end of a chain: the number and hash of its last line.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(super) struct Head {
+    pub(super) sequence: u64,
+    pub(super) hash: String,
+}
+
+/// The hash of a line, without its line feed.
+pub(super) fn hash(line: &[u8]) -> String {
+    let digest = Sha256::digest(line);
+    let mut text = String::with_capacity(64);
+    for byte in digest {
+        use std::fmt::Write;
+        // Writing to a String does not fail.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+impl Head {
+    /// The next line of the chain, without its line feed, and the chain's new end.
+    pub(super) fn link(&self, mut event: Event, lost: u64) -> serde_json::Result<(Vec<u8>, Head)> {
+        let sequence = self.sequence.saturating_add(1);
+        let notes = &mut event.annotations;
+        notes.insert(SEQUENCE.to_owned(), sequence.to_string());
+        notes.insert(PREVIOUS.to_owned(), self.hash.clone());
+        if lost > 0 {
+            notes.insert(LOST.to_owned(), lost.to_string());
+        }
+        let line = serde_json::to_vec(&event)?;
+        let hash = hash(&line);
+        Ok((line, Head { sequence, hash }))
+    }
+
+    /// What a line says of itself: its number and the hash of the line before.
+    pub(super) fn named_by(line: &[u8]) -> Option<(u64, String)> {
+        let event: Event = serde_json::from_slice(line).ok()?;
+        let sequence = event.annotations.get(SEQUENCE)?.parse().ok()?;
+        Some((sequence, event.annotations.get(PREVIOUS)?.clone()))
+    }
+}

@@ -1,0 +1,346 @@
+//! The log's files: appending lines, syncing, rotation, and going on after a restart. One thread owns them.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use resources::audit::Event;
+use tokio::sync::mpsc;
+
+use super::AuditOptions;
+use super::chain::{self, Head};
+
+/// The file that is written to.
+pub(super) const CURRENT: &str = "audit.log";
+/// The file with the end of the chain as it was last synced.
+pub(super) const HEAD: &str = "audit.head";
+/// How long an event may be in the file and not synced.
+const SYNC_EVERY: Duration = Duration::from_secs(1);
+/// The shortest time between two syncs. One for each request would make the store's own syncs wait, which are on the
+/// same disk.
+const SYNC_PAUSE: Duration = Duration::from_millis(50);
+/// How many events are written at once.
+const BATCH: usize = 1024;
+/// The longest line that is looked for at a file's end; an event with request and response of 1.5 MiB each fits.
+pub(super) const LONGEST_LINE: u64 = 8 << 20;
+
+/// Why the log cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the audit log: could not {what} {path}: {error}; check the disk and the directory's owner"
+)]
+pub struct AuditError {
+    what: &'static str,
+    path: String,
+    error: io::Error,
+}
+
+impl AuditError {
+    pub(super) fn new(what: &'static str, path: &Path, error: io::Error) -> AuditError {
+        AuditError {
+            what,
+            path: path.display().to_string(),
+            error,
+        }
+    }
+}
+
+/// The files, and where the chain stands.
+pub(super) struct LogFile {
+    directory: PathBuf,
+    file_bytes: u64,
+    files: usize,
+    file: File,
+    length: u64,
+    /// The number of the first line in the current file.
+    first: u64,
+    head: Head,
+    lost: u64,
+    synced: Instant,
+    dirty: bool,
+}
+
+impl LogFile {
+    pub(super) fn open(options: &AuditOptions) -> Result<LogFile, AuditError> {
+        let directory = options.directory.clone();
+        fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o700)
+            .create(&directory)
+            .map_err(|error| AuditError::new("make the directory", &directory, error))?;
+        let path = directory.join(CURRENT);
+        let failed = |error| AuditError::new("go on with", &path, error);
+        let mut file = append(&path).map_err(failed)?;
+        // Without its name on the disk a power cut would take the file with all that was synced into it.
+        sync_names(&directory).map_err(failed)?;
+        let (mut length, last) = complete_lines(&mut file).map_err(failed)?;
+        let last = match last {
+            Some(line) => Some(line),
+            None => newest_closed_line(&directory).map_err(failed)?,
+        };
+        let mut head = Head::default();
+        if let Some(line) = last {
+            match Head::named_by(&line) {
+                Some((sequence, _)) => {
+                    head = Head {
+                        sequence,
+                        hash: chain::hash(&line),
+                    };
+                }
+                None => {
+                    let aside = directory.join(format!(
+                        "audit-damaged-{}.log",
+                        jiff::Timestamp::now().as_second()
+                    ));
+                    fs::rename(&path, &aside).map_err(failed)?;
+                    tracing::error!(
+                        file = %aside.display(),
+                        "the audit log's last line is not an event of Muster's; the file was put aside and a new chain begins"
+                    );
+                    file = append(&path).map_err(failed)?;
+                    sync_names(&directory).map_err(failed)?;
+                    length = 0;
+                    head = after_damage(&directory, &line).map_err(failed)?;
+                }
+            }
+        }
+        let first = match first_line(&path).map_err(failed)? {
+            Some(line) => Head::named_by(&line).map_or(head.sequence, |(sequence, _)| sequence),
+            None => head.sequence + 1,
+        };
+        Ok(LogFile {
+            directory,
+            file_bytes: options.file_bytes,
+            files: options.files,
+            file,
+            length,
+            first,
+            head,
+            lost: 0,
+            synced: Instant::now(),
+            dirty: false,
+        })
+    }
+
+    /// Writes events until nobody can send any more, then syncs.
+    pub(super) fn write_all_of(&mut self, events: &mut mpsc::Receiver<Event>) {
+        let mut batch = Vec::with_capacity(BATCH);
+        while events.blocking_recv_many(&mut batch, BATCH) > 0 {
+            self.write(batch.drain(..));
+            // A sync covers what came meanwhile; without load it follows at once.
+            let pause = SYNC_PAUSE.saturating_sub(self.synced.elapsed());
+            if events.is_empty() && !pause.is_zero() {
+                std::thread::sleep(pause);
+            }
+            if events.is_empty() || self.synced.elapsed() >= SYNC_EVERY {
+                self.sync();
+            }
+        }
+        self.sync();
+    }
+
+    fn write(&mut self, events: impl Iterator<Item = Event>) {
+        let mut bytes = Vec::new();
+        let (mut head, mut count) = (self.head.clone(), 0);
+        for event in events {
+            count += 1;
+            match head.link(event, if bytes.is_empty() { self.lost } else { 0 }) {
+                Ok((line, next)) => {
+                    bytes.extend_from_slice(&line);
+                    bytes.push(b'\n');
+                    head = next;
+                }
+                Err(error) => tracing::error!(%error, "an audit event could not be put into words"),
+            }
+        }
+        match self.append(&bytes) {
+            Ok(()) => {
+                self.head = head;
+                self.lost = 0;
+                self.dirty = true;
+            }
+            Err(error) => {
+                self.lost += count;
+                tracing::error!(%error, lost = self.lost, "the audit log takes no events; make room on its disk");
+            }
+        }
+        if self.length >= self.file_bytes
+            && let Err(error) = self.rotate()
+        {
+            tracing::error!(%error, "the audit log's file could not be closed; it grows on");
+        }
+    }
+
+    /// Appends bytes whole, or takes back what was written of them.
+    fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
+        let written = self.file.write_all(bytes);
+        match written {
+            Ok(()) => self.length += bytes.len() as u64,
+            Err(_) => self.file.set_len(self.length)?,
+        }
+        written
+    }
+
+    fn sync(&mut self) {
+        if !self.dirty {
+            return;
+        }
+        let synced = self.file.sync_data().and_then(|()| self.keep_head());
+        match synced {
+            Ok(()) => self.dirty = false,
+            Err(error) => tracing::error!(%error, "the audit log could not be synced"),
+        }
+        self.synced = Instant::now();
+    }
+
+    /// Keeps the chain's end. It may be behind the log after a power cut, never ahead of it.
+    fn keep_head(&self) -> io::Result<()> {
+        let text = serde_json::to_vec(&self.head).map_err(io::Error::other)?;
+        let (path, partial) = (
+            self.directory.join(HEAD),
+            self.directory.join("audit.head.partial"),
+        );
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&partial)?;
+        file.write_all(&text)?;
+        fs::rename(&partial, &path)
+    }
+
+    fn rotate(&mut self) -> io::Result<()> {
+        self.sync();
+        let current = self.directory.join(CURRENT);
+        let closed = self.directory.join(closed_name(self.first));
+        fs::rename(&current, &closed)?;
+        match append(&current) {
+            Ok(file) => self.file = file,
+            Err(error) => {
+                // The file that is still written to gets its name back, so that the next try finds it.
+                fs::rename(&closed, &current)?;
+                return Err(error);
+            }
+        }
+        // Before anything else can fail: the next rotation must not take this name again.
+        (self.length, self.first) = (0, self.head.sequence + 1);
+        sync_names(&self.directory)?;
+        let closed = closed_files(&self.directory)?;
+        for old in closed.iter().take(closed.len().saturating_sub(self.files)) {
+            fs::remove_file(old)?;
+        }
+        Ok(())
+    }
+}
+
+fn append(path: &Path) -> io::Result<File> {
+    fs::OpenOptions::new()
+        .read(true)
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path)
+}
+
+/// Returns once the names of the files in the directory are on the disk.
+fn sync_names(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
+}
+
+/// Where a new chain begins behind a damaged line: with a number above all that were given out, as far as
+/// that is known, so that the gap is found and no closed file's name is taken again.
+fn after_damage(directory: &Path, line: &[u8]) -> io::Result<Head> {
+    let kept = read_head(directory)?.map_or(0, |head| head.sequence);
+    let closed = closed_files(directory)?.pop();
+    let closed = closed.and_then(|file| number_of(&file)).unwrap_or(0);
+    let sequence = kept.max(closed);
+    Ok(match sequence {
+        0 => Head::default(),
+        sequence => Head {
+            sequence,
+            hash: chain::hash(line),
+        },
+    })
+}
+
+/// The end of the chain as it was last synced, where there is one that can be read.
+pub(super) fn read_head(directory: &Path) -> io::Result<Option<Head>> {
+    match fs::read(directory.join(HEAD)) {
+        Ok(bytes) => Ok(serde_json::from_slice(&bytes).ok()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The number of the first line in a closed file, by its name; none for another file.
+fn number_of(path: &Path) -> Option<u64> {
+    let name = path.file_name()?.to_str()?;
+    let number = name.strip_prefix("audit-")?.strip_suffix(".log")?;
+    let digits = number.len() == 20 && number.bytes().all(|byte| byte.is_ascii_digit());
+    digits.then(|| number.parse().ok()).flatten()
+}
+
+fn closed_name(first: u64) -> String {
+    format!("audit-{first:020}.log")
+}
+
+/// The closed files, the oldest first.
+pub(super) fn closed_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if number_of(&path).is_some() {
+            found.push(path);
+        }
+    }
+    found.sort();
+    Ok(found)
+}
+
+/// Cuts off a line that was being written when the server died. Gives the length that is left and the last line.
+fn complete_lines(file: &mut File) -> io::Result<(u64, Option<Vec<u8>>)> {
+    let length = file.metadata()?.len();
+    let from = length.saturating_sub(LONGEST_LINE);
+    file.seek(SeekFrom::Start(from))?;
+    let mut tail = Vec::new();
+    file.take(LONGEST_LINE).read_to_end(&mut tail)?;
+    let end = tail
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let kept = from + end as u64;
+    if kept < length {
+        tracing::warn!(
+            bytes = length - kept,
+            "the audit log ended within a line; the part was cut off"
+        );
+        file.set_len(kept)?;
+    }
+    tail.truncate(end.saturating_sub(1));
+    let start = tail
+        .iter()
+        .rposition(|byte| *byte == b'\n')
+        .map_or(0, |at| at + 1);
+    let line = tail.split_off(start.min(tail.len()));
+    Ok((kept, (!line.is_empty()).then_some(line)))
+}
+
+fn newest_closed_line(directory: &Path) -> io::Result<Option<Vec<u8>>> {
+    let Some(newest) = closed_files(directory)?.pop() else {
+        return Ok(None);
+    };
+    let mut file = fs::OpenOptions::new().read(true).write(true).open(newest)?;
+    Ok(complete_lines(&mut file)?.1)
+}
+
+fn first_line(path: &Path) -> io::Result<Option<Vec<u8>>> {
+    use std::io::BufRead;
+    let mut line = Vec::new();
+    let file = File::open(path)?;
+    io::BufReader::new(file.take(LONGEST_LINE)).read_until(b'\n', &mut line)?;
+    line.pop();
+    Ok((!line.is_empty()).then_some(line))
+}

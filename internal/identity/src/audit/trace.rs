@@ -1,0 +1,150 @@
+//! The trace of requests that are not about resources: signing in, tokens, the portal's REST API, refused
+//! credentials. Requests about resources are recorded by the resource API, which knows their object.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
+
+use axum::extract::{ConnectInfo, Request, State};
+use axum::http::header;
+use axum::middleware::Next;
+use axum::response::Response;
+use jiff::Timestamp;
+use resources::access::Caller;
+use resources::audit::{
+    self, Event, Impersonated, Level, Policy, Recorded, ResponseStatus, Stage, UserInfo,
+};
+use tokio::sync::mpsc;
+
+/// The longest path, program name or user name that is recorded, in bytes; the rest is cut off.
+const LONGEST: usize = 2048;
+
+/// Where events go, and which.
+#[derive(Clone)]
+pub struct Recorder {
+    /// What is recorded.
+    pub policy: Arc<Policy>,
+    /// The log.
+    pub events: mpsc::Sender<Event>,
+}
+
+/// The name that somebody signed in by, or tried to; set on the answer by the page that took it.
+#[derive(Clone, Debug)]
+pub struct SignInName(pub String);
+
+/// Filled by the gate with the caller that it found, for the trace outside of it.
+#[derive(Clone, Debug, Default)]
+pub struct CallerSlot(Arc<OnceLock<Caller>>);
+
+impl CallerSlot {
+    /// Notes the caller; the first counts.
+    pub fn fill(&self, caller: &Caller) {
+        let _ = self.0.set(caller.clone());
+    }
+}
+
+/// Middleware around everything: records requests that change something and answers 401 and 403, unless they are
+/// recorded already.
+pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next: Next) -> Response {
+    let received = Timestamp::now();
+    let slot = CallerSlot::default();
+    request.extensions_mut().insert(slot.clone());
+    let method = request.method().as_str().to_ascii_lowercase();
+    let uri = cut(&request.uri().to_string());
+    let path = request.uri().path().to_owned();
+    let agent = request.headers().get(header::USER_AGENT);
+    let agent = cut(agent
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default());
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    let peer = peer.map(|peer| peer.0.ip().to_canonical().to_string());
+    let known = request.extensions().get::<Caller>().cloned();
+
+    let answer = next.run(request).await;
+    if answer.extensions().get::<Recorded>().is_some() {
+        return answer;
+    }
+    let caller = slot.0.get().cloned().or(known);
+    let mut user = caller.as_ref().map(UserInfo::from).unwrap_or_default();
+    if let Some(SignInName(name)) = answer.extensions().get() {
+        user.username = cut(name);
+    }
+    let impersonated = answer.extensions().get::<Impersonated>();
+    let impersonated = impersonated.map(|Impersonated(user)| user.clone());
+    let asked = audit::Request {
+        user: &user.username,
+        groups: &user.groups,
+        verb: &method,
+        path: &path,
+        ..audit::Request::default()
+    };
+    let code = answer.status().as_u16();
+    let mut level = recorder.policy.level(&asked);
+    if level == Level::None && !matches!(code, 401 | 403) {
+        return answer;
+    }
+    level = Level::Metadata;
+    let failed = code >= 400;
+    let event = Event {
+        kind: "Event".to_owned(),
+        api_version: audit::API_VERSION.to_owned(),
+        level,
+        audit_id: draw_id(),
+        stage: Stage::ResponseComplete,
+        request_uri: uri,
+        verb: method,
+        user,
+        impersonated_user: impersonated,
+        source_ips: peer.into_iter().collect(),
+        user_agent: agent,
+        object_ref: None,
+        response_status: ResponseStatus {
+            code,
+            status: if failed {
+                "Failure".to_owned()
+            } else {
+                String::new()
+            },
+            ..ResponseStatus::default()
+        },
+        request_object: None,
+        response_object: None,
+        request_received_timestamp: stamp(received),
+        stage_timestamp: stamp(Timestamp::now()),
+        annotations: std::collections::BTreeMap::new(),
+    };
+    if recorder.events.send(event).await.is_err() {
+        tracing::error!("the audit log's writer is gone; a request was not recorded");
+    }
+    answer
+}
+
+fn cut(text: &str) -> String {
+    let mut end = text.len().min(LONGEST);
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text[..end].to_owned()
+}
+
+fn stamp(at: Timestamp) -> String {
+    format!("{at:.6}")
+}
+
+/// A random id in the form of a UUID of version 4. Without randomness an id that is not unique is better than none.
+fn draw_id() -> String {
+    let mut bytes = [0u8; 16];
+    if getrandom::fill(&mut bytes).is_err() {
+        tracing::warn!("no randomness for an audit event's id");
+    }
+    bytes[6] = bytes[6] & 0x0f | 0x40;
+    bytes[8] = bytes[8] & 0x3f | 0x80;
+    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "{}-{}-{}-{}-{}",
+        &hex[..8],
+        &hex[8..12],
+        &hex[12..16],
+        &hex[16..20],
+        &hex[20..]
+    )
+}

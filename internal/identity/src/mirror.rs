@@ -1,0 +1,323 @@
+//! What the server knows of users and tokens, in memory. Pure: the directory feeds it with what it
+//! wrote itself and with what a watch of the Secrets shows, and carries out what follows.
+//!
+//! Both come from the same store, but a watch may show what was before a write of the directory's
+//! own. Revisions tell which is newer; a token that was ended here stays ended whatever a watch
+//! still shows of it, for the ids of tokens don't come back.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::directory::User;
+use crate::tokens::{TokenInfo, TokenPurpose};
+
+/// The most sessions that are held in memory alone, while the store takes nothing. The oldest
+/// ends when one more is needed.
+pub(crate) const MEMORY_SESSIONS_MAX: usize = 256;
+
+/// A user with what is checked at sign-in.
+pub(crate) struct KnownUser {
+    pub(crate) user: User,
+    pub(crate) hash: String,
+    /// The Secret's uid: another one is another user of the same name.
+    pub(crate) uid: Option<String>,
+    pub(crate) revision: u64,
+}
+
+/// A token with the digest of its secret.
+pub(crate) struct KnownToken {
+    pub(crate) info: TokenInfo,
+    pub(crate) digest: String,
+    /// Whether there is a Secret of it; a session may be in memory alone.
+    pub(crate) stored: bool,
+}
+
+/// Users and tokens.
+#[derive(Default)]
+pub(crate) struct Mirror {
+    users: BTreeMap<String, KnownUser>,
+    tokens: BTreeMap<String, KnownToken>,
+    /// Tokens that were ended here; their Secrets may still be there for a moment, or for longer
+    /// where the store refused to delete them.
+    ended: BTreeSet<String>,
+}
+
+/// What was known when a list began.
+#[derive(Default)]
+pub(crate) struct Known {
+    users: BTreeSet<String>,
+    tokens: BTreeSet<String>,
+}
+
+/// What a list has shown.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) users: BTreeSet<String>,
+    pub(crate) tokens: BTreeSet<String>,
+}
+
+impl Mirror {
+    pub(crate) fn users(&self) -> impl Iterator<Item = &User> {
+        self.users.values().map(|known| &known.user)
+    }
+
+    pub(crate) fn user(&self, name: &str) -> Option<&KnownUser> {
+        self.users.get(name)
+    }
+
+    pub(crate) fn tokens(&self) -> impl Iterator<Item = &TokenInfo> {
+        self.tokens.values().map(|known| &known.info)
+    }
+
+    pub(crate) fn token(&self, id: &str) -> Option<&KnownToken> {
+        self.tokens.get(id)
+    }
+
+    /// Takes in a user. Hands back the tokens that this ends: all where the user is another one
+    /// of the same name, the sessions where the password is another.
+    pub(crate) fn put_user(&mut self, new: KnownUser) -> Vec<String> {
+        let name = new.user.name.clone();
+        let (another, password) = match self.users.get(&name) {
+            Some(known) if known.revision > new.revision => return Vec::new(),
+            Some(known) => (known.uid != new.uid, known.hash != new.hash),
+            None => (false, false),
+        };
+        self.users.insert(name.clone(), new);
+        self.end_where(|info| {
+            info.user == name && (another || (password && info.purpose == TokenPurpose::Session))
+        })
+    }
+
+    /// A user is gone since `revision`, and with it all of its tokens, which are handed back.
+    pub(crate) fn remove_user(&mut self, name: &str, revision: u64) -> Vec<String> {
+        if !self.forget_user(name, revision) {
+            return Vec::new();
+        }
+        self.end_where(|info| info.user == name)
+    }
+
+    /// A user can't be read since `revision`: neither the user nor its tokens work until it can.
+    pub(crate) fn forget_user(&mut self, name: &str, revision: u64) -> bool {
+        let newer = |known: &KnownUser| known.revision > revision;
+        if self.users.get(name).is_some_and(newer) {
+            return false;
+        }
+        self.users.remove(name);
+        true
+    }
+
+    /// Takes in a token, unless it was ended here.
+    pub(crate) fn put_token(&mut self, token: KnownToken) {
+        if !self.ended.contains(&token.info.id) {
+            self.tokens.insert(token.info.id.clone(), token);
+        }
+    }
+
+    /// Keeps a session that the store did not take; ends the oldest such one where there are too
+    /// many.
+    pub(crate) fn keep_in_memory(&mut self, info: TokenInfo, digest: String) {
+        let in_memory = || self.tokens.values().filter(|token| !token.stored);
+        if in_memory().count() >= MEMORY_SESSIONS_MAX {
+            let oldest = in_memory()
+                .min_by_key(|token| token.info.created)
+                .map(|token| token.info.id.clone());
+            if let Some(oldest) = oldest {
+                self.tokens.remove(&oldest);
+            }
+        }
+        self.put_token(KnownToken {
+            info,
+            digest,
+            stored: false,
+        });
+    }
+
+    /// Ends a token; whether there is a Secret of it to delete. None if there is no such token.
+    pub(crate) fn end_token(&mut self, id: &str) -> Option<bool> {
+        let token = self.tokens.remove(id)?;
+        if token.stored {
+            self.ended.insert(id.to_string());
+        }
+        Some(token.stored)
+    }
+
+    /// A token's Secret is gone, or can't be read any more.
+    pub(crate) fn token_gone(&mut self, id: &str) {
+        self.ended.remove(id);
+        if self.tokens.get(id).is_some_and(|token| token.stored) {
+            self.tokens.remove(id);
+        }
+    }
+
+    /// What is known when a list begins.
+    pub(crate) fn known(&self) -> Known {
+        let stored = self.tokens.iter().filter(|(_, token)| token.stored);
+        Known {
+            users: self.users.keys().cloned().collect(),
+            tokens: stored.map(|(id, _)| id.clone()).collect(),
+        }
+    }
+
+    /// After a list: what was known before it and isn't in it is gone. What was made while it was
+    /// read isn't in it either, and stays. Hands back the tokens that this ends.
+    pub(crate) fn listed(&mut self, known: &Known, listed: &Listed) -> Vec<String> {
+        for id in known.tokens.difference(&listed.tokens) {
+            self.token_gone(id);
+        }
+        (self.ended).retain(|id| listed.tokens.contains(id) || !known.tokens.contains(id));
+        let gone: Vec<&String> = known.users.difference(&listed.users).collect();
+        let mut ended = Vec::new();
+        for name in gone {
+            ended.extend(self.remove_user(name, u64::MAX));
+        }
+        ended
+    }
+
+    /// Ends the tokens for which this holds; hands back those of which there is a Secret.
+    fn end_where(&mut self, ends: impl Fn(&TokenInfo) -> bool) -> Vec<String> {
+        let ids: Vec<String> = self
+            .tokens
+            .values()
+            .filter(|token| ends(&token.info))
+            .map(|token| token.info.id.clone())
+            .collect();
+        let mut stored = Vec::new();
+        for id in ids {
+            if self.end_token(&id) == Some(true) {
+                stored.push(id);
+            }
+        }
+        stored
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use jiff::Timestamp;
+    use resources::access::Role;
+
+    use super::*;
+
+    fn user(name: &str, hash: &str, uid: &str, revision: u64) -> KnownUser {
+        KnownUser {
+            user: User {
+                name: name.to_string(),
+                role: Role::Member,
+                namespaces: None,
+            },
+            hash: hash.to_string(),
+            uid: Some(uid.to_string()),
+            revision,
+        }
+    }
+
+    fn token(id: &str, purpose: TokenPurpose, created: i64) -> TokenInfo {
+        TokenInfo {
+            id: id.to_string(),
+            user: "ann".to_string(),
+            label: String::new(),
+            purpose,
+            created: Timestamp::from_second(created).unwrap(),
+            expires: Timestamp::MAX,
+        }
+    }
+
+    fn stored(id: &str, purpose: TokenPurpose) -> KnownToken {
+        KnownToken {
+            info: token(id, purpose, 0),
+            digest: String::new(),
+            stored: true,
+        }
+    }
+
+    /// Ann, with an access token and a session.
+    fn mirror() -> Mirror {
+        let mut mirror = Mirror::default();
+        mirror.put_user(user("ann", "old", "1", 5));
+        mirror.put_token(stored("access", TokenPurpose::Access));
+        mirror.put_token(stored("session", TokenPurpose::Session));
+        mirror
+    }
+
+    fn ids(mirror: &Mirror) -> Vec<&str> {
+        mirror.tokens().map(|info| info.id.as_str()).collect()
+    }
+
+    #[test]
+    fn a_new_password_ends_sessions_and_another_user_of_the_name_ends_all() {
+        let cases = [
+            // hash, uid, revision, what is left
+            ("old", "1", 6, vec!["access", "session"]),
+            ("new", "1", 6, vec!["access"]),
+            ("old", "2", 6, vec![]),
+            // A watch that shows what was before.
+            ("new", "2", 4, vec!["access", "session"]),
+        ];
+        for (hash, uid, revision, left) in cases {
+            let mut mirror = mirror();
+            let ended = mirror.put_user(user("ann", hash, uid, revision));
+            assert_eq!(ids(&mirror), left, "{hash} {uid} {revision}");
+            assert_eq!(ended.len(), 2 - left.len());
+            let newest = if revision > 5 { hash } else { "old" };
+            assert_eq!(mirror.user("ann").unwrap().hash, newest);
+        }
+    }
+
+    #[test]
+    fn a_deleted_user_takes_its_tokens_along_and_an_unreadable_one_leaves_them() {
+        let mut one = mirror();
+        assert!(one.remove_user("ann", 4).is_empty(), "from before");
+        assert_eq!(ids(&one).len(), 2);
+        assert_eq!(one.remove_user("ann", 6), ["access", "session"]);
+        assert!(one.user("ann").is_none() && ids(&one).is_empty());
+        let mut other = mirror();
+        assert!(other.forget_user("ann", 6));
+        assert!(other.user("ann").is_none());
+        assert_eq!(ids(&other).len(), 2);
+    }
+
+    #[test]
+    fn a_token_that_was_ended_here_is_not_brought_back_by_a_watch() {
+        let mut mirror = mirror();
+        assert_eq!(mirror.end_token("access"), Some(true));
+        assert_eq!(mirror.end_token("access"), None);
+        mirror.put_token(stored("access", TokenPurpose::Access));
+        assert_eq!(ids(&mirror), ["session"]);
+        mirror.token_gone("access");
+        mirror.token_gone("session");
+        assert!(ids(&mirror).is_empty());
+    }
+
+    #[test]
+    fn a_list_ends_what_it_lacks_but_nothing_that_came_while_it_was_read() {
+        let mut mirror = mirror();
+        mirror.keep_in_memory(token("memory", TokenPurpose::Session, 0), String::new());
+        let known = mirror.known();
+        mirror.put_user(user("bob", "h", "3", 9));
+        mirror.put_token(stored("new", TokenPurpose::Access));
+        let listed = Listed {
+            users: ["ann".to_string()].into(),
+            tokens: ["session".to_string()].into(),
+        };
+        assert!(mirror.listed(&known, &listed).is_empty());
+        assert_eq!(ids(&mirror), ["memory", "new", "session"]);
+        assert!(mirror.user("bob").is_some());
+        let known = mirror.known();
+        assert_eq!(mirror.listed(&known, &Listed::default()).len(), 0);
+        assert!(mirror.user("ann").is_none());
+        assert!(ids(&mirror).is_empty(), "all are ann's");
+    }
+
+    #[test]
+    fn sessions_in_memory_are_bounded_and_the_oldest_goes() {
+        let mut mirror = mirror();
+        for n in 0..=MEMORY_SESSIONS_MAX {
+            let created = i64::try_from(n).unwrap();
+            let info = token(&format!("m{n}"), TokenPurpose::Session, created);
+            mirror.keep_in_memory(info, String::new());
+        }
+        assert_eq!(mirror.tokens().count(), 2 + MEMORY_SESSIONS_MAX);
+        assert!(mirror.token("m0").is_none());
+        assert!(mirror.token("m1").is_some());
+        assert_eq!(mirror.end_token("m1"), Some(false));
+    }
+}

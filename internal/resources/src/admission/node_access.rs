@@ -1,0 +1,385 @@
+//! Owns what a node's certificate may ask of the API, as Kubernetes' Node authorizer has it: its own Node and lease,
+//! the pods bound to it, and the objects that these pods refer to, each by its name. Says what a request depends on;
+//! which pods are bound to which node is the API server's to know.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::access::Attributes;
+use crate::json;
+use crate::names;
+use crate::selector::FieldSelector;
+
+/// The kind of an object that a pod takes something from, in the pod's own namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Source {
+    /// A Secret.
+    Secret,
+    /// A ConfigMap.
+    ConfigMap,
+    /// A PersistentVolumeClaim.
+    Claim,
+    /// The service account that the pod runs as.
+    ServiceAccount,
+}
+
+/// An object that a pod refers to.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    /// Its kind.
+    pub source: Source,
+    /// Its name.
+    pub name: String,
+}
+
+/// What a node's request depends on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Need<'a> {
+    /// On nothing: it is permitted.
+    Nothing,
+    /// It is never permitted.
+    Never,
+    /// On this pod being bound to the node.
+    Bound {
+        /// The pod's namespace.
+        namespace: &'a str,
+        /// The pod's name.
+        pod: &'a str,
+    },
+    /// On a pod of this namespace that is bound to the node, has not ended, and refers to this object.
+    Referred {
+        /// The namespace of both.
+        namespace: &'a str,
+        /// The object.
+        to: Reference,
+    },
+}
+
+impl Need<'_> {
+    fn nothing_if(permitted: bool) -> Self {
+        if permitted {
+            Need::Nothing
+        } else {
+            Need::Never
+        }
+    }
+}
+
+/// What a request of the node depends on. `selector` is the request's field selector, empty where it has none: a
+/// list is permitted only where it selects by it.
+pub fn need<'a>(node: &str, request: &Attributes<'a>, selector: &str) -> Need<'a> {
+    if node.is_empty() {
+        return Need::Never;
+    }
+    let verb = request.verb;
+    let reads = matches!(verb, "get" | "list" | "watch");
+    let changes = matches!(verb, "update" | "patch");
+    let own = request.name == Some(node);
+    match (request.group, request.resource, request.subresource) {
+        ("authorization.k8s.io", "selfsubjectaccessreviews" | "selfsubjectrulesreviews", None)
+        | ("authentication.k8s.io", "selfsubjectreviews", None) => {
+            Need::nothing_if(verb == "create")
+        }
+        // The name of a new Node is in the body: `node_restriction` looks at it.
+        ("", "nodes", None) => Need::nothing_if(match verb {
+            "create" => true,
+            "list" | "watch" => {
+                selected(request, selector, "metadata.name").as_deref() == Some(node)
+            }
+            _ => own && (reads || changes),
+        }),
+        ("", "nodes", Some("status")) => Need::nothing_if(own && (verb == "get" || changes)),
+        ("", "pods", None) => match verb {
+            "list" | "watch" if request.name.is_none() => {
+                Need::nothing_if(exactly(selector, "spec.nodeName").as_deref() == Some(node))
+            }
+            "get" | "watch" | "delete" => bound(request),
+            _ => Need::Never,
+        },
+        ("", "pods", Some("status")) if verb == "get" || changes => bound(request),
+        ("", "pods", Some("eviction")) if verb == "create" => bound(request),
+        ("", "secrets", None) if reads => referred(request, selector, Source::Secret),
+        ("", "configmaps", None) if reads => referred(request, selector, Source::ConfigMap),
+        ("", "persistentvolumeclaims", None) if verb == "get" => {
+            referred(request, selector, Source::Claim)
+        }
+        ("", "serviceaccounts", Some("token")) if verb == "create" => {
+            referred(request, selector, Source::ServiceAccount)
+        }
+        ("", "events", None) => Need::nothing_if(changes || verb == "create"),
+        ("", "services", None) | ("node.k8s.io", "runtimeclasses", None) => Need::nothing_if(reads),
+        ("coordination.k8s.io", "leases", None) => Need::nothing_if(
+            request.namespace == Some(names::NODE_LEASES)
+                && (verb == "create" || own && (verb == "get" || verb == "delete" || changes)),
+        ),
+        _ => Need::Never,
+    }
+}
+
+fn bound<'a>(request: &Attributes<'a>) -> Need<'a> {
+    match (request.namespace, request.name) {
+        (Some(namespace), Some(pod)) => Need::Bound { namespace, pod },
+        _ => Need::Never,
+    }
+}
+
+fn referred<'a>(request: &Attributes<'a>, selector: &str, source: Source) -> Need<'a> {
+    let Some(namespace) = request.namespace else {
+        return Need::Never;
+    };
+    match selected(request, selector, "metadata.name") {
+        Some(name) => Need::Referred {
+            namespace,
+            to: Reference { source, name },
+        },
+        None => Need::Never,
+    }
+}
+
+/// The one name that a request is about: in its path, or in the selector of a list.
+fn selected(request: &Attributes<'_>, selector: &str, path: &str) -> Option<String> {
+    match request.name {
+        Some(name) => Some(name.to_owned()),
+        None => exactly(selector, path),
+    }
+}
+
+fn exactly(selector: &str, path: &str) -> Option<String> {
+    let selector = FieldSelector::parse(selector).ok()?;
+    selector
+        .exact(path)
+        .filter(|value| !value.is_empty())
+        .map(str::to_owned)
+}
+
+/// The sources of a volume that name a Secret, and where in them the name stands.
+const VOLUME_SECRETS: [&[&str]; 10] = [
+    &["secret", "secretName"],
+    &["azureFile", "secretName"],
+    &["cephfs", "secretRef", "name"],
+    &["cinder", "secretRef", "name"],
+    &["csi", "nodePublishSecretRef", "name"],
+    &["flexVolume", "secretRef", "name"],
+    &["iscsi", "secretRef", "name"],
+    &["rbd", "secretRef", "name"],
+    &["scaleIO", "secretRef", "name"],
+    &["storageos", "secretRef", "name"],
+];
+
+/// Everything that a pod refers to, each once.
+pub fn references(pod: &Value) -> BTreeSet<Reference> {
+    let mut all = BTreeSet::new();
+    let mut add = |source: Source, name: &str| {
+        if !name.is_empty() {
+            let name = name.to_owned();
+            all.insert(Reference { source, name });
+        }
+    };
+    let spec = json::at(pod, &["spec"]);
+    add(
+        Source::ServiceAccount,
+        json::text(spec, &["serviceAccountName"]),
+    );
+    for secret in json::items(spec, &["imagePullSecrets"]) {
+        add(Source::Secret, json::text(secret, &["name"]));
+    }
+    for list in ["initContainers", "containers", "ephemeralContainers"] {
+        for container in json::items(spec, &[list]) {
+            for env in json::items(container, &["env"]) {
+                let from = json::at(env, &["valueFrom"]);
+                add(Source::Secret, json::text(from, &["secretKeyRef", "name"]));
+                add(
+                    Source::ConfigMap,
+                    json::text(from, &["configMapKeyRef", "name"]),
+                );
+            }
+            for from in json::items(container, &["envFrom"]) {
+                add(Source::Secret, json::text(from, &["secretRef", "name"]));
+                add(
+                    Source::ConfigMap,
+                    json::text(from, &["configMapRef", "name"]),
+                );
+            }
+        }
+    }
+    for volume in json::items(spec, &["volumes"]) {
+        for path in VOLUME_SECRETS {
+            add(Source::Secret, json::text(volume, path));
+        }
+        add(
+            Source::ConfigMap,
+            json::text(volume, &["configMap", "name"]),
+        );
+        let claim = json::text(volume, &["persistentVolumeClaim", "claimName"]);
+        add(Source::Claim, claim);
+        if json::has(volume, &["ephemeral"]) {
+            // The claim that the pod gets for itself.
+            let pod = json::text(pod, &["metadata", "name"]);
+            let volume = json::text(volume, &["name"]);
+            add(Source::Claim, &format!("{pod}-{volume}"));
+        }
+        for projected in json::items(volume, &["projected", "sources"]) {
+            add(Source::Secret, json::text(projected, &["secret", "name"]));
+            add(
+                Source::ConfigMap,
+                json::text(projected, &["configMap", "name"]),
+            );
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    /// `verb group/resource[/subresource] [@namespace] [#name] [?selector]`
+    fn asked(text: &str) -> String {
+        let mut words = text.split(' ');
+        let verb = words.next().unwrap();
+        let mut parts = words.next().unwrap().split('/');
+        let mut request = Attributes {
+            verb,
+            group: parts.next().unwrap(),
+            resource: parts.next().unwrap(),
+            subresource: parts.next(),
+            ..Attributes::default()
+        };
+        let mut selector = "";
+        for word in words {
+            match word.split_at(1) {
+                ("@", namespace) => request.namespace = Some(namespace),
+                ("?", given) => selector = given,
+                (_, name) => request.name = Some(name),
+            }
+        }
+        match need("n1", &request, selector) {
+            Need::Nothing => "yes".to_owned(),
+            Need::Never => "no".to_owned(),
+            Need::Bound { namespace, pod } => format!("bound {namespace}/{pod}"),
+            Need::Referred { namespace, to } => {
+                format!("{:?} {namespace}/{}", to.source, to.name)
+            }
+        }
+    }
+
+    #[test]
+    fn a_node_keeps_to_itself_its_pods_and_what_they_refer_to() {
+        let table = [
+            ("create /nodes", "yes"),
+            ("get /nodes #n1", "yes"),
+            ("get /nodes #n2", "no"),
+            ("list /nodes", "no"),
+            ("list /nodes ?metadata.name=n1", "yes"),
+            ("watch /nodes ?metadata.name=n2", "no"),
+            ("patch /nodes #n1", "yes"),
+            ("patch /nodes #n2", "no"),
+            ("delete /nodes #n1", "no"),
+            ("patch /nodes/status #n1", "yes"),
+            ("patch /nodes/status #n2", "no"),
+            ("list /pods", "no"),
+            ("list /pods @a", "no"),
+            ("watch /pods ?spec.nodeName=n1", "yes"),
+            ("list /pods ?spec.nodeName=n1,status.phase!=Failed", "yes"),
+            ("list /pods ?spec.nodeName=n2", "no"),
+            ("list /pods ?spec.nodeName!=n1", "no"),
+            ("get /pods @a #p", "bound a/p"),
+            ("watch /pods @a #p ?spec.nodeName=n1", "bound a/p"),
+            ("delete /pods @a #p", "bound a/p"),
+            ("deletecollection /pods @a ?spec.nodeName=n1", "no"),
+            ("create /pods @a", "no"),
+            ("update /pods @a #p", "no"),
+            ("patch /pods/status @a #p", "bound a/p"),
+            ("create /pods/eviction @a #p", "bound a/p"),
+            ("create /pods/binding @a #p", "no"),
+            ("get /pods/log @a #p", "no"),
+            ("get /secrets @a #s", "Secret a/s"),
+            ("list /secrets @a", "no"),
+            ("list /secrets @a ?metadata.name=s", "Secret a/s"),
+            ("watch /secrets ?metadata.name=s", "no"),
+            ("update /secrets @a #s", "no"),
+            ("get /configmaps @a #c", "ConfigMap a/c"),
+            ("create /configmaps @a", "no"),
+            ("get /persistentvolumeclaims @a #c", "Claim a/c"),
+            ("list /persistentvolumeclaims @a ?metadata.name=c", "no"),
+            ("create /serviceaccounts/token @a #x", "ServiceAccount a/x"),
+            ("get /serviceaccounts @a #x", "no"),
+            ("create /events @a", "yes"),
+            ("list /events @a", "no"),
+            ("list /services", "yes"),
+            ("delete /services @a #s", "no"),
+            ("get node.k8s.io/runtimeclasses #r", "yes"),
+            ("list /namespaces", "no"),
+            ("create coordination.k8s.io/leases @kube-node-lease", "yes"),
+            (
+                "update coordination.k8s.io/leases @kube-node-lease #n1",
+                "yes",
+            ),
+            (
+                "update coordination.k8s.io/leases @kube-node-lease #n2",
+                "no",
+            ),
+            ("update coordination.k8s.io/leases @kube-system #n1", "no"),
+            ("create kubeflow.org/pytorchjobs @a", "no"),
+            (
+                "create authorization.k8s.io/selfsubjectaccessreviews",
+                "yes",
+            ),
+            ("create authentication.k8s.io/tokenreviews", "no"),
+        ];
+        for (text, want) in table {
+            assert_eq!(asked(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_node_without_a_name_may_do_nothing() {
+        let request = Attributes {
+            verb: "list",
+            resource: "pods",
+            ..Attributes::default()
+        };
+        assert_eq!(need("", &request, "spec.nodeName="), Need::Never);
+        assert_eq!(need("n1", &request, "spec.nodeName="), Need::Never);
+    }
+
+    #[test]
+    fn every_way_in_which_a_pod_refers_to_an_object_is_found() {
+        let pod = json!({"metadata": {"name": "p"}, "spec": {
+            "serviceAccountName": "account",
+            "imagePullSecrets": [{"name": "s1"}],
+            "initContainers": [{"env": [{"valueFrom": {"secretKeyRef": {"name": "s2"}}}]}],
+            "containers": [{
+                "env": [{"name": "A", "value": "none"}, {"valueFrom": {"configMapKeyRef": {"name": "c1"}}}],
+                "envFrom": [{"secretRef": {"name": "s3"}}, {"configMapRef": {"name": "c2"}}],
+            }],
+            "ephemeralContainers": [{"envFrom": [{"secretRef": {"name": "s4"}}]}],
+            "volumes": [
+                {"secret": {"secretName": "s5"}},
+                {"configMap": {"name": "c3"}},
+                {"persistentVolumeClaim": {"claimName": "v1"}},
+                {"name": "own", "ephemeral": {}},
+                {"projected": {"sources": [{"secret": {"name": "s6"}}, {"configMap": {"name": "c4"}}]}},
+                {"rbd": {"secretRef": {"name": "s7"}}},
+                {"emptyDir": {}},
+            ],
+        }});
+        let of = |source: Source| -> Vec<String> {
+            let all = references(&pod).into_iter();
+            all.filter(|one| one.source == source)
+                .map(|one| one.name)
+                .collect()
+        };
+        assert_eq!(
+            of(Source::Secret),
+            ["s1", "s2", "s3", "s4", "s5", "s6", "s7"]
+        );
+        assert_eq!(of(Source::ConfigMap), ["c1", "c2", "c3", "c4"]);
+        assert_eq!(of(Source::Claim), ["p-own", "v1"]);
+        assert_eq!(of(Source::ServiceAccount), ["account"]);
+        assert_eq!(references(&json!({"spec": [7]})), BTreeSet::new());
+    }
+}

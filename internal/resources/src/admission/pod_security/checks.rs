@@ -1,0 +1,88 @@
+//! Owns which checks a level consists of, in the edition of each Kubernetes version, and their order in messages.
+
+use serde_json::Value;
+
+use super::allow::Allowed;
+use super::level::{Level, LevelVersion, Version};
+use super::pod::{Pod, Violation};
+use super::{baseline, restricted};
+
+/// What a check looks at.
+pub(super) struct Look<'a> {
+    /// The pod or pod template.
+    pub(super) pod: Pod<'a>,
+    /// What the administrator allows in the pod's namespace.
+    pub(super) allowed: &'a Allowed<'a>,
+    /// Whose edition of the standards counts.
+    pub(super) version: Version,
+}
+
+type Check = fn(&Look<'_>) -> Option<Violation>;
+
+/// The minor version of Kubernetes that first has a check.
+type Since = u32;
+
+/// The baseline's checks, in the order of messages. The second version is the one from which on the restricted level
+/// has a stricter check in place of this one; none where it has this one, too.
+static BASELINE: [(Check, Since, Option<Since>); 12] = [
+    (baseline::app_armor, 0, None),
+    (baseline::capabilities, 0, Some(22)),
+    (baseline::host_namespaces, 0, None),
+    (baseline::host_paths, 0, Some(0)),
+    (baseline::host_ports, 0, None),
+    (baseline::handler_hosts, 34, None),
+    (baseline::privileged, 0, None),
+    (baseline::proc_mount, 0, None),
+    (baseline::selinux, 0, None),
+    (baseline::seccomp, 0, Some(19)),
+    (baseline::sysctls, 0, None),
+    (baseline::windows_host_process, 0, None),
+];
+
+/// What the restricted level adds, in the order of messages.
+static RESTRICTED: [(Check, Since); 6] = [
+    (restricted::privilege_escalation, 8),
+    (restricted::capabilities, 22),
+    (restricted::volume_types, 0),
+    (restricted::run_as_non_root, 0),
+    (restricted::run_as_user, 23),
+    (restricted::seccomp, 19),
+];
+
+/// What of a pod, or of a pod template, violates a level.
+pub(super) fn violations(
+    policy: LevelVersion,
+    pod: &Value,
+    allowed: &Allowed<'_>,
+) -> Vec<Violation> {
+    let LevelVersion { level, version } = policy;
+    if level == Level::Privileged {
+        return Vec::new();
+    }
+    let strict = level == Level::Restricted;
+    let look = Look {
+        pod: Pod(pod),
+        allowed,
+        version,
+    };
+    let counts = |since: Since, replaced: Option<Since>| {
+        let replaced = replaced.is_some_and(|since| strict && version.since(since));
+        version.since(since) && !replaced
+    };
+    let baseline = BASELINE
+        .iter()
+        .filter(|(_, since, replaced)| counts(*since, *replaced))
+        .map(|(check, _, _)| check);
+    let restricted = RESTRICTED
+        .iter()
+        .filter(|(_, since)| strict && version.since(*since))
+        .map(|(check, _)| check);
+    baseline
+        .chain(restricted)
+        .filter_map(|check| check(&look))
+        .collect()
+}
+
+#[cfg(test)]
+#[path = "checks_tests.rs"]
+mod tests;

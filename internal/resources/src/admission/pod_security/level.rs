@@ -1,0 +1,344 @@
+//! Owns levels, versions and policies of the Pod Security Standards, and how a namespace's labels name them. Knows
+//! nothing of pods.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde_json::Value;
+
+use crate::field::{FieldError, Path};
+use crate::json;
+
+/// What the keys of all labels and audit annotations of pod security begin with.
+pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
+/// What is wrong with a level that is none.
+pub(super) const LEVELS: &str = "must be one of privileged, baseline, restricted";
+/// What is wrong with a version that is none.
+pub(super) const VERSIONS: &str = "must be \"latest\" or \"v1.x\"";
+
+/// How much a pod may ask for; from least to most strict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Level {
+    /// Everything.
+    Privileged,
+    /// Nothing that is known to reach the host.
+    Baseline,
+    /// What is good practice for pods that need nothing special.
+    Restricted,
+}
+
+impl Level {
+    /// The level that a word names.
+    pub fn parse(word: &str) -> Option<Level> {
+        match word {
+            "privileged" => Some(Level::Privileged),
+            "baseline" => Some(Level::Baseline),
+            "restricted" => Some(Level::Restricted),
+            _ => None,
+        }
+    }
+
+    /// Its word.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Level::Privileged => "privileged",
+            Level::Baseline => "baseline",
+            Level::Restricted => "restricted",
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// The Kubernetes version whose edition of the standards counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Version {
+    /// `v1.N`.
+    Minor(u32),
+    /// The newest edition that this build knows: Kubernetes 1.34's.
+    Latest,
+}
+
+impl Version {
+    /// The version that a word names: `latest`, or `v1.` and a number without leading zeros.
+    pub fn parse(word: &str) -> Option<Version> {
+        if word == "latest" {
+            return Some(Version::Latest);
+        }
+        let digits = word.strip_prefix("v1.")?;
+        let plain = digits.bytes().all(|byte| byte.is_ascii_digit());
+        let zeros = digits.len() > 1 && digits.starts_with('0');
+        if !plain || zeros {
+            return None;
+        }
+        digits.parse().ok().map(Version::Minor)
+    }
+
+    /// Whether this is Kubernetes 1.`minor`'s edition, or a newer one.
+    pub(super) fn since(self, minor: u32) -> bool {
+        self >= Version::Minor(minor)
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Version::Minor(minor) => write!(f, "v1.{minor}"),
+            Version::Latest => f.write_str("latest"),
+        }
+    }
+}
+
+/// A level in one version's edition: `baseline:latest`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LevelVersion {
+    /// The level.
+    pub level: Level,
+    /// The edition.
+    pub version: Version,
+}
+
+impl LevelVersion {
+    /// A level in the newest edition.
+    pub const fn latest(level: Level) -> LevelVersion {
+        LevelVersion {
+            level,
+            version: Version::Latest,
+        }
+    }
+}
+
+impl fmt::Display for LevelVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.level, self.version)
+    }
+}
+
+/// What becomes of a namespace's pods that violate a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Pods that violate this level are refused.
+    pub enforce: LevelVersion,
+    /// Pods and templates that violate this level are noted in the audit log.
+    pub audit: LevelVersion,
+    /// The author of pods and templates that violate this level is warned.
+    pub warn: LevelVersion,
+}
+
+/// The modes, as labels and configuration files name them.
+pub(super) const MODES: [&str; 3] = ["enforce", "audit", "warn"];
+
+impl Policy {
+    /// The same level for everything, in the newest edition.
+    pub const fn all(level: Level) -> Policy {
+        let latest = LevelVersion::latest(level);
+        Policy {
+            enforce: latest,
+            audit: latest,
+            warn: latest,
+        }
+    }
+
+    pub(super) fn mode_mut(&mut self, mode: &str) -> &mut LevelVersion {
+        match mode {
+            "enforce" => &mut self.enforce,
+            "audit" => &mut self.audit,
+            _ => &mut self.warn,
+        }
+    }
+
+    /// What a namespace's labels say, and `defaults` where they say nothing. Labels that can't be read, which only
+    /// a namespace from an older store can have, enforce the restricted level; they warn of nothing.
+    pub fn of_labels(labels: &BTreeMap<String, String>, defaults: Policy) -> Policy {
+        let mut policy = defaults;
+        let label = |key: String| labels.get(&key).map(String::as_str);
+        for mode in MODES {
+            let unread = match mode {
+                "enforce" => Level::Restricted,
+                _ => Level::Privileged,
+            };
+            let slot = policy.mode_mut(mode);
+            if let Some(word) = label(format!("{PREFIX}{mode}")) {
+                slot.level = Level::parse(word).unwrap_or(unread);
+            }
+            if let Some(word) = label(format!("{PREFIX}{mode}-version")) {
+                slot.version = Version::parse(word).unwrap_or(Version::Latest);
+            }
+        }
+        // A stricter level that is enforced by label is also warned about, because templates are never refused.
+        let enforced = label(format!("{PREFIX}enforce")).and_then(Level::parse);
+        let silent = label(format!("{PREFIX}warn")).is_none();
+        if silent && enforced.is_some_and(|level| level > policy.warn.level) {
+            policy.warn.level = policy.enforce.level;
+            if label(format!("{PREFIX}warn-version")).is_none() {
+                policy.warn.version = policy.enforce.version;
+            }
+        }
+        policy
+    }
+}
+
+/// Reports what a namespace's pod security labels say wrong; what was wrong before and is the same is let through, so
+/// that an old namespace can be changed otherwise.
+pub fn check_labels(new: &Value, old: Option<&Value>, errors: &mut Vec<FieldError>) {
+    let wrong = faults(new);
+    if old.is_none_or(|old| faults(old) != wrong) {
+        errors.extend(wrong);
+    }
+}
+
+fn faults(namespace: &Value) -> Vec<FieldError> {
+    let metadata = Path::new("metadata");
+    let path = metadata.child("labels");
+    let labels = json::at(namespace, &["metadata", "labels"]);
+    let mut errors = Vec::new();
+    for mode in MODES {
+        let key = format!("{PREFIX}{mode}");
+        if let Some(word) = labels.get(&key).and_then(Value::as_str)
+            && Level::parse(word).is_none()
+        {
+            errors.push(FieldError::invalid(&path.key(&key), word, LEVELS));
+        }
+        let key = format!("{key}-version");
+        if let Some(word) = labels.get(&key).and_then(Value::as_str)
+            && Version::parse(word).is_none()
+        {
+            errors.push(FieldError::invalid(&path.key(&key), word, VERSIONS));
+        }
+    }
+    errors
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn labels(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let full = |(key, value): &(&str, &str)| (format!("{PREFIX}{key}"), (*value).to_owned());
+        pairs.iter().map(full).collect()
+    }
+
+    fn policy(enforce: &str, audit: &str, warn: &str) -> Policy {
+        let read = |text: &str| {
+            let (level, version) = text.split_once(':').unwrap();
+            LevelVersion {
+                level: Level::parse(level).unwrap(),
+                version: Version::parse(version).unwrap(),
+            }
+        };
+        Policy {
+            enforce: read(enforce),
+            audit: read(audit),
+            warn: read(warn),
+        }
+    }
+
+    #[test]
+    fn versions_are_latest_or_a_minor_version() {
+        let table = [
+            ("latest", Some(Version::Latest)),
+            ("v1.0", Some(Version::Minor(0))),
+            ("v1.34", Some(Version::Minor(34))),
+            ("v1.4294967295", Some(Version::Minor(u32::MAX))),
+            ("v1.4294967296", None),
+            ("v1.034", None),
+            ("v1.", None),
+            ("v1.+3", None),
+            ("v2.0", None),
+            ("1.34", None),
+            ("", None),
+        ];
+        for (word, version) in table {
+            assert_eq!(Version::parse(word), version, "{word}");
+            if let Some(version) = version {
+                assert_eq!(version.to_string(), word);
+            }
+        }
+        assert!(Version::Latest.since(34) && Version::Minor(34).since(34));
+        assert!(!Version::Minor(33).since(34));
+        assert!(Version::Latest.since(u32::MAX));
+    }
+
+    #[test]
+    fn labels_replace_the_defaults_mode_by_mode() {
+        let free = Policy::all(Level::Privileged);
+        let base = Policy::all(Level::Baseline);
+        let p = "privileged:latest";
+        let b = "baseline:latest";
+        let r = "restricted:latest";
+        let table = [
+            (labels(&[]), base, policy(b, b, b)),
+            (labels(&[("enforce", "privileged")]), base, policy(p, b, b)),
+            // A level that is enforced by label is warned of, unless something else is said.
+            (labels(&[("enforce", "baseline")]), free, policy(b, p, b)),
+            (labels(&[("enforce", "restricted")]), base, policy(r, b, r)),
+            (
+                labels(&[("enforce", "restricted"), ("warn", "privileged")]),
+                base,
+                policy(r, b, p),
+            ),
+            (
+                labels(&[("enforce", "baseline"), ("enforce-version", "v1.22")]),
+                free,
+                policy("baseline:v1.22", p, "baseline:v1.22"),
+            ),
+            (
+                labels(&[("enforce", "baseline"), ("warn-version", "v1.23")]),
+                free,
+                policy(b, p, "baseline:v1.23"),
+            ),
+            (
+                labels(&[("warn", "restricted"), ("audit", "baseline")]),
+                free,
+                policy(p, b, r),
+            ),
+            // What can't be read is enforced as strictly as can be.
+            (
+                labels(&[("enforce", "nope"), ("warn", "nope"), ("audit", "nope")]),
+                base,
+                policy(r, p, p),
+            ),
+            (
+                labels(&[("enforce-version", "nope")]),
+                base,
+                policy(b, b, b),
+            ),
+        ];
+        for (labels, defaults, wanted) in table {
+            assert_eq!(Policy::of_labels(&labels, defaults), wanted, "{labels:?}");
+        }
+    }
+
+    #[test]
+    fn wrong_labels_are_refused_in_kubernetes_words_unless_they_were_there() {
+        let namespace = |labels: Value| json!({"metadata": {"name": "n", "labels": labels}});
+        let of = |new: &Value, old: Option<&Value>| {
+            let mut errors = Vec::new();
+            check_labels(new, old, &mut errors);
+            errors.iter().map(ToString::to_string).collect::<Vec<_>>()
+        };
+        let good = namespace(json!({
+            "pod-security.kubernetes.io/enforce": "baseline",
+            "pod-security.kubernetes.io/enforce-version": "v1.34",
+        }));
+        let bad = namespace(json!({
+            "pod-security.kubernetes.io/enforce": "basline",
+            "pod-security.kubernetes.io/warn-version": "1.34",
+        }));
+        assert!(of(&good, None).is_empty());
+        assert!(of(&namespace(Value::Null), None).is_empty());
+        let texts = [
+            "metadata.labels[pod-security.kubernetes.io/enforce]: Invalid value: \"basline\": must be one of privileged, baseline, restricted",
+            "metadata.labels[pod-security.kubernetes.io/warn-version]: Invalid value: \"1.34\": must be \"latest\" or \"v1.x\"",
+        ];
+        assert_eq!(of(&bad, None), texts);
+        assert_eq!(of(&bad, Some(&good)), texts);
+        assert!(of(&bad, Some(&bad)).is_empty());
+    }
+}

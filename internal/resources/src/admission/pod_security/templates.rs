@@ -1,0 +1,162 @@
+//! Owns where objects of each kind keep the templates of the pods that are made for them.
+
+use serde_json::Value;
+
+use crate::json;
+use crate::registry::Kind;
+
+/// The most templates of one object that are looked at, so that one write has a bounded cost and a bounded answer. The
+/// pods of the others are judged when they are made, as all are.
+pub(super) const MAX_TEMPLATES: usize = 32;
+
+/// Where a kind's templates are.
+enum Place {
+    /// One, at a path.
+    At(&'static [&'static str]),
+    /// One in each item of the list at the first path, or in each member of the object there, at the second path.
+    Each(&'static [&'static str], &'static [&'static str]),
+}
+
+fn places(kind: &Kind) -> &'static [Place] {
+    match (kind.group, kind.kind) {
+        ("batch", "Job") => &[Place::At(&["spec", "template"])],
+        ("batch", "CronJob") => &[Place::At(&["spec", "jobTemplate", "spec", "template"])],
+        ("kubeflow.org", "PyTorchJob") => {
+            &[Place::Each(&["spec", "pytorchReplicaSpecs"], &["template"])]
+        }
+        ("batch.volcano.sh", "Job") => &[Place::Each(&["spec", "tasks"], &["template"])],
+        ("ray.io", "RayCluster") => &[
+            Place::At(&["spec", "headGroupSpec", "template"]),
+            Place::Each(&["spec", "workerGroupSpecs"], &["template"]),
+        ],
+        ("serving.knative.dev", "Service") => &[Place::At(&["spec", "template"])],
+        _ => &[],
+    }
+}
+
+/// Whether objects of a kind have templates.
+pub(super) fn known(kind: &Kind) -> bool {
+    !places(kind).is_empty()
+}
+
+/// An object's templates, at most [`MAX_TEMPLATES`] of them.
+pub(super) fn of<'a>(kind: &Kind, object: &'a Value) -> Vec<&'a Value> {
+    let mut all = Vec::new();
+    for place in places(kind) {
+        match place {
+            Place::At(path) => all.push(json::at(object, path)),
+            Place::Each(list, path) => {
+                let items = json::items(object, list).iter();
+                let members = json::members(object, list).map(|(_, member)| member);
+                all.extend(items.chain(members).map(|one| json::at(one, path)));
+            }
+        }
+    }
+    all.retain(|template| template.is_object());
+    all.truncate(MAX_TEMPLATES);
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry;
+
+    #[test]
+    fn every_kind_that_has_pods_made_has_its_templates_found() {
+        let t = |name: &str| json!({"spec": {"containers": [{"name": name}]}});
+        let table = [
+            ("batch", "v1", "Job", json!({"template": t("a")}), 1),
+            (
+                "batch",
+                "v1",
+                "CronJob",
+                json!({"jobTemplate": {"spec": {"template": t("a")}}}),
+                1,
+            ),
+            (
+                "kubeflow.org",
+                "v1",
+                "PyTorchJob",
+                json!({"pytorchReplicaSpecs": {"Master": {"template": t("a")}, "Worker": {"template": t("b")}}}),
+                2,
+            ),
+            (
+                "batch.volcano.sh",
+                "v1alpha1",
+                "Job",
+                json!({"tasks": [{"template": t("a")}, {"name": "none"}, {"template": t("b")}]}),
+                2,
+            ),
+            (
+                "batch.volcano.sh",
+                "v1beta1",
+                "Job",
+                json!({"tasks": [{"template": t("a")}]}),
+                1,
+            ),
+            (
+                "ray.io",
+                "v1",
+                "RayCluster",
+                json!({"headGroupSpec": {"template": t("a")}, "workerGroupSpecs": [{"template": t("b")}]}),
+                2,
+            ),
+            (
+                "serving.knative.dev",
+                "v1",
+                "Service",
+                json!({"template": t("a")}),
+                1,
+            ),
+            ("", "v1", "ConfigMap", json!({"template": t("a")}), 0),
+        ];
+        for (group, version, name, spec, count) in table {
+            let kind = registry::by_kind(group, version, name).unwrap();
+            let object = json!({"spec": spec});
+            let found = of(kind, &object);
+            assert_eq!(found.len(), count, "{name}");
+            assert_eq!(known(kind), count > 0, "{name}");
+            let first = found
+                .first()
+                .map(|template| &template["spec"]["containers"][0]["name"]);
+            assert_eq!(first.is_some_and(|name| name == "a"), count > 0, "{name}");
+        }
+    }
+
+    /// A kind whose definition has a pod template must be known here.
+    #[test]
+    fn no_kind_with_a_pod_template_is_forgotten() {
+        let text = |kind: &Kind| {
+            // A template that no kind accepts is refused with its path by each kind that checks one.
+            let bad = json!({"spec": {"containers": [{"name": "A b"}], "restartPolicy": "x"}});
+            let spec = json!({
+                "template": bad, "jobTemplate": {"spec": {"template": bad}}, "schedule": "* * * * *",
+                "pytorchReplicaSpecs": {"Worker": {"template": bad}}, "tasks": [{"name": "t", "template": bad}],
+                "headGroupSpec": {"template": bad}, "workerGroupSpecs": [{"template": bad}],
+            });
+            let object = json!({"metadata": {"name": "x", "namespace": "n"}, "spec": spec});
+            (kind.validate)(&object, None)
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("\n")
+        };
+        for kind in registry::all() {
+            let checks_templates = text(kind).contains("template.spec");
+            assert_eq!(known(kind), checks_templates, "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn a_bounded_number_of_templates_is_looked_at() {
+        let kind = registry::by_kind("batch.volcano.sh", "v1alpha1", "Job").unwrap();
+        for count in [MAX_TEMPLATES, MAX_TEMPLATES + 1] {
+            let tasks = vec![json!({"template": {"spec": {}}}); count];
+            let found = of(kind, &json!({"spec": {"tasks": tasks}})).len();
+            assert_eq!(found, MAX_TEMPLATES);
+        }
+    }
+}

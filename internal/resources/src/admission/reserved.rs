@@ -1,0 +1,323 @@
+//! Owns the list of fields that decide where a pod runs and on which devices, or that Muster's own parts take for
+//! their own notes: only their writers may set or change them. Says which of them a write sets, and who may; whether
+//! the caller is one of those is the API server's question.
+//!
+//! Example: a member creates a pod with `muster.io/devices`. The agent would hand that pod the devices named, so the
+//! write is refused; the scheduler's Binding, whose caller is the system, sets it.
+
+use std::collections::BTreeSet;
+
+use serde_json::{Map, Value};
+
+use super::templates::templates;
+use crate::json;
+use crate::names;
+use crate::registry::Kind;
+
+/// How much of a value an error repeats, in characters.
+const SHOWN_CHARS: usize = 64;
+
+/// Who may write a reserved field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Holder {
+    /// Muster's own parts.
+    System,
+    /// They, and callers that may `create pods/binding`: who binds pods chooses their nodes.
+    Binder,
+    /// They, the node itself, and callers that may `update nodes/status`: who says what a node has.
+    NodeStatus,
+}
+
+/// A write sets a reserved field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {value:?}: {}", advice(.holder))]
+pub struct Violation {
+    /// The field.
+    pub field: String,
+    /// What it would become; cut where it is long.
+    pub value: String,
+    /// Who may write it.
+    pub holder: Holder,
+}
+
+fn advice(holder: &Holder) -> &'static str {
+    match holder {
+        Holder::System => "only Muster's own parts set it; leave it out",
+        Holder::Binder => {
+            "only callers that may create pods/binding choose a pod's node; leave it out, and say where the pod may \
+             run with spec.nodeSelector or spec.affinity.nodeAffinity"
+        }
+        Holder::NodeStatus => {
+            "only the node's agent and callers that may update nodes/status say what a node has; leave it out"
+        }
+    }
+}
+
+/// A reserved key of `metadata.annotations` or `metadata.labels`.
+struct Rule {
+    map: &'static str,
+    key: &'static str,
+    holder: Holder,
+}
+
+const fn annotation(key: &'static str, holder: Holder) -> Rule {
+    Rule {
+        map: "annotations",
+        key,
+        holder,
+    }
+}
+
+/// What the agents and the scheduler believe of a pod.
+const OF_PODS: &[Rule] = &[
+    annotation(names::DEVICES, Holder::System),
+    annotation(names::CHECKPOINT_BY, Holder::System),
+    Rule {
+        map: "labels",
+        key: names::REPLACES_LOST,
+        holder: Holder::System,
+    },
+];
+/// What the PyTorchJob controller keeps on its jobs.
+const OF_PYTORCH_JOBS: &[Rule] = &[
+    annotation(names::RESTARTS, Holder::System),
+    annotation(names::RENDEZVOUS_PORT, Holder::System),
+];
+/// What the Job controller keeps on its jobs.
+const OF_JOBS: &[Rule] = &[annotation(names::ATTEMPTS, Holder::System)];
+/// What the scheduler believes of a node.
+const OF_NODES: &[Rule] = &[
+    annotation(names::INVENTORY, Holder::NodeStatus),
+    annotation(names::LOAD, Holder::NodeStatus),
+    annotation(names::ALERTS, Holder::NodeStatus),
+    annotation(names::SESSION, Holder::NodeStatus),
+    annotation(names::MIG_CHOICE, Holder::NodeStatus),
+    annotation(names::MIG_CONFIGURATIONS, Holder::NodeStatus),
+    annotation(names::RDMA_ASK, Holder::NodeStatus),
+    annotation(names::RDMA_ANSWER, Holder::NodeStatus),
+];
+
+fn rules(kind: &Kind) -> &'static [Rule] {
+    match (kind.group, kind.kind) {
+        ("", "Pod") => OF_PODS,
+        ("", "Node") => OF_NODES,
+        ("batch", "Job") => OF_JOBS,
+        ("kubeflow.org", "PyTorchJob") => OF_PYTORCH_JOBS,
+        _ => &[],
+    }
+}
+
+/// The reserved fields that a new object sets, or that a write changes. What an object has already may stay.
+pub fn reserved(kind: &Kind, new: &Value, old: Option<&Value>) -> Vec<Violation> {
+    let before: BTreeSet<Mark> = old
+        .map(|old| found(kind, old))
+        .unwrap_or_default()
+        .into_iter()
+        .map(|one| one.mark)
+        .collect();
+    let mut all = found(kind, new);
+    all.retain(|one| !before.contains(&one.mark));
+    all.into_iter()
+        .map(|one| Violation {
+            value: one.mark.value.chars().take(SHOWN_CHARS).collect(),
+            field: one.field,
+            holder: one.holder,
+        })
+        .collect()
+}
+
+/// Puts back the reserved labels and annotations that a write leaves out: somebody who sends a manifest anew does
+/// not take them off. `holds` says whose fields the caller may write.
+pub fn keep_reserved(kind: &Kind, new: &mut Value, old: &Value, holds: impl Fn(Holder) -> bool) {
+    for rule in rules(kind) {
+        let Some(had) = json::at(old, &["metadata", rule.map]).get(rule.key) else {
+            continue;
+        };
+        if holds(rule.holder) || json::has(new, &["metadata", rule.map, rule.key]) {
+            continue;
+        }
+        let Some(metadata) = json::object(new, "metadata") else {
+            continue;
+        };
+        match &mut metadata[rule.map] {
+            Value::Object(all) => {
+                all.insert(rule.key.to_owned(), had.clone());
+            }
+            empty => *empty = Map::from_iter([(rule.key.to_owned(), had.clone())]).into(),
+        }
+    }
+}
+
+/// What a reserved field says, wherever in the object it stands: templates may change places.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Mark {
+    in_template: bool,
+    key: &'static str,
+    value: String,
+}
+
+struct Found {
+    field: String,
+    holder: Holder,
+    mark: Mark,
+}
+
+fn found(kind: &Kind, object: &Value) -> Vec<Found> {
+    let mut all = Vec::new();
+    keys(rules(kind), object, "", false, &mut all);
+    if (kind.group, kind.kind) == ("", "Pod") {
+        node(object, "", false, &mut all);
+    }
+    for (path, template) in templates(kind, object) {
+        let prefix = format!("{path}.");
+        keys(OF_PODS, template, &prefix, true, &mut all);
+        node(template, &prefix, true, &mut all);
+    }
+    all
+}
+
+fn keys(
+    rules: &'static [Rule],
+    object: &Value,
+    prefix: &str,
+    in_template: bool,
+    all: &mut Vec<Found>,
+) {
+    for rule in rules {
+        let value = json::at(object, &["metadata", rule.map, rule.key]);
+        if value.is_null() {
+            continue;
+        }
+        all.push(Found {
+            field: format!("{prefix}metadata.{}[{}]", rule.map, rule.key),
+            holder: rule.holder,
+            mark: Mark {
+                in_template,
+                key: rule.key,
+                value: value
+                    .as_str()
+                    .map_or_else(|| value.to_string(), str::to_owned),
+            },
+        });
+    }
+}
+
+fn node(pod: &Value, prefix: &str, in_template: bool, all: &mut Vec<Found>) {
+    let name = json::text(pod, &["spec", "nodeName"]);
+    if !name.is_empty() {
+        all.push(Found {
+            field: format!("{prefix}spec.nodeName"),
+            holder: Holder::Binder,
+            mark: Mark {
+                in_template,
+                key: "nodeName",
+                value: name.to_owned(),
+            },
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry;
+
+    fn kind(group: &str, name: &str) -> &'static Kind {
+        let mut all = registry::all().iter();
+        all.find(|kind| (kind.group, kind.kind) == (group, name))
+            .unwrap()
+    }
+
+    /// Group, kind, an object with one reserved field, its path and whose it is.
+    fn table() -> Vec<(&'static str, &'static str, Value, String, Holder)> {
+        let mut all = Vec::new();
+        let noted = |map: &str, key: &str| json!({"metadata": {map: {key: "x"}}});
+        for (group, name, rules) in [
+            ("", "Pod", OF_PODS),
+            ("", "Node", OF_NODES),
+            ("batch", "Job", OF_JOBS),
+            ("kubeflow.org", "PyTorchJob", OF_PYTORCH_JOBS),
+        ] {
+            for rule in rules {
+                let path = format!("metadata.{}[{}]", rule.map, rule.key);
+                all.push((group, name, noted(rule.map, rule.key), path, rule.holder));
+            }
+        }
+        let node = json!({"spec": {"nodeName": "n1"}});
+        let path = "spec.nodeName".to_owned();
+        all.push(("", "Pod", node.clone(), path, Holder::Binder));
+        for rule in OF_PODS {
+            let template = noted(rule.map, rule.key);
+            let path = format!("spec.template.metadata.{}[{}]", rule.map, rule.key);
+            let job = json!({"spec": {"template": template}});
+            all.push(("batch", "Job", job, path, rule.holder));
+        }
+        let job = json!({"spec": {"pytorchReplicaSpecs": {"Worker": {"template": node}}}});
+        let path = "spec.pytorchReplicaSpecs[Worker].template.spec.nodeName".to_owned();
+        all.push(("kubeflow.org", "PyTorchJob", job, path, Holder::Binder));
+        all
+    }
+
+    #[test]
+    fn each_reserved_field_is_found_where_it_is_new_and_may_stay_where_it_was() {
+        for (group, name, object, path, holder) in table() {
+            let kind = kind(group, name);
+            let found = reserved(kind, &object, None);
+            let paths: Vec<(&str, Holder)> =
+                (found.iter().map(|one| (one.field.as_str(), one.holder))).collect();
+            assert_eq!(paths, [(path.as_str(), holder)], "{object}");
+            assert_eq!(reserved(kind, &object, Some(&object)), [], "{object}");
+            let text = object.to_string().replace("\"x\"", "\"y\"");
+            let changed: Value = serde_json::from_str(&text.replace("\"n1\"", "\"n2\"")).unwrap();
+            assert_eq!(reserved(kind, &changed, Some(&object)).len(), 1, "{object}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_reserved_is_left_alone() {
+        let pod = json!({"metadata": {"annotations": {"a": "b", names::GPU_FRACTION: "0.5"},
+            "labels": {names::RANK: "1"}}, "spec": {"nodeName": ""}});
+        assert_eq!(reserved(kind("", "Pod"), &pod, None), []);
+        let odd = json!({"metadata": [1], "spec": "x"});
+        assert_eq!(reserved(kind("", "Pod"), &odd, None), []);
+        let map = json!({"metadata": {"annotations": {names::DEVICES: "x"}}});
+        assert_eq!(reserved(kind("", "ConfigMap"), &map, None), []);
+    }
+
+    #[test]
+    fn a_manifest_sent_anew_keeps_what_is_the_systems() {
+        let pod = kind("", "Pod");
+        let old = json!({"metadata": {"annotations": {names::DEVICES: "d", "a": "b"},
+            "labels": {names::REPLACES_LOST: "true"}}});
+        let mut new = json!({"metadata": {"annotations": {"a": "c"}}});
+        keep_reserved(pod, &mut new, &old, |_| false);
+        assert_eq!(
+            new,
+            json!({"metadata": {"annotations": {names::DEVICES: "d", "a": "c"},
+                "labels": {names::REPLACES_LOST: "true"}}})
+        );
+        assert_eq!(reserved(pod, &new, Some(&old)), []);
+        let mut taken = json!({"metadata": {}});
+        keep_reserved(pod, &mut taken, &old, |_| true);
+        assert_eq!(taken, json!({"metadata": {}}));
+        let mut other = json!({"metadata": {"annotations": {names::DEVICES: "e"}}});
+        keep_reserved(pod, &mut other, &old, |_| false);
+        assert_eq!(other["metadata"]["annotations"][names::DEVICES], "e");
+    }
+
+    #[test]
+    fn an_error_names_the_field_the_value_cut_short_and_what_to_do() {
+        let long = "n".repeat(SHOWN_CHARS + 1);
+        let pod = json!({"spec": {"nodeName": long}});
+        let found = reserved(kind("", "Pod"), &pod, None);
+        assert_eq!(found[0].value.chars().count(), SHOWN_CHARS);
+        let pod = json!({"spec": {"nodeName": "n1"}});
+        assert_eq!(
+            reserved(kind("", "Pod"), &pod, None)[0].to_string(),
+            "spec.nodeName \"n1\": only callers that may create pods/binding choose a pod's node; leave it out, and \
+             say where the pod may run with spec.nodeSelector or spec.affinity.nodeAffinity"
+        );
+    }
+}

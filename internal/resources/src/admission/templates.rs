@@ -1,0 +1,165 @@
+//! Owns where each kind keeps its pod templates, so that the rules of pods reach them before a controller makes
+//! pods of them. Does not judge a template.
+
+use serde_json::Value;
+
+use crate::json;
+use crate::registry::Kind;
+
+/// One step of the way to a template.
+#[derive(Clone, Copy)]
+enum Step {
+    Member(&'static str),
+    /// Every item of a list, or every member of an object.
+    Each,
+}
+
+use Step::{Each, Member};
+
+/// Group, kind, and the way to a template from the object's root.
+const TEMPLATES: [(&str, &str, &[Step]); 7] = [
+    ("batch", "Job", &[Member("spec"), Member("template")]),
+    (
+        "batch",
+        "CronJob",
+        &[
+            Member("spec"),
+            Member("jobTemplate"),
+            Member("spec"),
+            Member("template"),
+        ],
+    ),
+    (
+        "kubeflow.org",
+        "PyTorchJob",
+        &[
+            Member("spec"),
+            Member("pytorchReplicaSpecs"),
+            Each,
+            Member("template"),
+        ],
+    ),
+    (
+        "batch.volcano.sh",
+        "Job",
+        &[Member("spec"), Member("tasks"), Each, Member("template")],
+    ),
+    (
+        "ray.io",
+        "RayCluster",
+        &[Member("spec"), Member("headGroupSpec"), Member("template")],
+    ),
+    (
+        "ray.io",
+        "RayCluster",
+        &[
+            Member("spec"),
+            Member("workerGroupSpecs"),
+            Each,
+            Member("template"),
+        ],
+    ),
+    (
+        "serving.knative.dev",
+        "Service",
+        &[Member("spec"), Member("template")],
+    ),
+];
+
+/// An object's pod templates, each with the path of its field.
+pub(super) fn templates<'a>(kind: &Kind, object: &'a Value) -> Vec<(String, &'a Value)> {
+    let mut found = Vec::new();
+    for (group, name, way) in TEMPLATES {
+        if (group, name) == (kind.group, kind.kind) {
+            follow(object, way, String::new(), &mut found);
+        }
+    }
+    found
+}
+
+fn follow<'a>(at: &'a Value, way: &[Step], path: String, found: &mut Vec<(String, &'a Value)>) {
+    let Some((step, rest)) = way.split_first() else {
+        if at.is_object() {
+            found.push((path, at));
+        }
+        return;
+    };
+    match step {
+        Member(key) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            let path = format!("{path}{dot}{key}");
+            follow(json::at(at, &[*key]), rest, path, found);
+        }
+        Each => {
+            for (i, item) in json::items(at, &[]).iter().enumerate() {
+                follow(item, rest, format!("{path}[{i}]"), found);
+            }
+            for (key, member) in json::members(at, &[]) {
+                follow(member, rest, format!("{path}[{key}]"), found);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::registry;
+
+    #[test]
+    fn each_kind_with_templates_is_followed_to_all_of_them() {
+        let table = [
+            (
+                ("batch", "v1", "Job"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
+            (
+                ("batch", "v1", "CronJob"),
+                json!({"spec": {"jobTemplate": {"spec": {"template": {}}}}}),
+                vec!["spec.jobTemplate.spec.template"],
+            ),
+            (
+                ("kubeflow.org", "v1", "PyTorchJob"),
+                json!({"spec": {"pytorchReplicaSpecs":
+                    {"Master": {"template": {}}, "Worker": {"template": {}}}}}),
+                vec![
+                    "spec.pytorchReplicaSpecs[Master].template",
+                    "spec.pytorchReplicaSpecs[Worker].template",
+                ],
+            ),
+            (
+                ("batch.volcano.sh", "v1alpha1", "Job"),
+                json!({"spec": {"tasks": [{"template": {}}, {"template": 3}, {"template": {}}]}}),
+                vec!["spec.tasks[0].template", "spec.tasks[2].template"],
+            ),
+            (
+                ("ray.io", "v1", "RayCluster"),
+                json!({"spec": {"headGroupSpec": {"template": {}},
+                    "workerGroupSpecs": [{"template": {}}]}}),
+                vec![
+                    "spec.headGroupSpec.template",
+                    "spec.workerGroupSpecs[0].template",
+                ],
+            ),
+            (
+                ("serving.knative.dev", "v1", "Service"),
+                json!({"spec": {"template": {}}}),
+                vec!["spec.template"],
+            ),
+            (
+                ("", "v1", "Service"),
+                json!({"spec": {"template": {}}}),
+                vec![],
+            ),
+        ];
+        for ((group, version, name), object, want) in table {
+            let kind = registry::by_kind(group, version, name).unwrap();
+            let found = templates(kind, &object);
+            let paths: Vec<&str> = found.iter().map(|(path, _)| path.as_str()).collect();
+            assert_eq!(paths, want, "{group} {name}");
+        }
+    }
+}

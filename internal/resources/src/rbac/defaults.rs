@@ -1,0 +1,360 @@
+//! The roles and bindings that exist from the start: Kubernetes' (`cluster-admin`, `admin`, `edit`, `view`, discovery)
+//! and Muster's. Roles that read "everything" list the kinds that are registered, so that a new kind is in them.
+//!
+//! Users get their rights by groups (`access::Role::groups`). What the cluster shares is read by `muster:users`. Who
+//! has a role everywhere reads all namespaces, except Secrets, by a ClusterRoleBinding to `muster:viewer`. All other
+//! rights come from three RoleBindings that every namespace gets when it is created, except Muster's and Kubernetes' own
+//! namespaces: RBAC has no "except", and a binding for the whole cluster would give everybody the Secrets of
+//! `muster-system`. Administrators and leads change these bindings as any others.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::rbac::v1::PolicyRule;
+use serde_json::{Value, json};
+
+use super::{AUTOUPDATE, BOOTSTRAPPING, GROUP, uncovered};
+use crate::access::{AUTHENTICATED_GROUP, MASTERS_GROUP, Role, UNAUTHENTICATED_GROUP, USERS_GROUP};
+use crate::json;
+use crate::names::SYSTEM_NAMESPACES;
+use crate::registry::{self, Kind};
+
+/// The ClusterRole of everything that the cluster shares, to be read.
+const SHARED_READER: &str = "muster:shared-reader";
+const READ: [&str; 3] = ["get", "list", "watch"];
+const WRITE: [&str; 5] = ["create", "update", "patch", "delete", "deletecollection"];
+
+/// Writes of these belong to administrators: they bound what a team may hold, or say that a node lives.
+const RESERVED: [(&str, &str); 3] = [
+    ("", "resourcequotas"),
+    ("", "limitranges"),
+    ("coordination.k8s.io", "leases"),
+];
+/// What a member makes and changes.
+const MEMBERS_OWN: [(&str, &str); 15] = [
+    ("", "pods"),
+    ("", "configmaps"),
+    ("", "secrets"),
+    ("", "persistentvolumeclaims"),
+    ("", "services"),
+    ("", "events"),
+    ("autoscaling", "horizontalpodautoscalers"),
+    ("batch", "cronjobs"),
+    ("batch", "jobs"),
+    ("batch.volcano.sh", "jobs"),
+    ("keda.sh", "scaledobjects"),
+    ("kubeflow.org", "pytorchjobs"),
+    ("ray.io", "rayclusters"),
+    ("scheduling.volcano.sh", "podgroups"),
+    ("serving.knative.dev", "services"),
+];
+/// The paths of discovery.
+const DISCOVERY: [&str; 11] = [
+    "/api",
+    "/api/*",
+    "/apis",
+    "/apis/*",
+    "/healthz",
+    "/livez",
+    "/openapi",
+    "/openapi/*",
+    "/readyz",
+    "/version",
+    "/version/",
+];
+/// The paths that need no credentials.
+const PUBLIC: [&str; 5] = ["/healthz", "/livez", "/readyz", "/version", "/version/"];
+
+fn rule(group: &str, resources: &[&str], verbs: &[&str]) -> Value {
+    json!({"apiGroups": [group], "resources": resources, "verbs": verbs})
+}
+
+fn is_secret(kind: &Kind) -> bool {
+    kind.group.is_empty() && kind.plural == "secrets"
+}
+
+/// One rule for each API group over some kinds.
+fn over(
+    kept: impl Fn(&Kind) -> bool,
+    resources: impl Fn(&Kind) -> Vec<String>,
+    verbs: &[&str],
+) -> Vec<Value> {
+    let mut groups: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for kind in registry::all().iter().filter(|kind| kept(kind)) {
+        groups
+            .entry(kind.group)
+            .or_default()
+            .extend(resources(kind));
+    }
+    let one = |(group, resources): (&str, Vec<String>)| json!({"apiGroups": [group], "resources": resources, "verbs": verbs});
+    groups.into_iter().map(one).collect()
+}
+
+/// A kind and the parts of it that are read.
+fn read_parts(kind: &Kind) -> Vec<String> {
+    let mut parts = written_parts(kind);
+    if kind.status {
+        parts.push(format!("{}/status", kind.plural));
+    }
+    if kind.extra_subresources.contains(&"log") {
+        parts.push(format!("{}/log", kind.plural));
+    }
+    parts
+}
+
+/// A kind and the parts of it that its users write; `status` and `binding` are the system's.
+fn written_parts(kind: &Kind) -> Vec<String> {
+    let scale = kind
+        .scale
+        .is_some()
+        .then(|| format!("{}/scale", kind.plural));
+    std::iter::once(kind.plural.to_owned())
+        .chain(scale)
+        .collect()
+}
+
+/// Reads everything in a namespace except Secrets, roles and bindings.
+fn reader_rules() -> Vec<Value> {
+    over(
+        |kind| kind.namespaced && !is_secret(kind) && kind.group != GROUP,
+        read_parts,
+        &READ,
+    )
+}
+
+/// What a member may beside reading.
+fn member_rules() -> Vec<Value> {
+    let mut rules = over(
+        |kind| MEMBERS_OWN.contains(&(kind.group, kind.plural)),
+        written_parts,
+        &WRITE,
+    );
+    rules.push(rule("", &["secrets"], &READ));
+    rules.push(rule("", &["pods/eviction"], &["create"]));
+    rules
+}
+
+/// What a lead may beside what a member may.
+fn lead_rules() -> Vec<Value> {
+    let mut rules = over(
+        |kind| kind.namespaced && !RESERVED.contains(&(kind.group, kind.plural)),
+        written_parts,
+        &WRITE,
+    );
+    rules.push(rule(GROUP, &["roles", "rolebindings"], &READ));
+    rules.push(rule("", &["serviceaccounts/token"], &["create"]));
+    rules.push(rule(
+        "authorization.k8s.io",
+        &["localsubjectaccessreviews"],
+        &["create"],
+    ));
+    rules
+}
+
+fn everything() -> Vec<Value> {
+    vec![
+        rule("*", &["*"], &["*"]),
+        json!({"nonResourceURLs": ["*"], "verbs": ["*"]}),
+    ]
+}
+
+fn paths(paths: &[&str]) -> Vec<Value> {
+    vec![json!({"nonResourceURLs": paths, "verbs": ["get"]})]
+}
+
+fn object(kind: &str, name: &str) -> Value {
+    json!({
+        "apiVersion": format!("{GROUP}/v1"), "kind": kind,
+        "metadata": {
+            "name": name,
+            "labels": {BOOTSTRAPPING: "rbac-defaults"},
+            "annotations": {AUTOUPDATE: "true"},
+        },
+    })
+}
+
+fn cluster_role(name: &str, rules: Vec<Value>) -> Value {
+    let mut role = object("ClusterRole", name);
+    role["rules"] = rules.into();
+    role
+}
+
+fn aggregation_label(to: &str) -> String {
+    format!("{GROUP}/aggregate-to-{to}")
+}
+
+/// A ClusterRole that is made of those with its label, and part of `parent`.
+fn aggregated(name: &str, parent: Option<&str>) -> Value {
+    let mut role = object("ClusterRole", name);
+    if let Some(parent) = parent {
+        role["metadata"]["labels"][aggregation_label(parent)] = "true".into();
+    }
+    role["aggregationRule"] =
+        json!({"clusterRoleSelectors": [{"matchLabels": {aggregation_label(name): "true"}}]});
+    role["rules"] = Value::Array(Vec::new());
+    role
+}
+
+fn part_of(to: &str, rules: Vec<Value>) -> Value {
+    let mut role = cluster_role(&format!("system:aggregate-to-{to}"), rules);
+    role["metadata"]["labels"][aggregation_label(to)] = "true".into();
+    role
+}
+
+/// The ClusterRoles that exist from the start.
+pub fn cluster_roles() -> Vec<Value> {
+    let asked = |group: &str, kinds: &[&str]| rule(group, kinds, &["create"]);
+    let member = || [reader_rules(), member_rules()].concat();
+    vec![
+        cluster_role("cluster-admin", everything()),
+        aggregated("admin", None),
+        aggregated("edit", Some("admin")),
+        aggregated("view", Some("edit")),
+        part_of("admin", lead_rules()),
+        part_of("edit", member_rules()),
+        part_of("view", reader_rules()),
+        cluster_role(
+            "system:basic-user",
+            vec![
+                asked(
+                    "authorization.k8s.io",
+                    &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
+                ),
+                asked("authentication.k8s.io", &["selfsubjectreviews"]),
+            ],
+        ),
+        cluster_role("system:discovery", paths(&DISCOVERY)),
+        cluster_role("system:public-info-viewer", paths(&PUBLIC)),
+        cluster_role(Role::Admin.group(), everything()),
+        cluster_role(Role::Lead.group(), [member(), lead_rules()].concat()),
+        cluster_role(Role::Member.group(), member()),
+        cluster_role(Role::Viewer.group(), reader_rules()),
+        cluster_role(
+            SHARED_READER,
+            over(
+                |kind| !kind.namespaced && kind.group != GROUP,
+                read_parts,
+                &READ,
+            ),
+        ),
+    ]
+}
+
+fn binding(kind: &str, name: &str, role: &str, groups: &[&str]) -> Value {
+    let subjects: Vec<Value> = groups
+        .iter()
+        .map(|group| json!({"kind": "Group", "apiGroup": GROUP, "name": group}))
+        .collect();
+    let mut binding = object(kind, name);
+    binding["roleRef"] = json!({"apiGroup": GROUP, "kind": "ClusterRole", "name": role});
+    binding["subjects"] = subjects.into();
+    binding
+}
+
+/// The ClusterRoleBindings that exist from the start.
+pub fn cluster_role_bindings() -> Vec<Value> {
+    let bind =
+        |name: &str, role: &str, groups: &[&str]| binding("ClusterRoleBinding", name, role, groups);
+    let same = |name: &str, groups: &[&str]| bind(name, name, groups);
+    let everywhere = [Role::Lead, Role::Member, Role::Viewer].map(Role::group);
+    vec![
+        same("cluster-admin", &[MASTERS_GROUP]),
+        same("system:basic-user", &[AUTHENTICATED_GROUP]),
+        same("system:discovery", &[AUTHENTICATED_GROUP]),
+        same(
+            "system:public-info-viewer",
+            &[AUTHENTICATED_GROUP, UNAUTHENTICATED_GROUP],
+        ),
+        same(Role::Admin.group(), &[Role::Admin.group()]),
+        bind("muster:everywhere", Role::Viewer.group(), &everywhere),
+        same(SHARED_READER, &[USERS_GROUP]),
+    ]
+}
+
+/// The RoleBindings that a namespace gets when it is created: none for the system's own namespaces.
+pub fn role_bindings(namespace: &str) -> Vec<Value> {
+    if SYSTEM_NAMESPACES.contains(&namespace) {
+        return Vec::new();
+    }
+    let one = |role: Role| {
+        let here = role.group_in(namespace);
+        let mut binding = binding(
+            "RoleBinding",
+            role.group(),
+            role.group(),
+            &[role.group(), &here],
+        );
+        binding["metadata"]["namespace"] = namespace.into();
+        binding
+    };
+    [Role::Lead, Role::Member, Role::Viewer].map(one).into()
+}
+
+/// What a role or binding of these becomes when the server starts: what it lacks is added, what others added stays.
+/// None where nothing is missing, or where its annotation keeps it as it is.
+pub fn completed(live: &Value, wanted: &Value) -> Option<Value> {
+    if json::text(live, &["metadata", "annotations", AUTOUPDATE]) == "false" {
+        return None;
+    }
+    let mut next = live.clone();
+    for field in ["labels", "annotations"] {
+        let Some(to) = json::object(&mut next, "metadata").and_then(|to| json::object(to, field))
+        else {
+            continue;
+        };
+        for (key, value) in json::members(wanted, &["metadata", field]) {
+            json::fill(to, key, value.clone());
+        }
+    }
+    match json::text(wanted, &["kind"]) {
+        "ClusterRole" if json::has(wanted, &["aggregationRule"]) => {
+            if let Some(rule) = json::object(&mut next, "aggregationRule") {
+                let wanted = json::items(wanted, &["aggregationRule", "clusterRoleSelectors"]);
+                add_missing(rule, "clusterRoleSelectors", wanted);
+            }
+        }
+        "ClusterRole" => add_rules(&mut next, json::items(wanted, &["rules"])),
+        _ => {
+            add_missing(&mut next, "subjects", json::items(wanted, &["subjects"]));
+            if let Some(next) = next.as_object_mut() {
+                next.insert("roleRef".to_owned(), wanted["roleRef"].clone());
+            }
+        }
+    }
+    (next != *live).then_some(next)
+}
+
+fn add_missing(to: &mut Value, field: &str, wanted: &[Value]) {
+    let mut all = json::items(to, &[field]).to_vec();
+    all.extend(
+        wanted
+            .iter()
+            .filter(|one| !json::items(to, &[field]).contains(one))
+            .cloned(),
+    );
+    set_list(to, field, all);
+}
+
+/// Adds the rules that the role's own don't cover.
+fn add_rules(role: &mut Value, wanted: &[Value]) {
+    let mut all = json::items(role, &["rules"]).to_vec();
+    let typed = |rule: &Value| serde_json::from_value::<PolicyRule>(rule.clone()).ok();
+    let held: Vec<PolicyRule> = all.iter().filter_map(typed).collect();
+    let held: Vec<&PolicyRule> = held.iter().collect();
+    for rule in wanted {
+        let covered = typed(rule)
+            .is_some_and(|rule| uncovered(&held, &[rule]).is_ok_and(|missing| missing.is_empty()));
+        if !covered {
+            all.push(rule.clone());
+        }
+    }
+    set_list(role, "rules", all);
+}
+
+fn set_list(to: &mut Value, field: &str, list: Vec<Value>) {
+    if list.is_empty() && !json::has(to, &[field]) {
+        return;
+    }
+    if let Some(to) = to.as_object_mut() {
+        to.insert(field.to_owned(), list.into());
+    }
+}

@@ -1,0 +1,93 @@
+//! No document, annotation or text that people or other programs write makes the parsers of this crate panic.
+#![allow(clippy::unwrap_used, reason = "what a test cannot unwrap fails it")]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use resources::admission::pod_security::{AllowList, PodSecurity};
+use resources::audit::Policy;
+use resources::quantity::Quantity;
+use resources::{devices, mig, names, registry, span};
+use serde_json::{Value, json};
+
+#[path = "../testing/documents.rs"]
+mod broken;
+
+use broken::changed;
+
+fn yaml(text: &str) -> Value {
+    serde_norway::from_str(text).unwrap()
+}
+
+fn audit_policy() -> Value {
+    json!({
+        "apiVersion": "audit.k8s.io/v1", "kind": "Policy", "omitStages": ["RequestReceived"],
+        "rules": [
+            {"level": "None", "users": ["u"], "userGroups": ["g"], "verbs": ["get"]},
+            {"level": "RequestResponse", "resources": [{"group": "", "resources": ["pods/*"], "resourceNames": ["a"]}],
+             "namespaces": ["ns"], "omitManagedFields": true},
+            {"level": "Metadata", "nonResourceURLs": ["/api*"]},
+        ],
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_audit_policy_panics(document in changed(vec![audit_policy()])) {
+        let _ = Policy::read(&document);
+    }
+
+    #[test]
+    fn no_pod_security_configuration_panics(
+        document in changed(vec![yaml(include_str!("../../../packaging/examples/pod-security.yaml"))]),
+    ) {
+        let _ = PodSecurity::default().configured(&document);
+    }
+
+    #[test]
+    fn no_allow_list_panics(
+        document in changed(vec![yaml(include_str!("../../../packaging/examples/pod-security-allow.yaml"))]),
+    ) {
+        let _ = AllowList::read(&document);
+    }
+
+    #[test]
+    fn no_annotation_panics(document in changed(vec![
+        json!({"gpus": [{"id": "GPU-1", "index": 0, "numa": 0, "memoryBytes": 1, "healthy": true}]}),
+        json!({"configuration": "all-1g", "at": "2026-01-01T00:00:00Z", "why": "w"}),
+        json!(["GPU-1", "GPU-2"]),
+    ])) {
+        let all = [names::DEVICES, names::INVENTORY, names::MIG_CONFIGURATIONS, names::MIG_CHOICE];
+        let annotations: BTreeMap<String, String> =
+            all.into_iter().map(|name| (name.to_owned(), document.to_string())).collect();
+        let _ = devices::chosen(Some(&annotations));
+        if let Some(inventory) = devices::inventory(Some(&annotations)) {
+            let _ = (inventory.resources(), inventory.unwell(), inventory.offered(), inventory.not_uniform());
+        }
+        let _ = (mig::possible(Some(&annotations)), mig::choice(Some(&annotations)));
+    }
+
+    #[test]
+    fn no_quantity_or_span_panics(likely in "[-+0-9.eEinumkKMGTP]{0,24}", text in "\\PC{0,20}", unit in "[0-9]{0,20}[smhdw]{0,2}") {
+        for text in [likely, text, unit] {
+            if let Ok(quantity) = text.parse::<Quantity>() {
+                let _ = quantity.to_string();
+            }
+            let _ = (span::seconds(&text), span::number(&text));
+        }
+    }
+
+    #[test]
+    fn no_schedule_panics(schedule in "[-*/,0-9a-zA-Z@ ?#L]{0,40}", zone in "[A-Za-z/_+0-9]{0,20}") {
+        let kind = registry::by_kind("batch", "v1", "CronJob").unwrap();
+        let mut job = json!({
+            "metadata": {"name": "c", "namespace": "ns"},
+            "spec": {"schedule": schedule, "timeZone": zone, "jobTemplate": {}},
+        });
+        (kind.default)(&mut job);
+        let _ = (kind.validate)(&job, None);
+        for column in kind.columns {
+            let _ = (column.value)(&job, "2026-01-01T00:00:00Z".parse().unwrap());
+        }
+    }
+}

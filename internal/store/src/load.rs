@@ -1,0 +1,406 @@
+//! Owns what is made of the pairs found on disk: objects, history and state, and what is to be done
+//! about records that are damaged. It must not touch the disk.
+//!
+//! A damaged object is taken from the history where that still has its last state; otherwise it is
+//! lost, and goes to the quarantine. Damaged history is cut off with all before it: a watch from
+//! there is told to list again. At the end the number of objects must be the one that the state
+//! names, and, where none is lost, the sum of their fingerprints too: a store that lost something
+//! it cannot name is refused. Cost: one pass over everything. `tests/damage.rs` and the tests below
+//! damage each kind of record.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use crate::codec::{self, Broken, State};
+use crate::disk::{HISTORY, OBJECT, STATE, part_count, part_key};
+use crate::entry::{Entry, Event, EventKind, Revision};
+use crate::memory::Objects;
+
+/// Where one group's events are on disk.
+pub(crate) struct HistoryRecord {
+    pub(crate) first: Revision,
+    pub(crate) last: Revision,
+    pub(crate) parts: u16,
+}
+
+/// What a damaged record costs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// The object was taken from the history: nothing is lost.
+    Recovered,
+    /// The object is lost; its record goes to the quarantine.
+    Lost,
+    /// The history begins later: a watch from before this revision lists again.
+    HistoryCut(Revision),
+}
+
+impl std::fmt::Display for Effect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Effect::Recovered => f.write_str("recovered from the history, nothing is lost"),
+            Effect::Lost => f.write_str("lost; restore it from a backup or create it anew"),
+            Effect::HistoryCut(from) => {
+                write!(f, "watches from before revision {from} list again")
+            }
+        }
+    }
+}
+
+/// A damaged record, and what follows from it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// The object's key, or `history`.
+    pub key: String,
+    /// What is wrong with the record.
+    pub reason: String,
+    /// What it costs.
+    pub effect: Effect,
+}
+
+/// A record that cannot be had any more.
+pub(crate) struct Lost {
+    pub(crate) key: String,
+    pub(crate) reason: &'static str,
+    pub(crate) revision: Option<Revision>,
+    pub(crate) raw: Vec<u8>,
+}
+
+/// What has to be changed on disk so that the rest holds together.
+#[derive(Default)]
+pub(crate) struct Repair {
+    /// Pairs to remove, before the recovered objects are written.
+    pub(crate) remove: Vec<Vec<u8>>,
+    /// Objects to write again.
+    pub(crate) recovered: Vec<Arc<Entry>>,
+    /// Records for the quarantine.
+    pub(crate) lost: Vec<Lost>,
+    /// What was found, for people.
+    pub(crate) findings: Vec<Finding>,
+}
+
+impl Repair {
+    fn found(&mut self, key: &str, reason: &str, effect: Effect) {
+        self.findings.push(Finding {
+            key: key.to_owned(),
+            reason: reason.to_owned(),
+            effect,
+        });
+    }
+}
+
+/// What was found, as it is once the repair has been made.
+pub(crate) struct Outcome {
+    pub(crate) objects: Objects,
+    pub(crate) events: Vec<Event>,
+    pub(crate) history: VecDeque<HistoryRecord>,
+    pub(crate) state: State,
+    pub(crate) repair: Repair,
+}
+
+/// A record, put together from the parts that are there.
+struct RawRecord {
+    name: Vec<u8>,
+    bytes: Vec<u8>,
+    parts: Vec<u16>,
+}
+
+impl RawRecord {
+    fn is_whole(&self) -> bool {
+        (0_u16..)
+            .zip(&self.parts)
+            .all(|(expected, part)| expected == *part)
+    }
+
+    fn keys(&self) -> impl Iterator<Item = Vec<u8>> {
+        self.parts.iter().map(|part| part_key(&self.name, *part))
+    }
+
+    /// How many parts it has, as an entry notes it.
+    fn count(&self) -> u16 {
+        u16::try_from(self.parts.len()).unwrap_or(u16::MAX)
+    }
+
+    /// The revision that stands after checksum and length, which may be damaged itself.
+    fn revision(&self) -> Option<Revision> {
+        let bytes = self.bytes.get(codec::HEADER..codec::HEADER + 8)?;
+        Some(Revision::new(u64::from_be_bytes(bytes.try_into().ok()?)))
+    }
+}
+
+/// The history of one group, whole or not.
+struct Stretch {
+    first: Option<Revision>,
+    keys: Vec<Vec<u8>>,
+    parts: u16,
+    events: Result<Vec<Event>, Broken>,
+}
+
+impl Stretch {
+    /// Its first revision, where it holds every revision from there to before `next`.
+    fn until(&self, next: Revision) -> Result<Revision, Broken> {
+        let events = self.events.as_ref().map_err(|broken| Broken(broken.0))?;
+        let first = self.first.ok_or(Broken("its key is no revision"))?;
+        let mut expected = first;
+        for event in events {
+            if event.revision() != expected {
+                return Err(Broken("a revision is missing in it"));
+            }
+            expected = expected.next();
+        }
+        if expected == next && !events.is_empty() {
+            Ok(first)
+        } else {
+            Err(Broken("the revisions after it are missing"))
+        }
+    }
+}
+
+/// Takes in what is on disk, pair by pair in the order of the keys.
+#[derive(Default)]
+pub(crate) struct Loading {
+    current: Option<RawRecord>,
+    objects: Objects,
+    damaged: BTreeMap<String, (RawRecord, &'static str)>,
+    history: Vec<Stretch>,
+    state: Option<Result<State, Broken>>,
+}
+
+impl Loading {
+    /// Takes the next pair.
+    pub(crate) fn pair(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), String> {
+        if key == STATE {
+            self.state = Some(codec::read_state(Bytes::copy_from_slice(bytes)));
+            return Ok(());
+        }
+        let (name, part) = key
+            .split_last_chunk::<2>()
+            .ok_or_else(|| "a key is too short".to_owned())?;
+        let part = u16::from_be_bytes(*part);
+        if let Some(current) = &mut self.current
+            && current.name == name
+        {
+            current.bytes.extend_from_slice(bytes);
+            current.parts.push(part);
+            return Ok(());
+        }
+        let next = RawRecord {
+            name: name.to_vec(),
+            bytes: bytes.to_vec(),
+            parts: vec![part],
+        };
+        match self.current.replace(next) {
+            Some(done) => self.record(done),
+            None => Ok(()),
+        }
+    }
+
+    fn record(&mut self, record: RawRecord) -> Result<(), String> {
+        match record.name.first() {
+            Some(&OBJECT) => self.object(record),
+            Some(&HISTORY) => self.stretch(record),
+            _ => return Err("there is a record of no known kind".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn object(&mut self, record: RawRecord) {
+        let key = String::from_utf8_lossy(&record.name[1..]).into_owned();
+        let read = if record.is_whole() {
+            let bytes = Bytes::copy_from_slice(&record.bytes);
+            codec::read_object(&key, bytes, record.count())
+        } else {
+            Err(Broken("a part of it is missing"))
+        };
+        match read {
+            Ok(entry) => {
+                self.objects.insert(Arc::clone(&entry.key), Arc::new(entry));
+            }
+            Err(broken) => {
+                self.damaged.insert(key, (record, broken.0));
+            }
+        }
+    }
+
+    fn stretch(&mut self, record: RawRecord) {
+        let name = record.name.get(1..).unwrap_or_default();
+        let number = <[u8; 8]>::try_from(name).ok();
+        let events = if record.is_whole() {
+            codec::read_history(Bytes::copy_from_slice(&record.bytes))
+        } else {
+            Err(Broken("a part of it is missing"))
+        };
+        self.history.push(Stretch {
+            first: number.map(|number| Revision::new(u64::from_be_bytes(number))),
+            keys: record.keys().collect(),
+            parts: record.count(),
+            events,
+        });
+    }
+
+    /// Checks that everything belongs together, once the last pair was taken.
+    pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<Outcome, String> {
+        if let Some(last) = self.current.take() {
+            self.record(last)?;
+        }
+        let nothing = self.objects.is_empty() && self.damaged.is_empty() && self.history.is_empty();
+        let state = match self.state.take() {
+            Some(Ok(state)) => state,
+            Some(Err(broken)) => return Err(format!("its own state cannot be read: {}", broken.0)),
+            None if nothing => State {
+                history_from: Revision::new(1),
+                ..State::default()
+            },
+            None => return Err("its own state is missing".to_owned()),
+        };
+        if state.revision < acknowledged {
+            return Err(format!(
+                "its log ends at revision {}, and revision {acknowledged} was acknowledged",
+                state.revision
+            ));
+        }
+        let mut repair = Repair::default();
+        let (events, history, history_from) = self.intact_history(&state, &mut repair);
+        self.recover(&events, &mut repair);
+        let objects = self.objects;
+        let found = (objects.len() + repair.lost.len()) as u64;
+        if found != state.objects {
+            return Err(format!(
+                "{found} objects are there, {} should be",
+                state.objects
+            ));
+        }
+        let fingerprints = objects.values().map(|entry| codec::fingerprint(entry));
+        let digest = fingerprints.fold(0, u64::wrapping_add);
+        // The fingerprint of what is lost is not known.
+        if repair.lost.is_empty() && digest != state.digest {
+            return Err("some objects are not at their last revision".to_owned());
+        }
+        let state = State {
+            revision: state.revision,
+            objects: objects.len() as u64,
+            digest,
+            history_from,
+        };
+        Ok(Outcome {
+            objects,
+            events,
+            history,
+            state,
+            repair,
+        })
+    }
+
+    /// The longest stretch of history that ends at the last revision without a gap, and the
+    /// revision it begins at. What lies before it is to be removed.
+    fn intact_history(
+        &mut self,
+        state: &State,
+        repair: &mut Repair,
+    ) -> (Vec<Event>, VecDeque<HistoryRecord>, Revision) {
+        let mut next = state.revision.next();
+        let mut intact = Vec::new();
+        let mut reason = None;
+        while let Some(stretch) = self.history.pop() {
+            match stretch.until(next) {
+                Ok(first) => {
+                    next = first;
+                    intact.push(stretch);
+                }
+                Err(broken) => {
+                    reason = Some(broken.0);
+                    self.history.push(stretch);
+                    break;
+                }
+            }
+        }
+        if reason.is_none() && next > state.history_from {
+            reason = Some("its first records are missing");
+        }
+        if let Some(reason) = reason {
+            let dropped = self.history.drain(..);
+            repair.remove.extend(dropped.flat_map(|one| one.keys));
+            repair.found("history", reason, Effect::HistoryCut(next));
+        }
+        let (mut events, mut history) = (Vec::new(), VecDeque::new());
+        for stretch in intact.into_iter().rev() {
+            let group = stretch.events.unwrap_or_default();
+            if let (Some(first), Some(last)) = (group.first(), group.last()) {
+                history.push_back(HistoryRecord {
+                    first: first.revision(),
+                    last: last.revision(),
+                    parts: stretch.parts,
+                });
+            }
+            events.extend(group);
+        }
+        (events, history, next)
+    }
+
+    /// Brings every object to the last state that the history has of it, and sorts out the damaged
+    /// ones.
+    fn recover(&mut self, events: &[Event], repair: &mut Repair) {
+        let mut last: BTreeMap<&str, &Event> = BTreeMap::new();
+        for event in events {
+            last.insert(&event.entry.key, event);
+        }
+        for (key, (record, reason)) in std::mem::take(&mut self.damaged) {
+            repair.remove.extend(record.keys());
+            match last.get(key.as_str()) {
+                Some(event) => {
+                    self.take_last(event, repair);
+                    repair.found(&key, reason, Effect::Recovered);
+                }
+                None => {
+                    repair.found(&key, reason, Effect::Lost);
+                    repair.lost.push(Lost {
+                        revision: record.revision(),
+                        raw: record.bytes,
+                        reason,
+                        key,
+                    });
+                }
+            }
+        }
+        for (key, event) in last {
+            let there = self.objects.get(key).map(|entry| entry.revision);
+            let behind = match event.kind {
+                EventKind::Deleted => there.is_some_and(|there| there < event.revision()),
+                EventKind::Added | EventKind::Modified => {
+                    there.is_none_or(|there| there < event.revision())
+                }
+            };
+            if behind {
+                self.take_last(event, repair);
+                let reason = "its record is not the last one";
+                repair.found(key, reason, Effect::Recovered);
+            }
+        }
+    }
+
+    /// Puts an object into the state that an event left it in.
+    fn take_last(&mut self, event: &Event, repair: &mut Repair) {
+        let event_entry = &event.entry;
+        if let Some(old) = self.objects.remove(&event_entry.key) {
+            let name = [&[OBJECT], old.key.as_bytes()].concat();
+            let parts = (0..old.parts).map(|part| part_key(&name, part));
+            repair.remove.extend(parts);
+        }
+        if event.kind == EventKind::Deleted {
+            return;
+        }
+        let (key, value) = (&event_entry.key, &event_entry.value);
+        let (record, crc) = codec::object(key, event_entry.revision, &event_entry.meta, value);
+        let entry = Arc::new(Entry {
+            key: Arc::clone(key),
+            value: value.clone(),
+            revision: event_entry.revision,
+            meta: Arc::clone(&event_entry.meta),
+            crc,
+            parts: part_count(record.len()),
+        });
+        repair.recovered.push(Arc::clone(&entry));
+        self.objects.insert(Arc::clone(key), entry);
+    }
+}

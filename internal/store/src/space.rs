@@ -1,0 +1,252 @@
+//! Owns the question whether the disk has room for a write, and the reserve file that is given up
+//! where it has none. It must not decide which writes make room: the caller says so.
+//!
+//! There are two floors of free space. Below the first (`reserve_bytes`) ordinary writes are
+//! refused: sled does not recover from a write that found no room. Writes that make room, such as
+//! deletions, go on down to the second one (`relief_floor_bytes`). Where another program filled the
+//! disk to its last byte, the first write that makes room removes the reserve file, which gives
+//! back `reserve_file_bytes`. The file is made again once the disk has room for it.
+//!
+//! Example with the defaults: a disk with 0 bytes free. `kubectl create` is refused. `kubectl
+//! delete` removes the reserve file, 16 MiB become free, and deletions may use 8 MiB of them.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::error::StoreError;
+use crate::options::Options;
+
+/// The reserve file's name in the store's directory.
+const RESERVE_FILE: &str = "reserve";
+/// How long after a reserve file could not be made it is tried again.
+const RETRY_AFTER: Duration = Duration::from_secs(30);
+
+/// What the disk has room for.
+pub(crate) enum Room {
+    /// Every write.
+    Ample,
+    /// Writes that make room; ordinary ones are refused with this.
+    Scarce(StoreError),
+}
+
+/// The disk's free space, and the reserve file.
+pub(crate) struct Space {
+    dir: PathBuf,
+    options: Options,
+    /// Whether the reserve file is there.
+    reserved: bool,
+    /// When the reserve file could not be made.
+    failed: Option<Instant>,
+}
+
+impl Space {
+    /// Looks at the disk before the store on it is opened. A disk without any room gets some: opening
+    /// the store writes, too.
+    ///
+    /// # Errors
+    /// When free space can't be asked for.
+    pub(crate) fn open(dir: &Path, options: Options) -> io::Result<Space> {
+        let mut space = Space {
+            dir: dir.to_owned(),
+            options,
+            reserved: false,
+            failed: None,
+        };
+        let there = fs::metadata(space.file());
+        let wanted = space.options.reserve_file_bytes;
+        space.reserved = there.is_ok_and(|file| wanted > 0 && file.len() >= wanted);
+        let free = (space.options.free_bytes)(dir)?;
+        if free < space.relief_floor() {
+            space.give_up();
+        } else {
+            space.renew(free);
+        }
+        Ok(space)
+    }
+
+    /// Whether a write may be made now; `makes_room` says which floor holds for it.
+    ///
+    /// # Errors
+    /// When the disk is too full for it, or can't be asked.
+    pub(crate) fn check(&mut self, makes_room: bool) -> Result<Room, StoreError> {
+        let mut free = self.free()?;
+        let reserve = self.options.reserve_bytes;
+        if free >= reserve {
+            self.renew(free);
+            return Ok(Room::Ample);
+        }
+        let refusal = self.full(free, reserve);
+        if !makes_room {
+            return Err(refusal);
+        }
+        let floor = self.relief_floor();
+        if free < floor && self.give_up() {
+            free = self.free()?;
+        }
+        if free < floor {
+            return Err(self.full(free, floor));
+        }
+        Ok(Room::Scarce(refusal))
+    }
+
+    fn file(&self) -> PathBuf {
+        self.dir.join(RESERVE_FILE)
+    }
+
+    fn relief_floor(&self) -> u64 {
+        self.options
+            .relief_floor_bytes
+            .min(self.options.reserve_bytes)
+    }
+
+    fn free(&self) -> Result<u64, StoreError> {
+        (self.options.free_bytes)(&self.dir).map_err(|error| StoreError::Failed {
+            reason: format!("asking for free space at {}: {error}", self.dir.display()),
+        })
+    }
+
+    fn full(&self, free: u64, reserve: u64) -> StoreError {
+        StoreError::NoSpace {
+            free,
+            reserve,
+            path: self.dir.clone(),
+        }
+    }
+
+    /// Removes the reserve file. Whether that gave room.
+    fn give_up(&mut self) -> bool {
+        if !self.reserved {
+            return false;
+        }
+        match fs::remove_file(self.file()) {
+            Ok(()) => {
+                self.reserved = false;
+                let bytes = self.options.reserve_file_bytes;
+                tracing::warn!(path = %self.dir.display(), bytes, "the disk is full: the reserve file was removed, so that objects can be deleted; free some space");
+                true
+            }
+            Err(error) => {
+                tracing::error!(path = %self.file().display(), %error, "the disk is full, and the reserve file can't be removed");
+                false
+            }
+        }
+    }
+
+    /// Makes the reserve file where it is missing and the disk has room for it.
+    fn renew(&mut self, free: u64) {
+        let wanted = self.options.reserve_file_bytes;
+        let enough = free >= self.options.reserve_bytes.saturating_add(wanted);
+        let soon = self.failed.is_some_and(|at| at.elapsed() < RETRY_AFTER);
+        if self.reserved || wanted == 0 || !enough || soon {
+            return;
+        }
+        match allocate(&self.file(), wanted) {
+            Ok(()) => (self.reserved, self.failed) = (true, None),
+            Err(error) => {
+                self.failed = Some(Instant::now());
+                tracing::warn!(path = %self.file().display(), %error, "the reserve file can't be made; on a full disk nothing could be deleted");
+            }
+        }
+    }
+}
+
+/// Makes a file whose blocks are taken from the disk now.
+fn allocate(path: &Path, bytes: u64) -> io::Result<()> {
+    let length = i64::try_from(bytes).map_err(io::Error::other)?;
+    let made = (|| {
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(path)?;
+        nix::fcntl::posix_fallocate(&file, 0, length)?;
+        file.sync_all()
+    })();
+    if made.is_err() {
+        // Its own failure adds nothing to the one that led here.
+        let _ = fs::remove_file(path);
+    }
+    made
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    const FILE: u64 = 4096;
+
+    /// Settings over a disk of which `left` bytes are free, beside the reserve file.
+    fn options(dir: &Path, left: &Arc<AtomicU64>) -> Options {
+        let (file, left) = (dir.join(RESERVE_FILE), Arc::clone(left));
+        Options {
+            reserve_bytes: 1000,
+            relief_floor_bytes: 100,
+            reserve_file_bytes: FILE,
+            free_bytes: Arc::new(move |_| {
+                let held = if file.exists() { 0 } else { FILE };
+                Ok(left.load(Ordering::SeqCst) + held)
+            }),
+            ..Options::default()
+        }
+    }
+
+    #[test]
+    fn each_floor_holds_at_its_edge() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = Arc::new(AtomicU64::new(u64::MAX / 2));
+        let mut options = options(dir.path(), &left);
+        options.reserve_file_bytes = 0;
+        let free = Arc::clone(&left);
+        options.free_bytes = Arc::new(move |_| Ok(free.load(Ordering::SeqCst)));
+        let mut space = Space::open(dir.path(), options).unwrap();
+        for (free, ordinary, making_room) in [
+            (1000, true, true),
+            (999, false, true),
+            (100, false, true),
+            (99, false, false),
+            (0, false, false),
+        ] {
+            left.store(free, Ordering::SeqCst);
+            assert_eq!(space.check(false).is_ok(), ordinary, "{free}");
+            assert_eq!(space.check(true).is_ok(), making_room, "{free}");
+        }
+    }
+
+    #[test]
+    fn the_reserve_file_is_given_up_for_a_write_that_makes_room_and_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join(RESERVE_FILE);
+        let left = Arc::new(AtomicU64::new(1 << 30));
+        let mut space = Space::open(dir.path(), options(dir.path(), &left)).unwrap();
+        assert_eq!(fs::metadata(&file).unwrap().len(), FILE);
+        left.store(0, Ordering::SeqCst);
+        assert!(space.check(false).is_err());
+        assert!(file.exists(), "an ordinary write gives nothing up");
+        assert!(matches!(
+            space.check(true),
+            Ok(Room::Ample | Room::Scarce(_))
+        ));
+        assert!(!file.exists());
+        left.store(1 << 30, Ordering::SeqCst);
+        assert!(matches!(space.check(false), Ok(Room::Ample)));
+        assert!(file.exists(), "there is room for it again");
+    }
+
+    #[test]
+    fn a_disk_that_is_full_at_the_start_gets_room() {
+        let dir = tempfile::tempdir().unwrap();
+        let left = Arc::new(AtomicU64::new(1 << 30));
+        drop(Space::open(dir.path(), options(dir.path(), &left)).unwrap());
+        left.store(0, Ordering::SeqCst);
+        let mut space = Space::open(dir.path(), options(dir.path(), &left)).unwrap();
+        assert!(!dir.path().join(RESERVE_FILE).exists());
+        assert!(space.check(true).is_ok());
+    }
+}
