@@ -25,7 +25,7 @@ pub use history::{Change, History};
 pub use mounts::Mounts;
 pub use network::{Network, NodeNamespace};
 pub use parts::{kubectl, muster, part, python, repository, require_root};
-pub use plain::{Target, Write};
+pub use plain::{Answer, Target, Write};
 pub use platform::{Agent, Platform, Ran, cpu_seconds, peak_resident_mib, resident_mib, run};
 pub use ports::free_address;
 pub use prometheus::{Prometheus, get};

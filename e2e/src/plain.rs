@@ -7,16 +7,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::Method;
+use http::{HeaderMap, Method};
 use http_body_util::{BodyExt, Full};
 use hyper::client::conn::http1::SendRequest;
 use hyper_util::rt::TokioIo;
 use kube::config::Kubeconfig;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
+use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
 
 /// Where requests go, and what is needed to get there.
+#[derive(Clone)]
 pub struct Target {
     address: String,
     token: String,
@@ -53,6 +56,29 @@ impl Write {
     }
 }
 
+/// What a request was answered.
+#[derive(Debug)]
+pub struct Answer {
+    /// The status code.
+    pub status: u16,
+    /// The headers.
+    pub headers: HeaderMap,
+    /// The whole body.
+    pub body: Bytes,
+}
+
+impl Answer {
+    /// The body as JSON; null where it is none.
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap_or_default()
+    }
+
+    /// The body as text.
+    pub fn text(&self) -> String {
+        String::from_utf8_lossy(&self.body).into_owned()
+    }
+}
+
 impl Target {
     /// The server and the user that a kubeconfig names.
     pub fn of(kubeconfig: &Path) -> Target {
@@ -86,19 +112,65 @@ impl Target {
         }
     }
 
-    async fn connect(&self) -> SendRequest<Full<Bytes>> {
-        let stream = tokio::net::TcpStream::connect(&self.address)
+    /// The same server with another bearer token; an empty one sends no credentials.
+    pub fn with_token(&self, token: &str) -> Target {
+        Target {
+            token: token.to_owned(),
+            ..self.clone()
+        }
+    }
+
+    /// A TLS connection on which nothing has been asked.
+    pub async fn open(&self) -> TlsStream<TcpStream> {
+        let stream = TcpStream::connect(&self.address)
             .await
             .expect("a connection");
         stream.set_nodelay(true).expect("no delay");
         let host = self.address.split(':').next().unwrap_or_default();
         let name = ServerName::try_from(host.to_string()).expect("a name");
-        let stream = self.tls.connect(name, stream).await.expect("TLS");
+        self.tls.connect(name, stream).await.expect("TLS")
+    }
+
+    async fn connect(&self) -> SendRequest<Full<Bytes>> {
+        let stream = self.open().await;
         let (sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream))
             .await
             .expect("HTTP");
         tokio::spawn(connection);
         sender
+    }
+
+    /// Sends one request on a connection of its own. An error says how the exchange broke off.
+    pub async fn ask(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<Bytes>,
+    ) -> Result<Answer, String> {
+        let mut connection = self.connect().await;
+        let mut request = http::Request::builder()
+            .method(method)
+            .uri(path)
+            .header("host", &self.address);
+        if !self.token.is_empty() {
+            request = request.header("authorization", format!("Bearer {}", self.token));
+        }
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request.body(Full::new(body.into()));
+        let request = request.map_err(|error| error.to_string())?;
+        let broken = |error: hyper::Error| format!("{method} {path}: {error:?}");
+        connection.ready().await.map_err(broken)?;
+        let answer = connection.send_request(request).await.map_err(broken)?;
+        let (parts, body) = answer.into_parts();
+        let body = body.collect().await.map_err(broken)?;
+        Ok(Answer {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            body: body.to_bytes(),
+        })
     }
 
     async fn send(&self, connection: &mut SendRequest<Full<Bytes>>, write: &Write) {

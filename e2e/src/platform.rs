@@ -93,6 +93,8 @@ pub struct Platform {
     pub data: PathBuf,
     /// The address it listens on.
     pub listen: String,
+    /// The words before the program's.
+    inside: Vec<String>,
     arguments: Vec<String>,
     keep: Option<tempfile::TempDir>,
 }
@@ -119,18 +121,31 @@ impl Platform {
     /// `muster server` with its data on a disk of the test's own.
     pub fn server_in(disk: &Path, arguments: &[&str]) -> Platform {
         let listen = free_address();
-        Platform::start_in("server", arguments, &listen, Some(disk))
+        Platform::start_in("server", arguments, &listen, Some(disk), &[])
+    }
+
+    /// `muster server`, run by a command that these words begin and that becomes the server.
+    pub fn server_by(inside: &[&str], arguments: &[&str]) -> Platform {
+        Platform::start_in("server", arguments, &free_address(), None, inside)
     }
 
     fn start(command: &str, arguments: &[&str], listen: &str) -> Platform {
-        Platform::start_in(command, arguments, listen, None)
+        Platform::start_in(command, arguments, listen, None, &[])
     }
 
-    fn start_in(command: &str, arguments: &[&str], listen: &str, disk: Option<&Path>) -> Platform {
+    fn start_in(
+        command: &str,
+        arguments: &[&str],
+        listen: &str,
+        disk: Option<&Path>,
+        inside: &[&str],
+    ) -> Platform {
         let keep = tempfile::Builder::new()
             .prefix("muster-")
-            .tempdir()
+            .tempdir_in(ground())
             .expect("a directory");
+        // Pods run as other users, and tests leave them signs beside the data.
+        open_to_all(keep.path());
         let root = disk.unwrap_or(keep.path());
         let mut all = vec![
             command.to_string(),
@@ -142,6 +157,7 @@ impl Platform {
             child: None,
             data: root.join("data"),
             listen: listen.to_string(),
+            inside: inside.iter().map(ToString::to_string).collect(),
             arguments: all,
             keep: Some(keep),
         };
@@ -154,7 +170,7 @@ impl Platform {
         assert!(self.child.is_none(), "it runs already");
         let log = self.log();
         let err = log.try_clone().expect("a file can be shared");
-        let child = Command::new(muster())
+        let child = program(&self.inside)
             .arg("--data")
             .arg(&self.data)
             .args(&self.arguments)
@@ -248,8 +264,33 @@ impl Platform {
             .env("KUBECONFIG", self.kubeconfig())
             // kubectl caches discovery by host and port, and ports are used again.
             .env("KUBECACHEDIR", self.data.join("kubectl-cache"))
-            .env("HOME", self.data.parent().unwrap_or(&self.data));
+            .env("HOME", self.data.parent().unwrap_or(&self.data))
+            // `muster run` works in the directory that it is called from, and pods do not run as root: the
+            // repository may lie where others may not look.
+            .current_dir(self.shared("work"));
         CommandBox(command)
+    }
+
+    /// A directory beside the data that pods reach and may write, under this path in them too.
+    pub fn shared(&self, name: &str) -> PathBuf {
+        let path = self.data.with_file_name(name);
+        std::fs::create_dir_all(&path).expect("a directory can be made");
+        open_to_all(&path);
+        path
+    }
+
+    /// The number, as the machine counts, of the process that a pod's container is; none while it
+    /// has none. In the container it has another.
+    pub fn pod_process(&self, pod: &str) -> Option<u32> {
+        let uid = self.get("pod", pod)["metadata"]["uid"].as_str()?.to_owned();
+        let group = format!("/{uid}_");
+        let all = std::fs::read_dir("/proc").ok()?.flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        let mut own = pids.filter(|pid| {
+            let groups = std::fs::read_to_string(format!("/proc/{pid}/cgroup"));
+            groups.is_ok_and(|groups| groups.contains(&group))
+        });
+        own.next()
     }
 
     /// Writes a manifest beside the data and hands back its path.
@@ -392,14 +433,7 @@ impl Agent {
             .open(self.data.join("agent.log"))
             .expect("the log can be written");
         let err = log.try_clone().expect("a file can be shared");
-        let mut command = match self.inside.split_first() {
-            Some((program, words)) => {
-                let mut command = Command::new(program);
-                command.args(words).arg(muster());
-                command
-            }
-            None => Command::new(muster()),
-        };
+        let mut command = program(&self.inside);
         command
             .arg("--data")
             .arg(&self.data)
@@ -440,6 +474,35 @@ impl Drop for Agent {
         self.kill();
         end_shims(&self.data);
     }
+}
+
+/// The binary under test, behind these words if there are any.
+fn program(inside: &[String]) -> Command {
+    match inside.split_first() {
+        Some((program, words)) => {
+            let mut command = Command::new(program);
+            command.args(words).arg(muster());
+            command
+        }
+        None => Command::new(muster()),
+    }
+}
+
+/// Where platforms' directories are made: not in /tmp, of which every pod has its own.
+fn ground() -> PathBuf {
+    let shown = Path::new("/var/lib");
+    let writable = tempfile::tempdir_in(shown).is_ok();
+    if writable {
+        shown.to_owned()
+    } else {
+        std::env::temp_dir()
+    }
+}
+
+fn open_to_all(directory: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    let all = std::fs::Permissions::from_mode(0o1777);
+    std::fs::set_permissions(directory, all).expect("a directory of the test's own");
 }
 
 /// Pods outlive their agent; a test's pods must not outlive the test.

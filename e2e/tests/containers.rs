@@ -19,6 +19,14 @@ fn two_nodes(daemon: &Containerd) -> (Platform, Vec<Agent>) {
     (platform, agents)
 }
 
+/// Lets the default namespace's pods mount directories of their node.
+fn allow_host_paths(platform: &Platform) {
+    let label = "pod-security.kubernetes.io/enforce=privileged";
+    platform
+        .kubectl(&["label", "namespace", "default", label, "--overwrite"])
+        .ok();
+}
+
 /// A pod of one container that runs a shell script in the image.
 fn pod(name: &str, restart: &str, script: &str, more: &str) -> String {
     format!(
@@ -256,8 +264,12 @@ fn it_waits_while_the_only_node_that_could_is_cordoned(platform: &Platform) {
 }
 
 fn it_ends_gracefully_when_deleted(platform: &Platform, daemon: &Containerd) {
+    allow_host_paths(platform);
     let out = daemon.directory().join("out");
     std::fs::create_dir(&out).expect("a directory");
+    // The container runs as its namespace's own user.
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    std::fs::set_permissions(&out, everyone).expect("its mode");
     let script =
         "trap 'sleep 1; echo bye > /out/bye; exit 0' TERM; echo ready; while :; do sleep 0.1; done";
     let more = format!(
@@ -282,8 +294,12 @@ fn it_ends_gracefully_when_deleted(platform: &Platform, daemon: &Containerd) {
 fn a_container_runs_on_while_its_agent_is_dead_and_is_found_again() {
     let daemon = Containerd::start();
     let (platform, mut agents) = two_nodes(&daemon);
+    allow_host_paths(&platform);
     let out = daemon.directory().join("out");
     std::fs::create_dir(&out).unwrap();
+    // The container runs as its namespace's own user.
+    let everyone = std::os::unix::fs::PermissionsExt::from_mode(0o1777);
+    std::fs::set_permissions(&out, everyone).unwrap();
     let script = "i=0; until [ -e /out/go ]; do i=$((i+1)); echo count $i; sleep 0.2; done; echo end; touch /out/done";
     let more = format!(
         "      volumeMounts: [{{name: out, mountPath: /out}}]\n  volumes: [{{name: out, hostPath: {{path: {}}}}}]\n",

@@ -29,12 +29,12 @@ fn describe_as(file: &Path, ids: [&str; 2], states: &str) {
     std::fs::rename(partial, file).unwrap();
 }
 
-/// A pod with such a part of a GPU, which says its process's number and what it was told of MPS.
+/// A pod with such a part of a GPU, which says its name and what it was told of MPS.
 fn pod(name: &str, fraction: &str) -> String {
     format!(
         "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}, annotations: {{muster.io/gpu-fraction: '{fraction}'}}}}\n\
          spec:\n  restartPolicy: Never\n  containers:\n    - name: main\n      command:\n        - sh\n        - -c\n        \
-         - echo $$$$ $CUDA_VISIBLE_DEVICES $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
+         - echo $HOSTNAME $CUDA_VISIBLE_DEVICES $CUDA_MPS_PIPE_DIRECTORY $CUDA_MPS_PINNED_DEVICE_MEM_LIMIT \
          $CUDA_MPS_ACTIVE_THREAD_PERCENTAGE; exec sleep 600\n      resources: {{requests: {{cpu: 50m}}}}\n"
     )
 }
@@ -89,11 +89,16 @@ fn pods_share_a_gpu_by_mps_within_their_limits_and_one_that_takes_more_is_ended(
 
     // What each has is watched; one takes more than it may.
     let place = UUIDS.iter().position(|id| *id == gpu).unwrap();
+    let process = |name: &str| {
+        let runs = format!("{name} runs");
+        eventually(&runs, SOON, || platform.pod_process(name))
+    };
+    let numbers = [process("small"), process("large")];
     let processes = |small_mib: u32| {
         let states = format!(
             "[[state]]\ngpu = {place}\nprocesses = [\n{{ pid = {}, memory_mib = {small_mib}, mps = true }},\n\
              {{ pid = {}, memory_mib = 39000, mps = true }},\n]\n",
-            small[0], large[0]
+            numbers[0], numbers[1]
         );
         describe(&description, &states);
     };

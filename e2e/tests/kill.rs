@@ -1,9 +1,15 @@
-//! The server is killed again and again, at random moments, under concurrent writers and
-//! a watcher: every acknowledged write is there, no batch is half there, and the watch
-//! resumes without a gap or a repeat.
+//! Server and agent are killed again and again, at random moments, and stopped for a while
+//! (SIGSTOP), under concurrent writers, a watcher and a running pod: every acknowledged write is
+//! there, no batch is half there, the watch resumes without a gap or a repeat, and the pod runs on.
+//!
+//! `MUSTER_KILLS` sets how many kills there are (200), `MUSTER_KILL_SEED` their moments, and
+//! `MUSTER_KILL_PAUSE_MAX` the longest pause of the server in seconds (2). With
+//! `MUSTER_KILL_PROGRESS` rounds that passed are noted in that file, and a run that was interrupted
+//! goes on after them (`make kills`).
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -19,8 +25,23 @@ use kube::{Api, Client};
 use resources::quantity::Quantity;
 use serde_json::json;
 
-/// How often the server is killed.
-const ROUNDS: usize = 200;
+/// How many kills there are, of servers and agents.
+const KILLS: u64 = 200;
+
+/// The longest pause of the server, in seconds.
+const PAUSE_MAX: u64 = 2;
+
+/// The longest pause of the agent, in seconds: a node that is silent for longer than its grace (40
+/// seconds) is lost, as it should be.
+const AGENT_PAUSE_MAX: u64 = 20;
+
+/// In one of so many rounds the agent is killed, too.
+const AGENT_EVERY: u64 = 4;
+
+/// In one of so many rounds the server or the agent is stopped for a while.
+const PAUSE_EVERY: u64 = 20;
+
+const SOON: Duration = Duration::from_secs(90);
 
 /// Writers at work at once.
 const WRITERS: usize = 6;
@@ -32,6 +53,16 @@ const SEED: u64 = 0x006d_7573_7465_7221;
 struct Moments(u64);
 
 impl Moments {
+    /// Those of one round, whichever came before: a run that goes on has the same ones.
+    fn of_round(seed: u64, round: u64) -> Moments {
+        let mixed = seed.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut moments = Moments(mixed | 1);
+        for _ in 0..8 {
+            moments.next(1);
+        }
+        moments
+    }
+
     fn next(&mut self, below: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -206,7 +237,7 @@ async fn follow(client: Client, seen: Arc<Mutex<Seen>>, stop: Arc<AtomicBool>) {
 }
 
 /// What is really there: the writers' objects, and pods against their quota.
-async fn audit(client: &Client, book: &Book, round: usize) -> BTreeMap<String, i64> {
+async fn audit(client: &Client, book: &Book, round: u64) -> BTreeMap<String, i64> {
     let maps: Api<ConfigMap> = Api::default_namespaced(client.clone());
     let list = maps.list(&ListParams::default()).await.unwrap();
     let found: BTreeMap<String, i64> = list
@@ -238,11 +269,106 @@ async fn audit(client: &Client, book: &Book, round: usize) -> BTreeMap<String, i
     found
 }
 
+/// The rounds that passed, noted in a file where one is named.
+struct Progress {
+    file: Option<PathBuf>,
+    seed: u64,
+    rounds: u64,
+    kills: u64,
+}
+
+impl Progress {
+    fn read(file: Option<PathBuf>, seed: u64) -> Progress {
+        let text = file
+            .as_ref()
+            .and_then(|file| std::fs::read_to_string(file).ok())
+            .unwrap_or_default();
+        let numbers: Vec<u64> = text
+            .split_whitespace()
+            .filter_map(|word| word.parse().ok())
+            .collect();
+        let (rounds, kills) = match numbers[..] {
+            [of, rounds, kills] if of == seed => (rounds, kills),
+            _ => (0, 0),
+        };
+        Progress {
+            file,
+            seed,
+            rounds,
+            kills,
+        }
+    }
+
+    fn note(&self) {
+        if let Some(file) = &self.file {
+            let text = format!("{} {} {}\n", self.seed, self.rounds, self.kills);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        }
+    }
+
+    fn forget(&self) {
+        if let Some(file) = &self.file {
+            std::fs::remove_file(file).unwrap();
+        }
+    }
+}
+
+/// Stops a process for a while, as a paused machine would.
+async fn pause(pid: u32, length: Duration) {
+    let signal = |name: &str| {
+        let mut kill = std::process::Command::new("kill");
+        e2e::run(kill.args([name, &pid.to_string()])).ok();
+    };
+    signal("-STOP");
+    tokio::time::sleep(length).await;
+    signal("-CONT");
+}
+
+const STEADY: &str = r#"apiVersion: v1
+kind: Pod
+metadata:
+  name: steady
+spec:
+  restartPolicy: Never
+  containers:
+    - name: c
+      command: [/bin/sh, -c, "i=0; while true; do i=$((i+1)); echo count $i; sleep 1; done"]
+      resources:
+        requests: {cpu: 50m, memory: 16Mi}
+"#;
+
+/// When the pod that runs through all of it started, once it runs and has not been restarted.
+async fn started(client: &Client) -> Option<String> {
+    let pods: Api<Pod> = Api::default_namespaced(client.clone());
+    let pod = serde_json::to_value(pods.get("steady").await.unwrap()).unwrap();
+    let container = &pod["status"]["containerStatuses"][0];
+    let first = container["restartCount"] == 0 && pod["metadata"]["deletionTimestamp"].is_null();
+    let started = container["state"]["running"]["startedAt"].as_str();
+    started.filter(|_| first).map(str::to_owned)
+}
+
+/// How far the pod has counted, by its log.
+fn counted(platform: &Platform) -> Option<u64> {
+    let ran = platform.cli(&["logs", "steady", "--tail", "1"]);
+    ran.out.trim().strip_prefix("count ")?.parse().ok()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
-    println!("seed {SEED:#x}");
-    let mut moments = Moments(SEED);
+async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
+    let number = |name: &str| std::env::var(name).ok()?.parse::<u64>().ok();
+    let kills = number("MUSTER_KILLS").unwrap_or(KILLS);
+    let seed = number("MUSTER_KILL_SEED").unwrap_or(SEED);
+    let pause_max = number("MUSTER_KILL_PAUSE_MAX").unwrap_or(PAUSE_MAX);
+    let file = std::env::var_os("MUSTER_KILL_PROGRESS").map(PathBuf::from);
+    let mut progress = Progress::read(file, seed);
+    println!(
+        "MUSTER_KILL_SEED={seed}, from round {} and kill {}",
+        progress.rounds, progress.kills
+    );
     let mut platform = Platform::server(&[]);
+    let mut agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
     let quotas: Api<ResourceQuota> = Api::default_namespaced(client(&platform).await);
     let quota = json!({"metadata": {"name": "all"}, "spec": {"hard": {"pods": "1000000"}}});
     let quota = quotas
@@ -253,6 +379,10 @@ async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
         .await
         .unwrap();
     let begin: u64 = quota.metadata.resource_version.unwrap().parse().unwrap();
+    platform.apply(STEADY);
+    let connected = client(&platform).await;
+    let steady = e2e::eventually_async("the pod runs", SOON, || started(&connected)).await;
+    let first = e2e::eventually("it counts", SOON, || counted(&platform));
 
     let book: Book = Arc::default();
     let count = Arc::new(AtomicUsize::new(0));
@@ -261,8 +391,10 @@ async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
         ..Seen::default()
     }));
     let mut values = [0; WRITERS];
-    let mut before = 0;
-    for round in 0..ROUNDS {
+    let (mut rounds, mut pauses) = (0, 0);
+    while progress.kills < kills {
+        let round = progress.rounds;
+        let mut moments = Moments::of_round(seed, round);
         let stop = Arc::new(AtomicBool::new(false));
         let connected = client(&platform).await;
         let watcher = tokio::spawn(follow(connected.clone(), seen.clone(), stop.clone()));
@@ -278,7 +410,27 @@ async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
             })
             .collect();
         tokio::time::sleep(Duration::from_millis(20 + moments.next(130))).await;
+        if moments.next(PAUSE_EVERY) == 0 {
+            pauses += 1;
+            let of_server = moments.next(2) == 0;
+            let (pid, most) = if of_server {
+                (platform.pid(), pause_max)
+            } else {
+                (agent.pid(), pause_max.min(AGENT_PAUSE_MAX))
+            };
+            // Short ones are more frequent than long ones.
+            let most = 1000 + moments.next(most.saturating_sub(1) * 1000 + 1);
+            pause(pid, Duration::from_millis(1000 + moments.next(most - 999))).await;
+            // What a server does that wakes up and takes others for silent, it does now.
+            tokio::time::sleep(Duration::from_millis(moments.next(500))).await;
+        }
+        if moments.next(AGENT_EVERY) == 0 {
+            agent.kill();
+            agent.restart();
+            progress.kills += 1;
+        }
         platform.kill();
+        progress.kills += 1;
         for (i, writer) in writers.into_iter().enumerate() {
             values[i] = writer.await.expect("a writer's write was refused");
         }
@@ -286,16 +438,24 @@ async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
         watcher.await.expect("the watch went on in order");
         platform.restart();
         // The server writes too (its tokens), but no write of ours is between kill and audit.
-        let found = audit(&client(&platform).await, &book, round).await;
-        let _ = found;
-        before = before.max(count.load(Ordering::Relaxed));
+        let connected = client(&platform).await;
+        audit(&connected, &book, round).await;
+        let runs = started(&connected).await;
+        assert_eq!(runs.as_ref(), Some(&steady), "round {round}: the pod ended");
+        rounds += 1;
+        progress.rounds += 1;
+        progress.note();
     }
-    assert!(before > ROUNDS, "only {before} writes were acknowledged");
+    let written = count.load(Ordering::Relaxed);
+    assert!(written > rounds, "only {written} writes were acknowledged");
+    let last = e2e::eventually("it counts on", SOON, || {
+        counted(&platform).filter(|last| *last > first)
+    });
 
     // The watcher catches up and ends where the server is.
     let stop = Arc::new(AtomicBool::new(false));
     let connected = client(&platform).await;
-    let found = audit(&connected, &book, ROUNDS).await;
+    let found = audit(&connected, &book, progress.rounds).await;
     let watcher = tokio::spawn(follow(connected, seen.clone(), stop.clone()));
     e2e::eventually_async(
         "the watcher has seen it all",
@@ -310,5 +470,9 @@ async fn killed_200_times_the_server_loses_nothing_it_acknowledged() {
     platform.kill();
     let _ = watcher.await;
     let events = seen.lock().unwrap().events;
-    println!("{ROUNDS} kills, {before} acknowledged writes, {events} events seen, none lost");
+    println!(
+        "{} kills and {pauses} pauses, {written} acknowledged writes, {events} events seen, none lost; the pod counted from {first} to {last}",
+        progress.kills
+    );
+    progress.forget();
 }

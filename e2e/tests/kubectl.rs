@@ -422,3 +422,68 @@ fn a_kubeconfig_of_ones_own_signs_in_and_what_is_revoked_is_refused() {
     let mut bare = platform.command(&kubectl(), &["get", "ns", "--token=nonsense"]);
     assert_ne!(run(&mut bare).code, Some(0));
 }
+
+#[test]
+fn roles_impersonation_and_tokens_of_service_accounts_are_kubectls() {
+    let platform = Platform::server(&[]);
+    let k = |arguments: &[&str]| platform.kubectl(arguments).ok();
+    let refused = |arguments: &[&str]| {
+        let ran = platform.kubectl(arguments);
+        assert_ne!(ran.code, Some(0), "{arguments:?} was taken: {}", ran.out);
+        ran.out + &ran.err
+    };
+    assert!(k(&["get", "clusterroles"]).contains("muster:member"));
+    assert!(k(&["get", "rolebindings", "-o", "wide"]).contains("ClusterRole/muster:member"));
+
+    refused(&["--as=bob", "auth", "can-i", "get", "pods"]);
+    k(&[
+        "create",
+        "role",
+        "reader",
+        "--verb=get,list",
+        "--resource=pods",
+    ]);
+    k(&[
+        "create",
+        "rolebinding",
+        "bob",
+        "--role=reader",
+        "--user=bob",
+    ]);
+    assert!(k(&["--as=bob", "auth", "can-i", "get", "pods"]).contains("yes"));
+    assert!(k(&["--as=bob", "auth", "can-i", "--list"]).contains("pods"));
+    assert!(k(&["--as=bob", "auth", "whoami"]).contains("bob"));
+    assert!(refused(&["--as=bob", "get", "nodes"]).contains("User \"bob\" cannot list"));
+
+    let groups = [
+        "--as=ann",
+        "--as-group=muster:users",
+        "--as-group=muster:member",
+    ];
+    let member = |arguments: &[&'static str]| [&groups[..], arguments].concat();
+    let secrets = member(&["get", "secrets", "-n", "muster-system"]);
+    assert!(refused(&secrets).contains("forbidden"));
+    assert!(k(&member(&["auth", "can-i", "create", "pods"])).contains("yes"));
+
+    let roles = r#"apiVersion: rbac.authorization.k8s.io/v1
+kind: Role
+metadata: {name: reader, namespace: default}
+rules:
+  - {apiGroups: [""], resources: [configmaps], verbs: [get]}
+"#;
+    let roles = file(&platform, "roles.yaml", roles);
+    assert!(k(&["auth", "reconcile", "-f", &roles]).contains("reconciled"));
+    assert!(k(&["--as=bob", "auth", "can-i", "get", "configmaps"]).contains("yes"));
+
+    k(&["create", "serviceaccount", "builder"]);
+    let token = k(&["create", "token", "builder"]);
+    let with_token = format!("--token={}", token.trim());
+    let who = k(&[with_token.as_str(), "auth", "whoami"]);
+    assert!(
+        who.contains("system:serviceaccount:default:builder"),
+        "{who}"
+    );
+    assert!(refused(&[with_token.as_str(), "get", "pods"]).contains("forbidden"));
+    k(&["delete", "serviceaccount", "builder"]);
+    refused(&[with_token.as_str(), "auth", "whoami"]);
+}

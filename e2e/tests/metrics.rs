@@ -62,12 +62,12 @@ impl Ground {
         };
         self.platform.apply(&format!(
             "apiVersion: v1\nkind: Pod\nmetadata: {{name: {name}{metadata}}}\nspec:\n  restartPolicy: Never\n  \
-             containers:\n    - name: main\n      command: [sh, -c, 'echo $$$$; exec sleep 600']\n      \
+             containers:\n    - name: main\n      command: [sh, -c, 'echo runs; exec sleep 600']\n      \
              resources: {{requests: {{cpu: 50m}}{limits}}}\n"
         ));
-        eventually(&format!("{name} says its number"), SOON, || {
+        eventually(&format!("{name} runs"), SOON, || {
             let log = self.platform.cli(&["logs", name]).out;
-            log.trim().parse().ok()
+            (log.trim() == "runs").then(|| self.platform.pod_process(name))?
         })
     }
 }

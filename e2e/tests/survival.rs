@@ -121,7 +121,51 @@ fn a_backup_taken_while_the_server_runs_fills_another_one() {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
+fn a_sealed_backup_brings_server_and_nodes_back_on_a_machine_that_has_nothing_else() {
+    let mut platform = Platform::server(&[]);
+    let _agent = platform.agent("n1", None, &[]);
+    platform.await_nodes(1);
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    let secret = platform.manifest("passphrase", "correct horse battery\n");
+    let secret = secret.display().to_string();
+    let file = platform.data.with_file_name("backup");
+    let path = file.display().to_string();
+    let open = platform.cli(&["backup", &path]);
+    assert!(open.err.contains("not encrypted"), "{}", open.err);
+    let sealed = platform.cli(&["backup", "--passphrase-file", &secret, &path]);
+    assert!(!sealed.err.contains("not encrypted"), "{}", sealed.err);
+    sealed.ok();
+    let authority = std::fs::read(platform.data.join("server/ca.pem")).unwrap();
+    // A store in use is not read by another process.
+    let busy = platform.cli(&["store", "check"]);
+    assert_ne!(busy.code, Some(0));
+    assert!(busy.err.contains("another process"), "{}", busy.err);
+
+    platform.stop();
+    for directory in ["store", "server", "decisions"] {
+        std::fs::remove_dir_all(platform.data.join(directory)).unwrap();
+    }
+    let refused = platform.cli(&["restore", &path]);
+    assert!(refused.err.contains("--passphrase-file"), "{}", refused.err);
+    platform
+        .cli(&["restore", "--passphrase-file", &secret, &path])
+        .ok();
+    let checked = platform.cli(&["store", "check"]);
+    assert!(checked.out.contains("nothing is damaged"), "{checked:?}");
+    checked.ok();
+    platform.restart();
+    assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
+    let back = std::fs::read(platform.data.join("server/ca.pem")).unwrap();
+    assert_eq!(back, authority);
+    // The node's certificate is good at the server that came back: it says so by itself.
+    platform.apply(&counting("after", "/etc/passwd"));
+    eventually("the node runs a pod", SOON, || {
+        (phase(&platform, "after") == "Succeeded").then_some(())
+    });
+}
+
+#[test]
+fn a_full_disk_refuses_writes_clearly_and_reads_and_deletions_go_on() {
     e2e::require_root();
     let mount = tempfile::tempdir().unwrap();
     let path = mount.path().display().to_string();
@@ -129,6 +173,7 @@ fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
     run(std::process::Command::new("mount").args(tmpfs)).ok();
     let platform = Platform::server_in(mount.path(), &[]);
     platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: kept}\ndata: {a: b}\n");
+    platform.apply("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: spare}\ndata: {a: b}\n");
     let file = platform.manifest(
         "x.yaml",
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: refused}\n",
@@ -143,6 +188,16 @@ fn a_full_disk_refuses_writes_clearly_and_reads_go_on() {
     assert_ne!(refused.code, Some(0));
     assert!(refused.err.contains("free"), "{}", refused.err);
     assert_eq!(platform.get("configmap", "kept")["data"]["a"], "b");
+    // Who has to make room can: deletions and new sessions are taken.
+    platform.kubectl(&["delete", "configmap", "spare"]).ok();
+    assert!(platform.get("configmap", "spare").is_null());
+    platform.cli(&["token", "create", "--label", "robot"]).ok();
+    let refused = platform.kubectl(&["create", "-f", &file.display().to_string()]);
+    assert_ne!(
+        refused.code,
+        Some(0),
+        "the reserve is not for ordinary writes"
+    );
     std::fs::remove_file(&filler).unwrap();
     eventually("writes are taken again", SOON, || {
         let taken = platform.kubectl(&["create", "-f", &file.display().to_string()]);

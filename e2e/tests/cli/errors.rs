@@ -51,6 +51,8 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
         ["--advertise", "gpu.example"],
         ["--first-password-file", "/nope"],
         ["--node-grace", "60"],
+        ["--pod-security-config", "/nope"],
+        ["--pod-security-allow", "/nope"],
     ] {
         let all = [&["server", "--engine", "kubernetes"][..], &option].concat();
         says(
@@ -121,7 +123,7 @@ fn every_error_is_a_sentence_with_what_to_do_and_has_its_exit_status() {
     says(
         4,
         &["apply", "-f", &unknown],
-        &["u.yaml, document 1: ", "\n  .dta: field not declared"],
+        &["u.yaml, document 1: ", "\n  unknown field \"dta\""],
     );
     let changed = file("c.yaml", &CONFIG.replace("'1'", "'2'"));
     let mut kubectl = platform.command(

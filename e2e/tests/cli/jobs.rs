@@ -80,7 +80,7 @@ fn the_logs_of_pods_that_a_policy_removed_are_found_by_rank() {
     let platform = platform();
     // The job has succeeded when its first worker has, and then the policy ends the other: the first waits until
     // that has said its word.
-    let said = tempfile::tempdir().unwrap();
+    let said = platform.shared("said");
     platform.apply(
         &r#"apiVersion: kubeflow.org/v1
 kind: PyTorchJob
@@ -99,7 +99,7 @@ spec:
               command: [sh, -c, "echo here is $HOSTNAME; touch SAID/$HOSTNAME; until [ -e SAID/clean-worker-1 ]; do sleep 0.1; done"]
               resources: {requests: {cpu: 50m, memory: 16Mi}}
 "#
-        .replace("SAID", &said.path().display().to_string()),
+        .replace("SAID", &said.display().to_string()),
     );
     ends(&platform, 0, &["wait", "clean", "--timeout", "60"]);
     eventually("the pods are gone", SOON, || {

@@ -1,0 +1,282 @@
+//! Pods that attack: other namespaces' files and processes, the platform's secrets, devices, and
+//! the machine's room. What they see and get is printed by them and judged here; no secret is.
+
+use std::time::Duration;
+
+use e2e::{Platform, eventually, repository, run};
+use serde_json::{Value, json};
+
+const SOON: Duration = Duration::from_secs(90);
+
+/// What a victim holds, and attackers look for.
+const TREASURE: &str = "treasure-4711";
+
+/// A pod of a process, in a namespace; the script is a shell's.
+fn pod(namespace: &str, name: &str, script: &str, more: &Value) -> String {
+    let mut pod = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": {"namespace": namespace, "name": name},
+        "spec": {"restartPolicy": "Never", "containers": [{
+            "name": "main", "command": ["/bin/sh", "-c", script],
+            "resources": {"requests": {"cpu": "10m", "memory": "16Mi"}}}]}});
+    if let Some(more) = more.as_object() {
+        let container = &mut pod["spec"]["containers"][0];
+        for (field, value) in more {
+            container[field] = value.clone();
+        }
+    }
+    pod.to_string()
+}
+
+/// Runs an attacker to its end; what it printed.
+fn attack(platform: &Platform, name: &str, script: &str) -> String {
+    attack_with(platform, name, script, &Value::Null)
+}
+
+fn attack_with(platform: &Platform, name: &str, script: &str, more: &Value) -> String {
+    let script = format!("{script}; echo over");
+    platform.apply(&pod("attackers", name, &script, more));
+    eventually(&format!("{name} is over"), SOON, || {
+        let log = platform.cli(&["-n", "attackers", "logs", name]).out;
+        log.strip_suffix("over\n").map(str::to_owned)
+    })
+}
+
+fn two_namespaces() -> Platform {
+    e2e::require_root();
+    let machine = repository().join("packaging/examples/machines/4x-h100.toml");
+    let machine = machine.display().to_string();
+    // Few, so that a fork bomb meets its bound before the test's patience ends.
+    let platform = Platform::up(&["--machine", &machine, "--pod-pids-limit", "64"]);
+    for name in ["attackers", "victims"] {
+        platform.apply(&format!(
+            "apiVersion: v1\nkind: Namespace\nmetadata: {{name: {name}}}\n"
+        ));
+    }
+    platform
+}
+
+/// A pod of another namespace that holds the treasure in its environment, its command, its
+/// temporary directory and a volume, and goes on.
+fn victim(platform: &Platform) -> u32 {
+    let script = "echo $TREASURE > /tmp/held; echo $TREASURE > /held/file; chmod -R a+rwX /tmp/held /held; \
+                  echo ready; exec sleep 600";
+    let more = json!({"env": [{"name": "TREASURE", "value": TREASURE}],
+        "volumeMounts": [{"name": "held", "mountPath": "/held"}]});
+    let mut manifest: Value =
+        serde_json::from_str(&pod("victims", "victim", script, &more)).expect("JSON");
+    manifest["spec"]["volumes"] = json!([{"name": "held", "emptyDir": {}}]);
+    platform.apply(&manifest.to_string());
+    eventually("the victim runs", SOON, || {
+        let log = platform.cli(&["-n", "victims", "logs", "victim"]).out;
+        (log == "ready\n").then_some(())
+    });
+    let mut found = None;
+    for entry in std::fs::read_dir("/proc").expect("/proc").flatten() {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        let words = String::from_utf8_lossy(&environment);
+        if pid.is_some() && words.contains(&format!("TREASURE={TREASURE}")) {
+            found = pid;
+        }
+    }
+    found.expect("the victim's process")
+}
+
+#[test]
+fn a_pod_reads_no_other_namespaces_files_environment_or_processes_and_ends_none() {
+    let platform = two_namespaces();
+    let process = victim(&platform);
+    let data = platform.data.display();
+    let look = format!(
+        "grep -rs {TREASURE} /tmp /var/tmp /dev/shm {data} && echo found; \
+         cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | grep -q TREASURE= && echo found; \
+         ls -d /proc/[0-9]* | wc -l; \
+         kill -9 {process} 2>/dev/null && echo killed"
+    );
+    let log = attack(&platform, "looks", &look);
+    assert!(!log.contains("found") && !log.contains("killed"), "{log}");
+    let seen: usize = log
+        .lines()
+        .find_map(|line| line.trim().parse().ok())
+        .expect("a count");
+    assert!(seen < 10, "it sees {seen} processes");
+    let ends_all = pod(
+        "attackers",
+        "ends-all",
+        "kill -9 -1; exec sleep 0",
+        &Value::Null,
+    );
+    platform.apply(&ends_all);
+    eventually("it has ended", SOON, || {
+        let phase = platform.kubectl(&[
+            "-n",
+            "attackers",
+            "get",
+            "pod",
+            "ends-all",
+            "-o",
+            "jsonpath={.status.phase}",
+        ]);
+        ["Succeeded", "Failed"]
+            .contains(&phase.out.trim())
+            .then_some(())
+    });
+    assert!(std::path::Path::new(&format!("/proc/{process}")).exists());
+    assert!(std::path::Path::new(&format!("/proc/{}", platform.pid())).exists());
+}
+
+#[test]
+fn a_pod_reaches_neither_the_store_nor_a_key_and_is_nobody_on_the_machine() {
+    let platform = two_namespaces();
+    let data = platform.data.display();
+    let log = attack(
+        &platform,
+        "reads",
+        &format!(
+            "id -u; for it in server/ca.key server/admin.kubeconfig server/first-password store agent/identity \
+             agent/pods agent/containers; do cat {data}/$it >/dev/null 2>&1 && echo read $it; \
+             ls {data}/$it >/dev/null 2>&1 && echo listed $it; done; \
+             find / -xdev -name ca.key -readable 2>/dev/null | sed 's/^/key /'; \
+             cat /etc/shadow >/dev/null 2>&1 && echo shadow; \
+             touch /etc/attacker /usr/attacker /root/attacker 2>/dev/null && echo wrote; \
+             mount -t tmpfs x /mnt 2>/dev/null && echo mounted; \
+             unshare -Urm true 2>/dev/null && echo unshared; \
+             (echo 1 > /proc/sys/kernel/sysrq) 2>/dev/null && echo sysrq; \
+             mkdir /sys/fs/cgroup/pids/attacker 2>/dev/null && echo cgroup"
+        ),
+    );
+    let mut lines = log.lines();
+    let user: u32 = lines
+        .next()
+        .and_then(|line| line.parse().ok())
+        .expect("a user");
+    assert!(user >= 1000, "it is user {user}");
+    assert_eq!(lines.collect::<Vec<_>>(), [""; 0]);
+    // Two namespaces are two users.
+    platform.apply(&pod("victims", "other", "id -u", &Value::Null));
+    let other = eventually("the other says who it is", SOON, || {
+        let log = platform.cli(&["-n", "victims", "logs", "other"]).out;
+        log.trim().parse::<u32>().ok()
+    });
+    assert_ne!(user, other);
+}
+
+#[test]
+fn a_pod_forks_within_its_bound_and_fills_its_own_room_alone() {
+    let platform = two_namespaces();
+    let bomb = "echo ready; f() { f | f & }; f; sleep 600";
+    platform.apply(&pod("attackers", "forks", bomb, &Value::Null));
+    eventually("it forks", SOON, || {
+        let log = platform.cli(&["-n", "attackers", "logs", "forks"]).out;
+        // A shell that gets no process more says so.
+        log.contains("fork").then_some(())
+    });
+    // The machine and its server go on meanwhile, and the bomb can be ended.
+    platform.cli(&["get", "pods", "-A"]).ok();
+    platform
+        .kubectl(&[
+            "-n",
+            "attackers",
+            "delete",
+            "pod",
+            "forks",
+            "--grace-period=1",
+            "--wait=false",
+        ])
+        .ok();
+    eventually("it is gone", SOON, || {
+        let left = platform.kubectl(&["-n", "attackers", "get", "pod", "forks"]);
+        left.err.contains("NotFound").then_some(())
+    });
+    let free = || {
+        let out = run(std::process::Command::new("df").args(["--output=avail", "-k", "/var/tmp"]));
+        let last = out
+            .out
+            .lines()
+            .last()
+            .and_then(|line| line.trim().parse::<i64>().ok());
+        last.expect("df tells kibibytes")
+    };
+    let before = free();
+    let more = json!({"resources": {"requests": {"cpu": "10m", "memory": "16Mi"}, "limits": {"memory": "256Mi"}}});
+    let fill = "for dir in /tmp /var/tmp /dev/shm; do head -c 4000000000 /dev/zero > $dir/fill 2>/dev/null; \
+                rm -f $dir/fill; done";
+    platform.apply(&pod("attackers", "fills", fill, &more));
+    eventually("it is over", SOON, || {
+        let phase = platform.kubectl(&[
+            "-n",
+            "attackers",
+            "get",
+            "pod",
+            "fills",
+            "-o",
+            "jsonpath={.status.phase}",
+        ]);
+        ["Succeeded", "Failed"]
+            .contains(&phase.out.trim())
+            .then_some(())
+    });
+    let room = before - free();
+    assert!(room < 1 << 20, "{room} KiB of the machine's disk are gone");
+}
+
+#[test]
+fn a_pod_asks_for_no_more_than_its_namespace_permits() {
+    let platform = two_namespaces();
+    for (name, context, words) in [
+        ("root", json!({"runAsUser": 0}), ["runAsUser", "root"]),
+        ("other", json!({"runAsUser": 65534}), ["runAsUser", "65534"]),
+        (
+            "all",
+            json!({"privileged": true}),
+            ["privileged", "privileged"],
+        ),
+        (
+            "admin",
+            json!({"capabilities": {"add": ["SYS_ADMIN"]}}),
+            ["SYS_ADMIN", "capabilities"],
+        ),
+    ] {
+        let manifest = pod(
+            "attackers",
+            name,
+            "id -u",
+            &json!({"securityContext": context}),
+        );
+        let file = platform.manifest(&format!("{name}.json"), &manifest);
+        let made = platform.kubectl(&["create", "-f", &file.display().to_string()]);
+        if made.code != Some(0) {
+            // Refused by the namespace's standard already.
+            assert!(
+                words.iter().any(|word| made.err.contains(word)),
+                "{}",
+                made.err
+            );
+            continue;
+        }
+        let why = eventually(&format!("{name} is held back"), SOON, || {
+            let path = "jsonpath={.status.containerStatuses[0].state.waiting}";
+            let state = platform.kubectl(&["-n", "attackers", "get", "pod", name, "-o", path]);
+            state
+                .out
+                .contains("CreateContainerConfigError")
+                .then_some(state.out)
+        });
+        assert!(why.contains(words[0]), "{why}");
+    }
+}
+
+#[test]
+fn a_pod_without_a_gpu_opens_none() {
+    let platform = two_namespaces();
+    let script = "echo gpus=$CUDA_VISIBLE_DEVICES; for it in /dev/nvidia[0-9]*; do (: < $it) 2>/dev/null && echo opened $it; done; \
+                  echo ids=$NVIDIA_VISIBLE_DEVICES; mknod /tmp/gpu c 195 0 2>/dev/null && echo made";
+    let more = json!({"env": [{"name": "CUDA_VISIBLE_DEVICES", "value": "0,1,2,3"},
+        {"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]});
+    let log = attack_with(&platform, "opens", script, &more);
+    assert_eq!(log, "gpus=\nids=void\n");
+}

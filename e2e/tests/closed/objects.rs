@@ -1,0 +1,156 @@
+//! One object: what a job may ask for, how long a pod may take to stop, how many owners a thing may name, and what
+//! lies in the store at a start.
+
+use std::process::Command;
+
+use e2e::{Platform, eventually_async, run};
+use serde_json::{Value, json};
+
+use super::{
+    CONFIG_MAPS, Ground, JSON, MERGE, PODS, SOON, SYSTEM_SECRETS, create, get, gone, identity, pod,
+    post, refused_for, send, token_record,
+};
+
+/// The most pods of one Job that wait for a node: `workloads::job::WAITING_MAX`.
+const WAITING_MAX: u64 = 2_000;
+/// The most owners that one object may name: `resources::numbers::OWNER_REFERENCES_MAX`.
+const OWNER_REFERENCES_MAX: usize = 1_000;
+/// The longest grace of a pod, in seconds: `resources::numbers::POD_GRACE_MAX`.
+const POD_GRACE_MAX: i64 = 86_400;
+
+/// Pods in the default namespace.
+async fn count(ground: &Ground) -> u64 {
+    let list = get(&ground.admin, &format!("{PODS}?limit=1")).await.json();
+    let first = list["items"].as_array().map_or(0, Vec::len) as u64;
+    let more = list["metadata"]["remainingItemCount"].as_u64();
+    first + more.unwrap_or_default()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_job_of_two_thousand_million_pods_costs_what_can_wait_and_a_gang_of_them_is_refused() {
+    let ground = Ground::server().await;
+    let before = ground.memory();
+    // No scheduler takes these pods: the test counts what the controller makes.
+    let mut template = json!({"spec": pod("x", "true")["spec"].clone()});
+    template["spec"]["schedulerName"] = "nobody".into();
+    let gang = json!({
+        "apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "gang"},
+        "spec": {"pytorchReplicaSpecs": {"Worker": {"replicas": i32::MAX, "template": template}}},
+    });
+    let jobs = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs";
+    let answer = post(&ground.member, jobs, &gang).await;
+    refused_for(&answer, 422, "replicas");
+
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "wide"},
+        "spec": {"parallelism": i32::MAX, "template": template},
+    });
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    create(&ground.member, jobs, &job).await;
+    let full = || async {
+        let there = count(&ground).await;
+        assert!(there <= WAITING_MAX, "{there} pods");
+        (there == WAITING_MAX).then_some(())
+    };
+    eventually_async("as many wait as may", SOON, &full).await;
+    ground.healthy().await;
+    // The controller makes one for each that goes, and no more.
+    let list = get(&ground.admin, &format!("{PODS}?limit=1")).await.json();
+    let first = &list["items"][0]["metadata"]["name"];
+    let path = format!("{PODS}/{}", first.as_str().expect("a pod"));
+    send(&ground.member, "DELETE", &path, JSON, String::new()).await;
+    gone(&ground.admin, &path).await;
+    eventually_async("another is made for it", SOON, &full).await;
+    ground.has_not_grown(before);
+}
+
+async fn running(ground: &Ground, path: &str) -> Option<()> {
+    let pod = get(&ground.admin, path).await.json();
+    (pod["status"]["phase"] == "Running").then_some(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pod_with_the_longest_grace_is_deleted_and_so_is_its_namespace() {
+    let ground = Ground::of(Platform::up(&[])).await;
+    let namespace = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "team"}});
+    create(&ground.admin, "/api/v1/namespaces", &namespace).await;
+    let pods = "/api/v1/namespaces/team/pods";
+    let obeys = "trap 'exit 0' TERM; while true; do sleep 0.2; done";
+    for name in ["waits", "runs", "stays"] {
+        let mut pod = pod(name, obeys);
+        pod["spec"]["terminationGracePeriodSeconds"] = i64::MAX.into();
+        if name == "waits" {
+            pod["spec"]["schedulerName"] = "nobody".into();
+        }
+        create(&ground.member, pods, &pod).await;
+    }
+    for name in ["runs", "stays"] {
+        let path = format!("{pods}/{name}");
+        eventually_async("the pod runs", SOON, || running(&ground, &path)).await;
+    }
+    for name in ["waits", "runs"] {
+        let path = format!("{pods}/{name}");
+        let answer = send(&ground.member, "DELETE", &path, JSON, String::new()).await;
+        assert!([200, 202].contains(&answer.status), "{}", answer.text());
+        let grace = answer.json()["metadata"]["deletionGracePeriodSeconds"].clone();
+        assert!(grace.as_i64().is_none_or(|grace| grace <= POD_GRACE_MAX));
+        gone(&ground.admin, &path).await;
+    }
+    let path = "/api/v1/namespaces/team";
+    let answer = send(&ground.admin, "DELETE", path, JSON, String::new()).await;
+    assert!([200, 202].contains(&answer.status), "{}", answer.text());
+    gone(&ground.admin, path).await;
+    // The scheduler goes on.
+    create(&ground.member, PODS, &pod("next", obeys)).await;
+    let path = format!("{PODS}/next");
+    eventually_async("the next pod runs", SOON, || running(&ground, &path)).await;
+}
+
+fn owned(name: &str, owners: usize) -> Value {
+    let owner = |at: usize| {
+        let name = format!("none-{at}");
+        json!({"apiVersion": "v1", "kind": "Pod", "name": name, "uid": name})
+    };
+    let owners: Value = (0..owners).map(owner).collect();
+    json!({"apiVersion": "v1", "kind": "ConfigMap",
+        "metadata": {"name": name, "ownerReferences": owners}})
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fifteen_thousand_owners_are_refused_and_a_thousand_that_are_gone_take_their_object_along()
+{
+    let ground = Ground::server().await;
+    for many in [15_000, OWNER_REFERENCES_MAX + 1] {
+        let answer = post(&ground.member, CONFIG_MAPS, &owned("many", many)).await;
+        refused_for(&answer, 422, "ownerReferences");
+    }
+    create(&ground.member, CONFIG_MAPS, &owned("few", 0)).await;
+    let patch = json!({"metadata": owned("few", 15_000)["metadata"]});
+    let path = format!("{CONFIG_MAPS}/few");
+    let answer = send(&ground.member, "PATCH", &path, MERGE, patch.to_string()).await;
+    refused_for(&answer, 422, "ownerReferences");
+    let most = owned("most", OWNER_REFERENCES_MAX);
+    create(&ground.member, CONFIG_MAPS, &most).await;
+    gone(&ground.admin, &format!("{CONFIG_MAPS}/most")).await;
+    assert_eq!(get(&ground.admin, &path).await.status, 200);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_that_expired_keeps_no_server_from_starting_on_a_full_disk() {
+    e2e::require_root();
+    let mount = tempfile::tempdir().expect("a directory");
+    let path = mount.path().display().to_string();
+    let tmpfs = ["-t", "tmpfs", "-o", "size=160m", "tmpfs", &path];
+    run(Command::new("mount").args(tmpfs)).ok();
+    let mut ground = Ground::of(Platform::server_in(mount.path(), &[])).await;
+    let record = token_record("aaaaaaaaaaaa", "2020-01-02T00:00:00Z");
+    let expired = identity("token", "aaaaaaaaaaaa", &record, "none");
+    create(&ground.admin, SYSTEM_SECRETS, &expired).await;
+    ground.platform.stop();
+    let filler = format!("of={}", mount.path().join("filler").display());
+    run(Command::new("dd").args(["if=/dev/zero", &filler, "bs=1M"]));
+    ground.platform.restart();
+    ground.healthy().await;
+    drop(ground);
+    run(Command::new("umount").arg(mount.path()));
+}
