@@ -5,7 +5,10 @@ SHELL := /bin/bash
 export CARGO_TERM_PROGRESS_WHEN ?= never
 PARTS := target/parts
 VENV := $(PARTS)/python/bin
-NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast
+# Tests always select the whole workspace and choose by -E. Selecting one package would give the libraries
+# other features, and compile all of them a second and a third time.
+NEXTEST := $(VENV)/cargo-nextest nextest run --no-fail-fast --workspace
+BUILD := cargo build --locked --workspace --tests --bin muster
 
 .PHONY: up down build test test-all lint advisories fast slow kills fuzz fault-rounds bench bench-closed bench-kube bench-metrics bench-scheduler bench-openb bench-frontier parts mutants
 
@@ -47,23 +50,23 @@ advisories: ## known holes in dependencies, by a copy of the RustSec database (M
 # changes what plans decide tries a few dozen.
 PROPTEST_RNG_SEED ?= 1
 fast: ## the pure crates and the shells in process
-	PROPTEST_RNG_SEED=$(PROPTEST_RNG_SEED) $(NEXTEST) --workspace --exclude e2e
+	PROPTEST_RNG_SEED=$(PROPTEST_RNG_SEED) $(NEXTEST) -E 'not package(e2e)'
 
 slow: ## whole flows with real parts
-	cargo build --locked -p muster
-	$(NEXTEST) -p e2e --profile slow
+	$(BUILD)
+	$(NEXTEST) -E 'package(e2e)' --profile slow
 
 # As many kills as asked for, of server and agent, with pauses of up to two minutes. Interrupted, it
 # goes on where it was; KILL_SEED chooses other moments.
 KILLS ?= 1000
 KILL_SEED ?= 1
 kills: parts ## kill server and agent a thousand times under writers, watchers and a pod (KILLS, KILL_SEED)
-	cargo build --locked -p muster
-	STORE_KILLS=$$(( $(KILLS) / 5 )) MUSTER_KILL_SEED=$(KILL_SEED) $(NEXTEST) -p store --profile long --no-capture \
-		-E 'test(a_killed_store_has)'
+	$(BUILD)
+	STORE_KILLS=$$(( $(KILLS) / 5 )) MUSTER_KILL_SEED=$(KILL_SEED) $(NEXTEST) --profile long --no-capture \
+		-E 'package(store) & test(a_killed_store_has)'
 	MUSTER_KILLS=$(KILLS) MUSTER_KILL_SEED=$(KILL_SEED) MUSTER_KILL_PAUSE_MAX=120 \
-		MUSTER_KILL_PROGRESS=$(CURDIR)/target/kills/progress $(NEXTEST) -p e2e --profile long --no-capture \
-		-E 'test(killed_again_and_again)'
+		MUSTER_KILL_PROGRESS=$(CURDIR)/target/kills/progress $(NEXTEST) --profile long --no-capture \
+		-E 'package(e2e) & test(killed_again_and_again)'
 
 # Fresh seeds until the minutes are over, each named before it is tried, so that the same can be had again
 # (FUZZ_SEED=n, MINUTES=0 for that one alone). What fails is kept by its seed beside the tests
@@ -73,15 +76,15 @@ CASES ?= 4000
 EXAMPLES ?= 20
 FUZZ_SEED ?=
 fuzz: parts ## every parser, patches, fields at their ends, and the served OpenAPI (MINUTES, CASES, EXAMPLES, FUZZ_SEED)
-	cargo build --locked -p muster
+	$(BUILD)
 	@end=$$(( $$(date +%s) + 60 * $(MINUTES) )); seed=$(FUZZ_SEED); \
 	while :; do \
 		[ -n "$$seed" ] || seed=$$(od -An -N3 -tu4 /dev/urandom | tr -d ' '); \
 		echo "==> fuzz: FUZZ_SEED=$$seed CASES=$(CASES) EXAMPLES=$(EXAMPLES)"; \
-		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) MUSTER_FUZZ_ENDS=all $(NEXTEST) --workspace --exclude e2e \
-			--profile long --no-capture -E 'binary(fuzz) + test(/_panics?$$/)' || exit 1; \
-		MUSTER_SCHEMATHESIS_SEED=$$seed MUSTER_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(NEXTEST) -p e2e \
-			--profile long --no-capture -E 'binary(openapi)' || exit 1; \
+		PROPTEST_RNG_SEED=$$seed PROPTEST_CASES=$(CASES) MUSTER_FUZZ_ENDS=all $(NEXTEST) \
+			--profile long --no-capture -E '(binary(fuzz) + test(/_panics?$$/)) - package(e2e)' || exit 1; \
+		MUSTER_SCHEMATHESIS_SEED=$$seed MUSTER_SCHEMATHESIS_EXAMPLES=$(EXAMPLES) $(NEXTEST) \
+			--profile long --no-capture -E 'package(e2e) & binary(openapi)' || exit 1; \
 		seed=; [ $$(date +%s) -lt $$end ] || break; \
 	done
 
@@ -99,9 +102,9 @@ test-all: test ## everything, and the long parts: hours; those that passed are n
 ROUNDS ?= 100
 SEED ?= 1
 fault-rounds: parts ## a Kubernetes cluster where everything fails, again and again (ROUNDS, SEED)
-	cargo build --locked -p muster
-	MUSTER_FAULTS_ROUNDS=$(ROUNDS) MUSTER_FAULTS_SEED=$(SEED) $(NEXTEST) -p e2e --profile long --no-capture \
-		-E 'test(whatever_fails)'
+	$(BUILD)
+	MUSTER_FAULTS_ROUNDS=$(ROUNDS) MUSTER_FAULTS_SEED=$(SEED) $(NEXTEST) --profile long --no-capture \
+		-E 'package(e2e) & test(whatever_fails)'
 
 bench-frontier: ## utilisation against the wait of large gangs, under every policy
 	@cargo bench -q --locked -p simulator --bench frontier
