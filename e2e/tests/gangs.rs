@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use e2e::{Agent, Network, Platform, eventually, repository, run};
+use e2e::{Agent, Network, Platform, eventually, eventually_ok, repository, run};
 
 const SOON: Duration = Duration::from_secs(90);
 
@@ -157,8 +157,15 @@ fn a_rank_killed_by_sigkill_is_restarted_or_fails_the_job_as_its_policy_says() {
         run(std::process::Command::new("kill").args(["-KILL", &pid])).ok();
     };
     let running = |job: &str, what: &str| {
-        eventually(what, SOON, || {
-            all_are(&phases(&platform, job), 6, "Running").then_some(())
+        eventually_ok(what, SOON, || {
+            let phases = phases(&platform, job);
+            match all_are(&phases, 6, "Running") {
+                true => Ok(()),
+                false => Err(format!(
+                    "{phases:?}\n{}",
+                    platform.cli(&["explain", job]).out
+                )),
+            }
         });
     };
 
