@@ -1,11 +1,16 @@
-//! Which Unix account pods run as: an administrator's mapping of user names and namespaces, and
-//! what the node knows of the accounts named there. Gives out no ids: that is [`crate::tenants`]'s.
+//! Which Unix account pods run as: an administrator's mapping of user names, namespaces and a label
+//! of namespaces, and what the node knows of the accounts named there. Gives out no ids: that is
+//! [`crate::tenants`]'s.
+//!
+//! The server sends the user, the namespace and the label's value with each pod. Only this node's
+//! file turns them into an account, so no server can choose one that the file does not name.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::PathBuf;
 
 use nix::unistd::{User, getgrouplist};
+use resources::names::UNIX_ACCOUNT;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -20,13 +25,17 @@ pub struct Accounts {
     users: BTreeMap<String, String>,
     /// Accounts by namespace, for pods of users that are not named.
     namespaces: BTreeMap<String, String>,
+    /// Accounts by the value of their namespace's label `muster.io/unix-account`, for pods whose
+    /// namespace is not named either.
+    labels: BTreeMap<String, String>,
 }
 
 impl Accounts {
     /// Reads the file's document. Names are checked here, accounts on the node at each pod's start:
     /// directory services come and go.
     pub fn read(document: &Value) -> Result<Accounts, String> {
-        const FORM: &str = "use users: {NAME: ACCOUNT} and namespaces: {NAME: ACCOUNT}";
+        const FORM: &str =
+            "use users: {NAME: ACCOUNT}, namespaces: {NAME: ACCOUNT} and labels: {VALUE: ACCOUNT}";
         // A derived reader would take a list for the fields in their order.
         if !document.is_object() {
             return Err(format!("the file is not a mapping; {FORM}"));
@@ -36,6 +45,7 @@ impl Accounts {
         let sections = [
             ("users", &accounts.users),
             ("namespaces", &accounts.namespaces),
+            ("labels", &accounts.labels),
         ];
         for (section, entries) in sections {
             for (name, account) in entries {
@@ -49,12 +59,31 @@ impl Accounts {
         Ok(accounts)
     }
 
-    /// The account for pods of this user in this namespace; the user goes before the namespace.
-    pub fn account(&self, user: Option<&str>, namespace: &str) -> Option<&str> {
+    /// The account for pods of this user in this namespace, whose label [`UNIX_ACCOUNT`] has this
+    /// value; empty where it has none. The user goes before the namespace, and the namespace's name
+    /// before its label.
+    ///
+    /// # Errors
+    /// When only the label could say and the file has no rule for its value: the namespace's
+    /// administrator wants an account, which this node's does not allow.
+    pub fn account(
+        &self,
+        user: Option<&str>,
+        namespace: &str,
+        label: &str,
+    ) -> Result<Option<&str>, String> {
         let of_user = user.and_then(|user| self.users.get(user));
-        of_user
-            .or_else(|| self.namespaces.get(namespace))
-            .map(String::as_str)
+        let named = of_user.or_else(|| self.namespaces.get(namespace));
+        if label.is_empty() {
+            return Ok(named.map(String::as_str));
+        }
+        let found = named.or_else(|| self.labels.get(label));
+        if found.is_none() {
+            return Err(format!(
+                "namespace {namespace:?} has the label {UNIX_ACCOUNT}={label:?}, and this node allows no account for that value; add it under labels to the file of its agent's --accounts, or remove the label from the namespace"
+            ));
+        }
+        Ok(found.map(String::as_str))
     }
 }
 
@@ -181,20 +210,43 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_user_goes_before_its_namespace_and_who_is_not_named_has_no_account() {
-        let file = json!({"users": {"alice": "alice"}, "namespaces": {"team-a": "svc-team-a"}});
+    fn a_user_goes_before_its_namespace_and_the_namespace_before_its_label() {
+        let file = json!({"users": {"alice": "alice"}, "namespaces": {"team-a": "svc-team-a"},
+            "labels": {"research": "svc-research"}});
         let accounts = Accounts::read(&file).unwrap();
-        for (user, namespace, expected) in [
-            (Some("alice"), "team-a", Some("alice")),
-            (Some("alice"), "team-b", Some("alice")),
-            (Some("bob"), "team-a", Some("svc-team-a")),
-            (None, "team-a", Some("svc-team-a")),
-            (Some("bob"), "team-b", None),
-            (None, "", None),
+        for (user, namespace, label, expected) in [
+            (Some("alice"), "team-a", "", Some("alice")),
+            (Some("alice"), "team-b", "research", Some("alice")),
+            (Some("bob"), "team-a", "", Some("svc-team-a")),
+            (None, "team-a", "research", Some("svc-team-a")),
+            (Some("bob"), "team-b", "research", Some("svc-research")),
+            (None, "team-b", "research", Some("svc-research")),
+            (Some("bob"), "team-b", "", None),
+            (None, "", "", None),
+            // Another rule allows the account: the label's value is not looked at.
+            (Some("alice"), "team-b", "other", Some("alice")),
+            (None, "team-a", "other", Some("svc-team-a")),
         ] {
-            assert_eq!(accounts.account(user, namespace), expected, "{user:?}");
+            let found = accounts.account(user, namespace, label);
+            assert_eq!(found, Ok(expected), "{user:?} {namespace} {label}");
         }
         assert_eq!(Accounts::read(&json!({})), Ok(Accounts::default()));
+    }
+
+    #[test]
+    fn a_label_gives_no_account_that_the_file_does_not_allow() {
+        let file = json!({"labels": {"research": "svc-research"}});
+        for accounts in [Accounts::read(&file).unwrap(), Accounts::default()] {
+            // An account's own name is no rule for it, root's neither.
+            for label in ["svc-research", "root", "alice"] {
+                let why = accounts.account(Some("bob"), "team-b", label).unwrap_err();
+                assert!(
+                    why.contains("\"team-b\"") && why.contains(&format!("{label:?}")),
+                    "{why}"
+                );
+                assert!(why.contains("--accounts"), "{why}");
+            }
+        }
     }
 
     #[test]
@@ -202,6 +254,7 @@ pub(crate) mod tests {
         for (file, words) in [
             (json!({"users": {"a": "root"}}), "users.a"),
             (json!({"namespaces": {"n": ""}}), "namespaces.n"),
+            (json!({"labels": {"l": "root"}}), "labels.l"),
             (json!({"groups": {}}), "groups"),
             (json!({"users": ["a"]}), "users: {NAME: ACCOUNT}"),
             (json!([]), "namespaces: {NAME: ACCOUNT}"),

@@ -1,5 +1,6 @@
 //! One container's description for the runtime, from the pod's. Pure but for which device files and
-//! mounts of other vendors there are, and the list of GPU device files, which is read from /dev.
+//! mounts of other vendors there are, the list of GPU device files, which is read from /dev, and the
+//! groups of the device files that are allocated.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +11,9 @@ use runtime::spec::{DEFAULT_PATH, PullPolicy};
 use runtime::{ContainerId, ContainerSpec, DevicePolicy, Limits, LogSettings, Mount};
 
 use crate::accounts::Owner;
+use crate::cdi::gpus::CONTROL_FILES;
 use crate::confinement::{self, Ground};
+use crate::device_groups;
 use crate::devices;
 use crate::env::{self, Variables};
 use crate::fields::NodeFacts;
@@ -129,6 +132,10 @@ pub fn describe(parts: &Parts, attempt: u32) -> Result<ContainerSpec, String> {
     }
     spec.devices = device_policy(parts)?;
     spec.user = held.user;
+    if owner.is_some() {
+        let groups = device_groups::needed(&allocated(parts)?, device_groups::look);
+        device_groups::add(&mut spec.user, groups);
+    }
     spec.isolation = held.isolation;
     spec.log = LogSettings::new(parts.log.clone());
     let grace = pod
@@ -234,6 +241,23 @@ fn device_policy(parts: &Parts) -> Result<DevicePolicy, String> {
     let own = others.files.into_iter().filter(there);
     policy.given.extend(own.filter(|_| parts.in_image));
     Ok(policy)
+}
+
+/// The device files that the container is to open: of its GPUs, its shared RDMA cards and its devices
+/// of other vendors. Some may not be there.
+fn allocated(parts: &Parts) -> Result<Vec<PathBuf>, String> {
+    let gpus = devices::of(parts.pod, parts.container, parts.machine)?;
+    let mut files = Vec::new();
+    if !gpus.minors.is_empty() {
+        files.extend(CONTROL_FILES.map(|name| parts.dev.join(name)));
+    }
+    let names = gpus.minors.iter().map(|minor| format!("nvidia{minor}"));
+    files.extend(names.map(|name| parts.dev.join(name)));
+    let cards = cards(parts)?.map(|pool| pool.files).unwrap_or_default();
+    let place = parts.dev.join("infiniband");
+    files.extend(cards.iter().map(|file| place.join(file)));
+    files.extend(devices::others(parts.pod, parts.container, parts.machine)?.files);
+    Ok(files)
 }
 
 fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
@@ -662,6 +686,76 @@ mod tests {
                 .unwrap_err()
                 .contains("rdma/gone")
         );
+    }
+
+    #[test]
+    fn the_files_of_all_devices_that_a_container_was_given_are_those_that_it_is_to_open() {
+        let vendor = json!({"resource": "example.com/card", "device": "/dev/card{number}",
+            "with": ["/dev/ctl{number}"], "always": ["/dev/all"]});
+        let device = |number| Device {
+            number,
+            id: String::new(),
+            numa: None,
+            state: State::Well,
+        };
+        let stock = Stock {
+            vendor: Arc::new(Vendor::read(&vendor).unwrap()),
+            devices: [0, 1].map(device).to_vec(),
+        };
+        let mut machine = with_rdma();
+        machine.minors = [("GPU-0".to_owned(), 3)].into();
+        machine.described = [("example.com/card".to_owned(), stock)].into();
+        let pool = Pool {
+            files: vec!["uverbs0".to_owned()],
+            cards: ["mlx5_0".to_owned()].into(),
+            ..Pool::default()
+        };
+        machine.cards = [("rdma/a".to_owned(), pool)].into();
+        let files = |chosen: Value, limits: Value| {
+            let pod: Pod = serde_json::from_value(json!({
+                "metadata": {"namespace": "ns", "name": "p", "uid": "u",
+                    "annotations": {"muster.io/devices": chosen.to_string()}},
+                "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}))
+            .unwrap();
+            let parts = Parts {
+                pod: &pod,
+                container: &pod.spec.as_ref().unwrap().containers[0],
+                resolved: None,
+                node: &NodeFacts::default(),
+                machine: &machine,
+                places: &Places::new(),
+                hosts_file: Path::new("/data/hosts"),
+                message_file: Path::new("/data/message"),
+                log: PathBuf::from("/logs/0.log"),
+                in_image: false,
+                dev: Path::new("/dev"),
+                owner: None,
+                bounds: &Bounds::default(),
+            };
+            let all = allocated(&parts).unwrap().into_iter();
+            let mut all: Vec<String> = all.map(|file| file.display().to_string()).collect();
+            all.sort();
+            all
+        };
+        let gpu = json!({"main": {"nvidia.com/gpu": ["GPU-0"]}});
+        let of_gpu = [
+            "/dev/nvidia-modeset",
+            "/dev/nvidia-uvm",
+            "/dev/nvidia-uvm-tools",
+            "/dev/nvidia3",
+            "/dev/nvidiactl",
+        ];
+        assert_eq!(files(gpu, json!({"nvidia.com/gpu": "1"})), of_gpu);
+        let others = json!({"main": {"example.com/card": ["/dev/card1"]}});
+        let found = files(others, json!({"example.com/card": "1", "rdma/a": "1"}));
+        let expected = [
+            "/dev/all",
+            "/dev/card1",
+            "/dev/ctl1",
+            "/dev/infiniband/uverbs0",
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(files(json!({}), json!({})), [""; 0]);
     }
 
     #[test]

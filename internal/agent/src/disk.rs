@@ -81,6 +81,11 @@ impl Layout {
         self.data.join("pod-ids.json")
     }
 
+    /// Where subPaths are bound for a container runtime while containers start.
+    pub fn sub_paths(&self) -> PathBuf {
+        self.data.join("sub-paths")
+    }
+
     /// The process runtime's own.
     pub fn containers(&self) -> PathBuf {
         self.data.join("containers")

@@ -9,6 +9,7 @@ mod concerns;
 mod config;
 mod confinement;
 mod container;
+mod device_groups;
 mod devices;
 mod disk;
 mod dra;
@@ -108,6 +109,7 @@ pub async fn run(config: AgentConfig, stop: watch::Receiver<bool>) -> Result<(),
                 socket: socket.clone(),
                 owner: config.node_name.clone(),
                 runtime_handler: String::new(),
+                sub_paths: layout.sub_paths(),
             };
             Some(Arc::new(runtime::CriRuntime::connect(cri).await?))
         }

@@ -64,14 +64,16 @@ impl Tenants {
         })
     }
 
-    /// Whom a pod runs as; nobody but the agent's own user where it can't be another. An error is
-    /// what the pod waits for.
-    pub fn owner(&self, pod: &Pod) -> Result<Option<Owner>, String> {
+    /// Whom a pod runs as whose namespace's label [`UNIX_ACCOUNT`] has this value; nobody but the
+    /// agent's own user where it can't be another. An error is what the pod waits for.
+    ///
+    /// [`UNIX_ACCOUNT`]: resources::names::UNIX_ACCOUNT
+    pub fn owner(&self, pod: &Pod, label: &str) -> Result<Option<Owner>, String> {
         let Some(given) = &self.given else {
             return Ok(None);
         };
         let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
-        if let Some(account) = self.accounts.account(user(pod), namespace) {
+        if let Some(account) = self.accounts.account(user(pod), namespace, label)? {
             return accounts::usable(self.directory.as_ref(), account).map(Some);
         }
         let mut given = given.lock();
@@ -145,7 +147,8 @@ mod tests {
     }
 
     fn open(path: &Path, range: RangeInclusive<u32>) -> Tenants {
-        let file = json!({"users": {"alice": "alice", "eve": "toor"}});
+        let file = json!({"users": {"alice": "alice", "eve": "toor"},
+            "labels": {"research": "svc-team-a", "system": "toor"}});
         let accounts = Accounts::read(&file).unwrap();
         Tenants::open(path.to_owned(), accounts, range, Box::new(Table), true).unwrap()
     }
@@ -155,7 +158,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("pod-ids.json");
         let uid = |tenants: &Tenants, namespace: &str| {
-            tenants.owner(&pod(namespace, None)).unwrap().unwrap().uid
+            tenants
+                .owner(&pod(namespace, None), "")
+                .unwrap()
+                .unwrap()
+                .uid
         };
         let first = open(&path, POD_IDS);
         let (a, b) = (uid(&first, "a"), uid(&first, "b"));
@@ -173,7 +180,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         // The node has accounts of the numbers 1000 and 1001.
         let tenants = open(&dir.path().join("ids"), 999..=1002);
-        let owner = |namespace: &str| tenants.owner(&pod(namespace, None));
+        let owner = |namespace: &str| tenants.owner(&pod(namespace, None), "");
         assert_eq!(owner("a").unwrap().unwrap().uid, 999);
         assert_eq!(owner("b").unwrap().unwrap().uid, 1002);
         let why = owner("c").unwrap_err();
@@ -186,11 +193,30 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let tenants = open(&dir.path().join("ids"), POD_IDS);
         for namespace in ["a", "b"] {
-            let owner = tenants.owner(&pod(namespace, Some("alice"))).unwrap();
+            let owner = tenants.owner(&pod(namespace, Some("alice")), "").unwrap();
             assert_eq!(owner.unwrap().uid, 1000);
         }
-        let why = tenants.owner(&pod("a", Some("eve"))).unwrap_err();
+        let why = tenants.owner(&pod("a", Some("eve")), "").unwrap_err();
         assert!(why.contains("root"), "{why}");
+    }
+
+    #[test]
+    fn a_namespaces_label_gives_an_account_that_the_node_allows_and_never_root() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("ids");
+        let tenants = open(&path, POD_IDS);
+        let uid = |user, label: &str| {
+            let owner = tenants.owner(&pod("a", user), label)?;
+            Ok::<_, String>(owner.unwrap().uid)
+        };
+        assert_eq!(uid(None, "research"), Ok(1001));
+        assert_eq!(uid(Some("alice"), "research"), Ok(1000));
+        for (label, words) in [("system", "root"), ("other", "allows no account")] {
+            let why = uid(None, label).unwrap_err();
+            assert!(why.contains(words), "{why}");
+        }
+        // A namespace that waits for an account takes no id meanwhile.
+        assert!(!path.exists());
     }
 
     #[test]
@@ -200,7 +226,7 @@ mod tests {
         let accounts = Accounts::default();
         let directory = Box::new(Table);
         let tenants = Tenants::open(path.clone(), accounts, POD_IDS, directory, false).unwrap();
-        assert_eq!(tenants.owner(&pod("a", None)), Ok(None));
+        assert_eq!(tenants.owner(&pod("a", None), "any"), Ok(None));
         assert!(!path.exists());
     }
 

@@ -224,7 +224,11 @@ impl Worker {
 
     fn hear(&mut self, word: Word) {
         match word {
-            Word::Assigned(assigned) => {
+            Word::Assigned(mut assigned) => {
+                // Its files have an owner: a label that has changed counts for other pods.
+                if self.owner.is_some() || self.machine.has_begun() {
+                    assigned.unix_account = std::mem::take(&mut self.assigned.unix_account);
+                }
                 self.assigned = *assigned;
                 self.places = None;
                 self.problem = None;
@@ -350,9 +354,10 @@ impl Worker {
         }
         let (node, dir) = (self.node.clone(), self.dir.clone());
         let (pod, data) = (self.pod.clone(), self.assigned.volumes.clone());
+        let label = self.assigned.unix_account.clone();
         // In the background: an account may be asked of a directory service, too.
         let made = tokio::task::spawn_blocking(move || {
-            let owner = (node.tenants.owner(&pod)).map_err(|why| ("NoPodUser", why))?;
+            let owner = (node.tenants.owner(&pod, &label)).map_err(|why| ("NoPodUser", why))?;
             let places = volumes::prepare(&volumes::Sources {
                 pod: &pod,
                 data: &data,

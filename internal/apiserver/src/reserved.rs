@@ -91,6 +91,11 @@ fn holds(call: &Call, holder: Holder) -> bool {
             name: call.name.as_deref().or(call.caller.node_name()),
             ..Attributes::default()
         }),
+        Holder::Administrator => may(&Attributes {
+            verb: "impersonate",
+            resource: "users",
+            ..Attributes::default()
+        }),
     }
 }
 

@@ -1,14 +1,15 @@
-//! What a pod takes from ConfigMaps, Secrets and claims, fetched for the agent, which has no
-//! access of its own. Something missing is a problem in words that the pod's status shows; the
+//! What a pod takes from ConfigMaps, Secrets, claims and its namespace, fetched for the agent, which
+//! has no access of its own. Something missing is a problem in words that the pod's status shows; the
 //! session asks again later.
 
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
-    ConfigMap, Container, KeyToPath, PersistentVolumeClaim, Pod, Secret, Volume,
+    ConfigMap, Container, KeyToPath, Namespace, PersistentVolumeClaim, Pod, Secret, Volume,
 };
 use kube::Client;
 use kube::api::Api;
+use resources::names::UNIX_ACCOUNT;
 use rpc::agent::v1::{ContainerEnv, EnvVar, VolumeData, VolumeFile};
 
 use crate::error::status_code;
@@ -21,6 +22,11 @@ pub struct Resolved {
     pub volumes: Vec<VolumeData>,
     /// Its containers' values.
     pub env: Vec<ContainerEnv>,
+    /// The Unix account that its namespace's label asks for; empty if the label is not there.
+    pub unix_account: String,
+    /// Why the namespace could not be read; empty if it was. Until it is, nothing says whom the pod
+    /// runs as, and the agent must not choose.
+    pub no_namespace: String,
 }
 
 impl Resolved {
@@ -28,6 +34,7 @@ impl Resolved {
     pub fn has_problem(&self) -> bool {
         self.volumes.iter().any(|v| !v.problem.is_empty())
             || self.env.iter().any(|e| !e.problem.is_empty())
+            || !self.no_namespace.is_empty()
     }
 }
 
@@ -48,7 +55,33 @@ pub async fn resolve(client: &Client, pod: &Pod) -> Resolved {
     for reference in references(pod) {
         sources.fetch(client, namespace, reference).await;
     }
-    assemble(pod, &sources)
+    let mut resolved = assemble(pod, &sources);
+    match namespace_object(client, namespace).await {
+        Ok(found) => resolved.unix_account = unix_account(found.as_ref()),
+        Err(why) => resolved.no_namespace = why,
+    }
+    resolved
+}
+
+async fn namespace_object(client: &Client, name: &str) -> Result<Option<Namespace>, String> {
+    let api: Api<Namespace> = Api::all(client.clone());
+    let found = api.get_opt(name).await;
+    found.map_err(|error| format!("namespace {name:?}: {}", detail(&error)))
+}
+
+/// What a namespace's label says; one that is gone says nothing, and its pods go, too.
+fn unix_account(namespace: Option<&Namespace>) -> String {
+    let labels = namespace.and_then(|namespace| namespace.metadata.labels.as_ref());
+    let account = labels.and_then(|labels| labels.get(UNIX_ACCOUNT));
+    account.cloned().unwrap_or_default()
+}
+
+/// Why a request failed.
+fn detail(error: &kube::Error) -> String {
+    match status_code(error) {
+        Some(code) => format!("the API answered {code}: {error}"),
+        None => error.to_string(),
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,10 +118,7 @@ impl Sources {
         };
         if let Err(error) = failed {
             let (word, name) = reference.words();
-            let detail = match status_code(&error) {
-                Some(code) => format!("the API answered {code}: {error}"),
-                None => error.to_string(),
-            };
+            let detail = detail(&error);
             self.failures.insert(
                 format!("{word}/{name}"),
                 format!("{word} {name:?}: {detail}"),
@@ -191,6 +221,7 @@ fn assemble(pod: &Pod, sources: &Sources) -> Resolved {
             .map(|container| container_env(pod, container, sources))
             .filter(|env| !env.values.is_empty() || !env.from.is_empty() || !env.problem.is_empty())
             .collect(),
+        ..Resolved::default()
     }
 }
 
@@ -488,6 +519,48 @@ mod tests {
         assert_eq!((file.path.as_str(), file.mode), ("a/b", 256));
         assert_eq!(resolved.volumes[1].files.len(), 3);
         assert_eq!(resolved.volumes[2].claim, "disk");
+    }
+
+    #[test]
+    fn a_namespaces_label_names_the_account() {
+        let labelled = |labels: serde_json::Value| -> Namespace {
+            serde_json::from_value(json!({"metadata": {"name": "ns", "labels": labels}})).unwrap()
+        };
+        for (namespace, account) in [
+            (None, ""),
+            (Some(labelled(json!(null))), ""),
+            (Some(labelled(json!({"team": "research"}))), ""),
+            (
+                Some(labelled(json!({UNIX_ACCOUNT: "research"}))),
+                "research",
+            ),
+        ] {
+            assert_eq!(unix_account(namespace.as_ref()), account);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_namespace_that_cannot_be_read_is_a_problem_and_one_that_is_gone_is_none() {
+        let client = |code: u16, reason: &'static str| {
+            let api = tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+                let status = json!({"kind": "Status", "apiVersion": "v1", "status": "Failure",
+                    "reason": reason, "message": "no", "code": code});
+                let body = kube::client::Body::from(status.to_string().into_bytes());
+                let answer = http::Response::builder().status(code).body(body).unwrap();
+                Ok::<_, std::io::Error>(answer)
+            });
+            Client::new(api, "default")
+        };
+        let bare: Pod =
+            serde_json::from_value(json!({"metadata": {"namespace": "ns", "name": "p"}})).unwrap();
+        let gone = resolve(&client(404, "NotFound"), &bare).await;
+        assert_eq!(gone, Resolved::default());
+        assert!(!gone.has_problem());
+        let unread = resolve(&client(500, "InternalError"), &bare).await;
+        assert!(
+            unread.has_problem() && unread.no_namespace.contains("\"ns\""),
+            "{unread:?}"
+        );
     }
 
     #[test]

@@ -545,6 +545,17 @@ async fn assign(
             return true;
         }
     };
+    if !resolved.no_namespace.is_empty() {
+        let why = &resolved.no_namespace;
+        tracing::warn!(
+            node = session.node,
+            uid,
+            why,
+            "a pod is not assigned yet: its Unix account is not known"
+        );
+        sent.entry(uid).or_default().lacking = Some(resolved);
+        return true;
+    }
     let entry = sent.entry(uid).or_default();
     entry.names_version = names_version;
     entry.hosts = hosts.clone();
@@ -553,6 +564,7 @@ async fn assign(
         volumes: resolved.volumes.clone(),
         env: resolved.env.clone(),
         hosts,
+        unix_account: resolved.unix_account.clone(),
     };
     entry.lacking = resolved.has_problem().then_some(resolved);
     session.send(message).await

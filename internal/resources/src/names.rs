@@ -77,6 +77,9 @@ pub const FIRST_NAMESPACES: [&str; 5] = [
 /// Namespace label: with the value `true`, pods of the namespace may have the classes of
 /// [`crate::admission::SYSTEM_CLASSES`].
 pub const CRITICAL_PODS: &str = "muster.io/critical-pods";
+/// Namespace label that only administrators set: the Unix account that the namespace's pods want on
+/// nodes of the embedded engine. Each agent's `--accounts` says which account a value means on its node.
+pub const UNIX_ACCOUNT: &str = "muster.io/unix-account";
 /// Those of [`FIRST_NAMESPACES`] that are the system's own: what runs there, or lies there, is administrators'.
 pub const SYSTEM_NAMESPACES: [&str; 4] =
     ["kube-system", "kube-public", NODE_LEASES, SYSTEM_NAMESPACE];

@@ -10,6 +10,7 @@
 pub mod api;
 mod calls;
 pub mod convert;
+mod sub_paths;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -23,11 +24,13 @@ use jiff::Timestamp;
 use tokio::sync::broadcast;
 use tonic::transport::{Channel, Endpoint, Uri};
 
+use crate::cgroup::Layout;
 use crate::error::RuntimeError;
 use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
 use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
 use crate::state::{ContainerState, ContainerStatus, Exit};
+use sub_paths::SubPaths;
 
 /// How long a call may take that says nothing of it.
 const CALL_LIMIT: Duration = Duration::from_secs(120);
@@ -45,6 +48,9 @@ pub struct CriConfig {
     pub owner: String,
     /// The runtime's handler (`nvidia`, `runc`); empty for its default.
     pub runtime_handler: String,
+    /// A directory of the agent's alone, for the subPaths of containers that start. The container
+    /// runtime must see what is mounted below it.
+    pub sub_paths: PathBuf,
 }
 
 /// Runs containers of images. Cheap to clone; all clones are one.
@@ -58,6 +64,8 @@ struct Shared {
     channel: Channel,
     /// What the runtime calls itself.
     version: String,
+    /// Whether the node's control groups are of version 2 alone.
+    unified: bool,
     table: Mutex<BTreeMap<ContainerId, Entry>>,
     /// One sandbox is made at a time, so that a pod's containers share theirs.
     sandboxes: tokio::sync::Mutex<()>,
@@ -101,6 +109,7 @@ impl CriRuntime {
             config,
             channel,
             version: String::new(),
+            unified: matches!(Layout::detect(), Layout::V2(_)),
             table: Mutex::default(),
             sandboxes: tokio::sync::Mutex::default(),
             changes,
@@ -135,6 +144,7 @@ impl CriRuntime {
                 format!("not ready: {} {}", condition.reason, condition.message),
             ));
         }
+        sub_paths::clear(&shared.config.sub_paths)?;
         let runtime = CriRuntime {
             shared: Arc::new(shared),
         };
@@ -201,14 +211,20 @@ impl CriRuntime {
             std::fs::create_dir_all(dir).map_err(RuntimeError::io("make", dir))?;
         }
         let image_ref = shared.ensure_image(&image, spec.pull).await?;
-        let config =
-            convert::container(&spec, &shared.config.owner, &image_ref).map_err(|detail| {
-                RuntimeError::Spec {
-                    field: "mounts".into(),
-                    value: id.to_string(),
-                    detail,
-                }
-            })?;
+        let unusable = |detail: String| RuntimeError::Spec {
+            field: "mounts".into(),
+            value: id.to_string(),
+            detail,
+        };
+        // Kept until the container has mounts of its own.
+        let bound = shared.bind_sub_paths(&spec).await.map_err(unusable)?;
+        let means = convert::Means {
+            owner: &shared.config.owner,
+            image: &image_ref,
+            sub_paths: bound.places(),
+            unified: shared.unified,
+        };
+        let config = convert::container(&spec, &means).map_err(unusable)?;
         let (pod_sandbox_id, sandbox_config) = shared.ensure_sandbox(&spec).await?;
         let request = api::CreateContainerRequest {
             pod_sandbox_id,
@@ -251,6 +267,7 @@ impl CriRuntime {
             // It is started all the same; the next round of asking sees it.
             tracing::warn!(container = %id, "{error}");
         }
+        drop(bound);
         self.status(&id).ok_or(RuntimeError::NotFound(id))
     }
 
@@ -468,6 +485,16 @@ impl CriRuntime {
                 .is_none_or(|entry| entry.status.exit().is_some())
         };
         Ok(read_logs(status.log_path, options, finished))
+    }
+}
+
+impl Shared {
+    /// Binds a container's subPaths, in the background: a volume's server may be slow.
+    async fn bind_sub_paths(&self, spec: &ContainerSpec) -> Result<SubPaths, String> {
+        let (top, spec) = (self.config.sub_paths.clone(), spec.clone());
+        tokio::task::spawn_blocking(move || SubPaths::bind(&top, &spec))
+            .await
+            .unwrap_or_else(|error| Err(error.to_string()))
     }
 }
 

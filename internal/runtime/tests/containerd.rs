@@ -95,6 +95,7 @@ state = "{state}"
             socket: self.socket(),
             owner: "node-1".into(),
             runtime_handler: String::new(),
+            sub_paths: self.dir.path().join("sub-paths"),
         };
         within(CriRuntime::connect(config))
             .await
@@ -220,6 +221,8 @@ async fn a_container_sees_its_image_its_volumes_and_its_environment(
         "in the volume\n10.0.0.1 peer\n1234\n1 3\n/bin/busybox\nrefused\n"
     );
     assert!(!volume.join("sub/x").exists());
+    let places = fs::read_dir(daemon.dir.path().join("sub-paths")).unwrap();
+    assert_eq!(places.count(), 0, "a started container needs none");
     // A second container of the pod shares its sandbox.
     assert_eq!(
         run(runtime, daemon.shell("see", "second", "exit 0"))
@@ -266,6 +269,17 @@ async fn faults_are_told(daemon: &Containerd, runtime: &CriRuntime) {
     absent.pull = PullPolicy::IfNotPresent;
     let error = within(runtime.start(absent)).await.unwrap_err().to_string();
     assert!(error.contains("ErrImagePull"), "{error}");
+    let volume = daemon.dir.path().join("leads-out");
+    fs::create_dir(&volume).unwrap();
+    std::os::unix::fs::symlink("/etc", volume.join("sub")).unwrap();
+    let mut outside = daemon.shell("faults", "outside", "true");
+    outside.mounts = vec![Mount {
+        sub_path: Some("sub".into()),
+        ..Mount::bind(&volume, "/data")
+    }];
+    let error = within(runtime.start(outside)).await.unwrap_err();
+    let error = error.to_string();
+    assert!(error.contains("it leads out of the volume"), "{error}");
 }
 
 async fn commands_run_inside_and_a_stop_ends_it(daemon: &Containerd, runtime: &CriRuntime) {
@@ -371,6 +385,7 @@ async fn another_agent_finds_the_containers(daemon: &Containerd, runtime: &CriRu
         socket: daemon.socket(),
         owner: "node-2".into(),
         runtime_handler: String::new(),
+        sub_paths: daemon.dir.path().join("sub-paths-2"),
     };
     let stranger = within(CriRuntime::connect(config)).await.unwrap();
     assert_eq!(within(stranger.recover()).await.unwrap(), []);
@@ -399,6 +414,7 @@ async fn a_runtime_that_is_not_there_is_named() {
         socket: Path::new("/no/such/socket").into(),
         owner: "n".into(),
         runtime_handler: String::new(),
+        sub_paths: Path::new("/no/such/place").into(),
     };
     let error = CriRuntime::connect(config).await.err().unwrap().to_string();
     assert!(

@@ -8,7 +8,8 @@ use clap::Args;
 #[derive(Args, Debug, Clone)]
 pub struct TenancyOptions {
     /// Which Unix accounts pods run as, in YAML: users: {NAME: ACCOUNT} by the user that a pod runs
-    /// for (muster.io/user), and namespaces: {NAME: ACCOUNT} for pods of users that are not listed. Root
+    /// for (muster.io/user), namespaces: {NAME: ACCOUNT} for pods of users that are not listed, and
+    /// labels: {VALUE: ACCOUNT} by the namespace's label muster.io/unix-account where neither is. Root
     /// is refused; packaging/examples/accounts.yaml is one to start from [default: every namespace
     /// gets an id of --pod-ids]
     #[arg(long, value_name = "FILE")]

@@ -489,8 +489,14 @@ mod tests {
             "/../../packaging/examples/accounts.yaml"
         );
         let read = accounts(Some(Path::new(example))).unwrap();
-        assert_eq!(read.account(Some("alice"), "default"), Some("alice"));
-        assert_eq!(read.account(None, "team-a"), Some("svc-team-a"));
+        for (user, namespace, label, expected) in [
+            (Some("alice"), "default", "", "alice"),
+            (None, "team-a", "", "svc-team-a"),
+            (None, "team-b", "research", "svc-research"),
+        ] {
+            let found = read.account(user, namespace, label);
+            assert_eq!(found, Ok(Some(expected)));
+        }
         assert_eq!(accounts(None).unwrap(), Accounts::default());
         let why = accounts(Some(Path::new("/nowhere/accounts.yaml"))).unwrap_err();
         let why = format!("{why:#}");

@@ -250,6 +250,12 @@ impl Machine {
         self.containers.values().any(Record::is_alive)
     }
 
+    /// A container of it has been asked for, here or by an earlier agent.
+    pub fn has_begun(&self) -> bool {
+        let mut records = self.containers.values();
+        records.any(|record| record.attempt > 0 || record.run != Run::Never)
+    }
+
     /// What is to be done now.
     pub fn step(&mut self, plan: &PodPlan, gates: &Gates, now: Timestamp) -> Step {
         let mut step = Step::default();

@@ -21,6 +21,8 @@ pub struct StandIn {
     pub history: Mutex<Vec<String>>,
     /// Containers asked to stop do so only when told.
     pub stubborn: Mutex<bool>,
+    /// It can run containers as other users.
+    pub root: Mutex<bool>,
 }
 
 impl StandIn {
@@ -30,6 +32,7 @@ impl StandIn {
             changes: broadcast::channel(1024).0,
             history: Mutex::default(),
             stubborn: Mutex::default(),
+            root: Mutex::default(),
         })
     }
 
@@ -81,6 +84,10 @@ impl Engine for StandIn {
 
     fn renumbers_devices(&self) -> bool {
         false
+    }
+
+    fn changes_users(&self) -> bool {
+        *self.root.lock().unwrap()
     }
 
     fn start(&self, spec: ContainerSpec) -> BoxFuture<'_, Result<ContainerStatus, NotStarted>> {

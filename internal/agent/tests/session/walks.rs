@@ -2,7 +2,7 @@
 
 use fleet::{LogError, LogQuery};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Node};
 use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
@@ -250,6 +250,48 @@ async fn a_pod_waits_for_its_config_map_and_starts_when_it_is_there() {
     maps.create(&PostParams::default(), &map).await.unwrap();
     server.phase("p", "Running").await;
     assert_eq!(engine.spec("p").unwrap().command, ["work", "high"]);
+    agent.end().await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_namespaces_label_says_whom_its_pods_run_as_where_the_node_allows_it() {
+    // An account that every node has.
+    const ACCOUNT: &str = "nobody";
+    let server = Server::start().await;
+    let engine = StandIn::new();
+    *engine.root.lock().unwrap() = true;
+    let mut config = server.config("n1", Some(server.token().await));
+    let file = json!({"labels": {"research": ACCOUNT}});
+    config.accounts = agent::Accounts::read(&file).unwrap();
+    let agent = server.agent_with(config, &engine);
+    let namespaces: Api<Namespace> = Api::all(server.client.clone());
+    let label = async |value: &str| {
+        let labelled = json!({"metadata": {"labels": {"muster.io/unix-account": value}}});
+        let patch = Patch::Merge(labelled);
+        namespaces
+            .patch("default", &PatchParams::default(), &patch)
+            .await
+            .unwrap();
+    };
+    label("research").await;
+    server.bound_pod("allowed", "n1", json!({})).await;
+    server.phase("allowed", "Running").await;
+    let account = nix::unistd::User::from_name(ACCOUNT).unwrap().unwrap();
+    let user = engine.spec("allowed").unwrap().user;
+    assert_eq!(user.uid, Some(account.uid.as_raw()));
+    // The label's value is looked up in the node's file; it is no account's name.
+    label(ACCOUNT).await;
+    server.bound_pod("refused", "n1", json!({})).await;
+    let waiting = server
+        .pod_until("refused", |pod| {
+            main_state(pod)["waiting"]["message"].is_string()
+        })
+        .await;
+    let state = &main_state(&waiting)["waiting"];
+    assert_eq!(state["reason"], "CreateContainerConfigError");
+    let message = state["message"].as_str().unwrap();
+    assert!(message.contains("allows no account"), "{message}");
+    assert!(!engine.runs("refused"));
     agent.end().await.unwrap();
 }
 

@@ -153,6 +153,66 @@ async fn the_systems_notes_hold_against_every_way_to_write() {
 }
 
 #[tokio::test]
+async fn only_administrators_choose_the_unix_account_of_a_namespaces_pods() {
+    let api = Api::new();
+    let rbac = "/apis/rbac.authorization.k8s.io/v1";
+    let role = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+        "metadata": {"name": "namespaces"},
+        "rules": [
+            {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["*"]},
+            // Bob's account alone does not make an administrator.
+            {"apiGroups": [""], "resources": ["users"], "verbs": ["impersonate"], "resourceNames": ["bob"]},
+        ],
+    });
+    api.post(&format!("{rbac}/clusterroles"), &role)
+        .await
+        .is(201);
+    let bound = json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding",
+        "metadata": {"name": "namespaces"},
+        "roleRef": {"kind": "ClusterRole", "name": "namespaces"}, "subjects": [{"kind": "User", "name": "ann"}],
+    });
+    api.post(&format!("{rbac}/clusterrolebindings"), &bound)
+        .await
+        .is(201);
+    let label = "muster.io/unix-account";
+    let space = |labels: Value| {
+        json!({"apiVersion": "v1", "kind": "Namespace",
+        "metadata": {"name": "research", "labels": labels}})
+    };
+    let all = "/api/v1/namespaces";
+    let one = "/api/v1/namespaces/research";
+    let wanted = space(json!({label: "svc"}));
+    let message = send(&api, member(), "POST", all, &wanted)
+        .await
+        .refused(403, "Forbidden");
+    assert!(
+        message.contains("metadata.labels[muster.io/unix-account] \"svc\": only callers that may impersonate every user"),
+        "{message}"
+    );
+    send(&api, member(), "POST", all, &space(json!({"team": "a"})))
+        .await
+        .is(201);
+    let set = json!({"metadata": {"labels": {label: "svc"}}});
+    send(&api, member(), "PATCH", one, &set)
+        .await
+        .refused(403, "Forbidden");
+    send(&api, admin(), "PATCH", one, &set).await.is(200);
+    // Who may write the namespace changes other labels and takes this one neither away nor to another value.
+    let other = json!({"metadata": {"labels": {label: "root"}}});
+    send(&api, member(), "PATCH", one, &other)
+        .await
+        .refused(403, "Forbidden");
+    let fewer = json!({"metadata": {"labels": {label: null, "team": "b"}}});
+    let kept = send(&api, member(), "PATCH", one, &fewer).await.is(200);
+    assert_eq!(kept["metadata"]["labels"][label], "svc");
+    assert_eq!(kept["metadata"]["labels"]["team"], "b");
+    let gone = send(&api, admin(), "PATCH", one, &fewer).await.is(200);
+    assert!(gone["metadata"]["labels"][label].is_null(), "{gone}");
+}
+
+#[tokio::test]
 async fn a_binding_brings_devices_only_from_the_scheduler() {
     let api = Api::new();
     api.post(PODS, &pod("a")).await.is(201);

@@ -1,5 +1,5 @@
-//! Owns the list of fields that decide where a pod runs and on which devices, or that Muster's own parts take for
-//! their own notes: only their writers may set or change them. Says which of them a write sets, and who may; whether
+//! Owns the list of fields that decide where a pod runs, on which devices and as which Unix account, or that Muster's
+//! own parts take for their own notes: only their writers may set or change them. Says which of them a write sets, and who may; whether
 //! the caller is one of those is the API server's question.
 //!
 //! Example: a member creates a pod with `muster.io/devices`. The agent would hand that pod the devices named, so the
@@ -26,6 +26,8 @@ pub enum Holder {
     Binder,
     /// They, the node itself, and callers that may `update nodes/status`: who says what a node has.
     NodeStatus,
+    /// They, and callers that may `impersonate` every user: such a caller may act as any account in any case.
+    Administrator,
 }
 
 /// A write sets a reserved field.
@@ -49,6 +51,10 @@ fn advice(holder: &Holder) -> &'static str {
         }
         Holder::NodeStatus => {
             "only the node's agent and callers that may update nodes/status say what a node has; leave it out"
+        }
+        Holder::Administrator => {
+            "only callers that may impersonate every user choose the Unix account of a namespace's pods; leave it \
+             out, or have an administrator set it"
         }
     }
 }
@@ -97,10 +103,18 @@ const OF_NODES: &[Rule] = &[
     annotation(names::RDMA_ANSWER, Holder::NodeStatus),
 ];
 
+/// What decides whom a namespace's pods run as.
+const OF_NAMESPACES: &[Rule] = &[Rule {
+    map: "labels",
+    key: names::UNIX_ACCOUNT,
+    holder: Holder::Administrator,
+}];
+
 fn rules(kind: &Kind) -> &'static [Rule] {
     match (kind.group, kind.kind) {
         ("", "Pod") => OF_PODS,
         ("", "Node") => OF_NODES,
+        ("", "Namespace") => OF_NAMESPACES,
         ("batch", "Job") => OF_JOBS,
         ("kubeflow.org", "PyTorchJob") => OF_PYTORCH_JOBS,
         _ => &[],
@@ -237,6 +251,7 @@ mod tests {
         for (group, name, rules) in [
             ("", "Pod", OF_PODS),
             ("", "Node", OF_NODES),
+            ("", "Namespace", OF_NAMESPACES),
             ("batch", "Job", OF_JOBS),
             ("kubeflow.org", "PyTorchJob", OF_PYTORCH_JOBS),
         ] {

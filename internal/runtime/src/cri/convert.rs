@@ -1,5 +1,4 @@
-//! Between this crate's containers and those of the container runtime interface. Pure but for
-//! looking at the directories that a `subPath` leads through.
+//! Between this crate's containers and those of the container runtime interface. Pure.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -7,7 +6,6 @@ use std::path::{Path, PathBuf};
 use jiff::Timestamp;
 
 use super::api;
-use crate::mounts::apply::place_beneath;
 use crate::mounts::kernel::{MASKED, READ_ONLY};
 use crate::proc::ProcessId;
 use crate::spec::{ContainerId, ContainerSpec, Mount, MountSource, PodRef};
@@ -27,6 +25,9 @@ pub const POD_UID: &str = "io.kubernetes.pod.uid";
 
 /// The period of CPU quotas, microseconds.
 const CPU_PERIOD_US: i64 = 100_000;
+/// The file of a cgroup of version 2 that bounds its processes and threads.
+const PIDS_MAX: &str = "pids.max";
+
 /// The sandbox that a container's pod needs: the node's network, an IPC namespace of its own.
 /// With the node's network goes the node's host name: the interface refuses another one.
 pub fn sandbox(spec: &ContainerSpec, owner: &str, attempt: u32) -> api::PodSandboxConfig {
@@ -89,17 +90,26 @@ fn pod_labels(pod: &PodRef, owner: &str) -> impl Iterator<Item = (String, String
     .into_iter()
 }
 
+/// What a container is made of beside its description.
+#[derive(Clone, Copy, Debug)]
+pub struct Means<'a> {
+    /// Whose containers these are.
+    pub owner: &'a str,
+    /// The image, as the runtime names it.
+    pub image: &'a str,
+    /// Where the subPath of each mount that has one is, by the mount's index in the description.
+    pub sub_paths: &'a BTreeMap<usize, PathBuf>,
+    /// Whether the node's control groups are of version 2 alone.
+    pub unified: bool,
+}
+
 /// The container itself; the error is a sentence for its status.
-pub fn container(
-    spec: &ContainerSpec,
-    owner: &str,
-    image: &str,
-) -> Result<api::ContainerConfig, String> {
-    let mut mounts = spec
-        .mounts
-        .iter()
-        .map(mount)
-        .collect::<Result<Vec<_>, _>>()?;
+pub fn container(spec: &ContainerSpec, means: &Means) -> Result<api::ContainerConfig, String> {
+    let mut mounts = Vec::new();
+    for (index, volume) in spec.mounts.iter().enumerate() {
+        let sub_path = means.sub_paths.get(&index).map(PathBuf::as_path);
+        mounts.push(mount(volume, sub_path)?);
+    }
     if let Some(hosts) = &spec.hosts_file
         && spec
             .mounts
@@ -112,7 +122,7 @@ pub fn container(
             readonly: false,
         });
     }
-    let mut labels: HashMap<String, String> = pod_labels(&spec.pod, owner).collect();
+    let mut labels: HashMap<String, String> = pod_labels(&spec.pod, means.owner).collect();
     labels.insert(ID.into(), spec.id.to_string());
     labels.insert(CONTAINER_NAME.into(), spec.name.clone());
     let log = spec.log.path.display().to_string();
@@ -123,7 +133,7 @@ pub fn container(
             attempt: spec.attempt,
         }),
         image: Some(api::ImageSpec {
-            image: image.into(),
+            image: means.image.into(),
             annotations: HashMap::new(),
         }),
         command: spec.command.clone(),
@@ -146,12 +156,14 @@ pub fn container(
         labels,
         annotations: HashMap::from([(LOG_PATH.into(), log.clone())]),
         log_path: log.trim_start_matches('/').into(),
-        linux: Some(linux(spec)),
+        linux: Some(linux(spec, means.unified)),
     })
 }
 
-fn linux(spec: &ContainerSpec) -> api::LinuxContainerConfig {
+fn linux(spec: &ContainerSpec, unified: bool) -> api::LinuxContainerConfig {
     let limits = &spec.limits;
+    // The interface has no field for it, and runtimes refuse cgroup files by name on version 1.
+    let processes = limits.pids_max.filter(|_| unified);
     let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
     let number = |value: Option<u32>| {
         value.map(|value| api::Int64Value {
@@ -169,6 +181,10 @@ fn linux(spec: &ContainerSpec) -> api::LinuxContainerConfig {
             }),
             memory_limit_in_bytes: limits.memory_limit_bytes.map_or(0, signed),
             oom_score_adj: spec.oom_score_adj.map_or(0, i64::from),
+            unified: processes
+                .map(|most| (PIDS_MAX.to_owned(), most.to_string()))
+                .into_iter()
+                .collect(),
         }),
         security_context: Some(api::LinuxContainerSecurityContext {
             capabilities: spec.isolation.as_ref().map(|isolation| api::Capability {
@@ -200,7 +216,8 @@ fn device(path: &Path) -> api::Device {
     }
 }
 
-fn mount(volume: &Mount) -> Result<api::Mount, String> {
+/// `sub_path` is where the volume's subPath is, if it has one.
+fn mount(volume: &Mount, sub_path: Option<&Path>) -> Result<api::Mount, String> {
     let target = volume.target.display();
     let MountSource::Bind(source) = &volume.source else {
         return Err(format!(
@@ -209,8 +226,10 @@ fn mount(volume: &Mount) -> Result<api::Mount, String> {
     };
     let source = match volume.sub_path.as_deref().filter(|sub| !sub.is_empty()) {
         None => source.clone(),
-        Some(sub) => place_beneath(source, Path::new(sub))
-            .map_err(|e| format!("subPath {sub} of the volume at {target}: {e}"))?,
+        // A path in the volume may lead elsewhere by the time that the runtime follows it.
+        Some(sub) => sub_path
+            .ok_or_else(|| format!("subPath {sub} of the volume at {target} was not bound"))?
+            .to_path_buf(),
     };
     Ok(api::Mount {
         container_path: target.to_string(),
@@ -331,6 +350,22 @@ mod tests {
         spec
     }
 
+    fn container(
+        spec: &ContainerSpec,
+        sub_paths: &[(usize, &str)],
+        unified: bool,
+    ) -> Result<api::ContainerConfig, String> {
+        let places = (sub_paths.iter()).map(|(index, place)| (*index, PathBuf::from(place)));
+        let places: BTreeMap<usize, PathBuf> = places.collect();
+        let means = Means {
+            owner: "node-1",
+            image: "sha256:abc",
+            sub_paths: &places,
+            unified,
+        };
+        super::container(spec, &means)
+    }
+
     #[test]
     fn a_description_becomes_a_config() {
         let mut spec = spec();
@@ -345,7 +380,7 @@ mod tests {
         spec.devices.given = vec!["/dev/infiniband/rdma_cm".into()];
         spec.user.uid = Some(1000);
         spec.user.groups = vec![7];
-        let config = container(&spec, "node-1", "sha256:abc").unwrap();
+        let config = container(&spec, &[], true).unwrap();
         assert_eq!(config.log_path, "logs/pod/main/2.log");
         assert_eq!(config.image.unwrap().image, "sha256:abc");
         assert_eq!(config.labels[ID], "uid_main_2");
@@ -380,17 +415,31 @@ mod tests {
             ),
             (150_000, 512, 1 << 30)
         );
-        assert_eq!(
-            linux.security_context.unwrap().run_as_user.unwrap().value,
-            1000
-        );
+        assert!(resources.unified.is_empty());
+        let context = linux.security_context.unwrap();
+        assert_eq!(context.run_as_user.unwrap().value, 1000);
+        assert_eq!(context.supplemental_groups, [7]);
+    }
+
+    #[test]
+    fn processes_are_limited_where_a_cgroup_takes_its_files_by_name() {
+        let unified = |most: Option<u64>, unified: bool| {
+            let mut spec = spec();
+            spec.limits.pids_max = most;
+            let config = container(&spec, &[], unified).unwrap();
+            config.linux.unwrap().resources.unwrap().unified
+        };
+        let limited = HashMap::from([("pids.max".to_owned(), "77".to_owned())]);
+        assert_eq!(unified(Some(77), true), limited);
+        assert_eq!(unified(Some(77), false), HashMap::new());
+        assert_eq!(unified(None, true), HashMap::new());
     }
 
     #[test]
     fn a_held_container_has_no_capabilities_but_those_it_keeps_and_cannot_gain_any() {
         use crate::spec::Isolation;
         let context = |spec: &ContainerSpec| {
-            let config = container(spec, "node-1", "i").unwrap();
+            let config = container(spec, &[], true).unwrap();
             config.linux.unwrap().security_context.unwrap()
         };
         let mut held = spec();
@@ -429,23 +478,26 @@ mod tests {
     }
 
     #[test]
-    fn a_memory_volume_and_a_sub_path_outside_are_refused() {
+    fn a_memory_volume_is_refused_and_a_sub_path_is_where_it_was_bound() {
         let mut spec = spec();
         spec.mounts = vec![Mount {
             source: MountSource::Tmpfs(None),
             ..Mount::bind("/x", "/y")
         }];
-        assert!(container(&spec, "n", "i").unwrap_err().contains("/y"));
-        let dir = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink("/etc", dir.path().join("out")).unwrap();
-        let beneath = |sub: &str| place_beneath(dir.path(), Path::new(sub));
-        assert!(beneath("out").is_err());
-        assert!(beneath("out/muster-new").is_err());
-        assert!(!Path::new("/etc/muster-new").exists());
-        assert_eq!(
-            beneath("a/b").unwrap(),
-            dir.path().canonicalize().unwrap().join("a/b")
-        );
+        let why = container(&spec, &[], true).unwrap_err();
+        assert!(why.contains("/y"), "{why}");
+        let with = |sub: &str| Mount {
+            sub_path: Some(sub.into()),
+            ..Mount::bind("/volume", "/data")
+        };
+        spec.mounts = vec![with(""), with("a/b")];
+        let why = container(&spec, &[], true).unwrap_err();
+        assert!(why.contains("subPath a/b of the volume at /data"), "{why}");
+        let config = container(&spec, &[(1, "/places/1")], true).unwrap();
+        let paths: Vec<&str> = (config.mounts.iter())
+            .map(|mount| mount.host_path.as_str())
+            .collect();
+        assert_eq!(paths, ["/volume", "/places/1"]);
     }
 
     #[test]

@@ -238,14 +238,40 @@ fn outside(e: Errno) -> String {
     }
 }
 
-/// Where `sub` of the directory `base` is, made as a directory if missing; refused if a link in it
+/// Binds `sub` of the directory `base` onto `place`, which is made for it. `sub` is made as a directory
+/// if it is missing, and refused if a link in it leads outside.
+///
+/// What was opened is what is bound. A process that puts a link in its place later, while another
+/// program reads `place`, changes nothing.
+pub fn bind_beneath(base: &Path, sub: &Path, place: &Path) -> Result<(), String> {
+    let found = opened_beneath(base, sub)?;
+    let mode = fstat(&found).map_err(|e| e.to_string())?.st_mode;
+    let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
+    let made = match is_directory {
+        true => fs::create_dir(place),
+        false => fs::File::create_new(place).map(drop),
+    };
+    made.map_err(|e| format!("cannot make {}: {e}", place.display()))?;
+    bind(&magic(&found), place, MsFlags::MS_REC)?;
+    // A bind is a peer of what it shows. Unmounting it would otherwise unmount there, too, what is
+    // mounted below.
+    mount(
+        None::<&str>,
+        place,
+        None::<&str>,
+        MsFlags::MS_REC | MsFlags::MS_PRIVATE,
+        None::<&str>,
+    )
+    .map_err(|e| format!("cannot make {} private: {e}", place.display()))
+}
+
+/// Opens `sub` of the directory `base`, made as a directory if it is missing; refused if a link in it
 /// leads outside.
-pub fn place_beneath(base: &Path, sub: &Path) -> Result<PathBuf, String> {
+fn opened_beneath(base: &Path, sub: &Path) -> Result<OwnedFd, String> {
     let flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
-    let told = |e: String| format!("{}: {e}", base.display());
-    let opened = open(base, flags, Mode::empty()).map_err(|e| told(e.to_string()))?;
-    let found = open_beneath(&opened, sub)?;
-    fs::read_link(magic(&found)).map_err(|e| told(e.to_string()))
+    let opened =
+        open(base, flags, Mode::empty()).map_err(|e| format!("{}: {e}", base.display()))?;
+    open_beneath(&opened, sub)
 }
 
 /// Makes a device file unusable for this process and those after it.
@@ -462,4 +488,49 @@ pub(super) fn remount(target: &Path, add: MsFlags) -> Result<(), String> {
         }
     }
     mount(None::<&str>, target, None::<&str>, flags, None::<&str>).map_err(told)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_in_a_volume_is_opened_without_leaving_it() {
+        let dir = tempfile::tempdir().unwrap();
+        let volume = dir.path().join("volume");
+        fs::create_dir_all(volume.join("inside")).unwrap();
+        fs::create_dir(dir.path().join("outside")).unwrap();
+        for (link, to) in [
+            ("absolute", dir.path().join("outside")),
+            ("relative", "../outside".into()),
+            ("itself", "itself".into()),
+            ("fine", "inside".into()),
+        ] {
+            symlink(to, volume.join(link)).unwrap();
+        }
+        let opened = |sub: &str| {
+            let found = opened_beneath(&volume, Path::new(sub))?;
+            fs::read_link(magic(&found)).map_err(|e| e.to_string())
+        };
+        for sub in [
+            "absolute",
+            "relative",
+            "absolute/new",
+            "relative/new",
+            "fine/../..",
+        ] {
+            let why = opened(sub).unwrap_err();
+            assert!(why.contains("out of the volume"), "{sub}: {why}");
+        }
+        assert!(opened("itself").is_err());
+        assert!(!dir.path().join("outside/new").exists());
+        let real = volume.canonicalize().unwrap();
+        for (sub, place) in [
+            ("a/b", "a/b"),
+            ("fine", "inside"),
+            ("fine/new", "inside/new"),
+        ] {
+            assert_eq!(opened(sub), Ok(real.join(place)), "{sub}");
+        }
+    }
 }
