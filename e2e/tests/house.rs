@@ -15,7 +15,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("durable", &[]),
     ("fleet", &["durable", "rpc"]),
     ("hardware", &[]),
-    ("identity", &[]),
+    ("identity", &["durable"]),
     ("invariants", &[]),
     ("nvml-standin", &["hardware"]),
     ("portal", &["identity"]),

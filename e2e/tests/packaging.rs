@@ -20,8 +20,9 @@ const SOON: Duration = Duration::from_secs(90);
 const NAMESPACE: &str = "muster-system";
 
 /// A plain manifest, its template, and the values that it is rendered with.
-const PLAIN: [(&str, &str, &str); 8] = [
+const PLAIN: [(&str, &str, &str); 9] = [
     ("rbac", "rbac", "agent.enabled=false"),
+    ("user-roles", "user-roles", "agent.enabled=false"),
     ("server", "server", "agent.enabled=false"),
     ("mig/rbac", "rbac", "agent.enabled=false,server.mig=true"),
     ("agent-rbac", "agent-rbac", "server.enabled=false"),

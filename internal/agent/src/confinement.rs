@@ -24,7 +24,9 @@ pub const LOCKED_MEMORY: u64 = 8 << 20;
 /// an administrator's allow-list has it; locked memory counts as the container's.
 const HARMLESS: [&str; 2] = ["IPC_LOCK", "NET_BIND_SERVICE"];
 
-/// What root in a container has of capabilities where nothing is said: container runtimes' default.
+/// What root in a container has of capabilities where nothing is said: the default of container runtimes. Not the list
+/// of what the `baseline` standard lets a container add (`resources`' `admission::pod_security::baseline`): runtimes give
+/// `NET_RAW` without being asked, and the standard lets no container ask for it.
 const DEFAULT: [&str; 14] = [
     "AUDIT_WRITE",
     "CHOWN",

@@ -37,11 +37,28 @@ impl Layout {
         ] {
             private_dir(&dir)?;
         }
+        layout.sweep()?;
         for name in fs::read_dir(layout.identity()).map_err(file("read", layout.identity()))? {
             let path = name.map_err(file("read", layout.identity()))?.path();
             tighten(&path, 0o600)?;
         }
         Ok(layout)
+    }
+
+    /// Removes what writes of a killed agent left: beside the agent's own files, its identity and each pod's record.
+    /// Where that is refused the agent goes on.
+    fn sweep(&self) -> Result<(), AgentError> {
+        let pods = self.pods();
+        let mut directories = vec![self.data.clone(), self.identity()];
+        for entry in fs::read_dir(&pods).map_err(file("read", &pods))? {
+            directories.push(entry.map_err(file("read", &pods))?.path());
+        }
+        for directory in directories.iter().filter(|path| path.is_dir()) {
+            if let Err(error) = durable::sweep(directory) {
+                tracing::warn!(%error, "temporary files of an earlier agent are left over");
+            }
+        }
+        Ok(())
     }
 
     /// All pods.

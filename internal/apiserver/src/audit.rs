@@ -1,6 +1,5 @@
 //! The trace of requests for resources: which are recorded, and their events. Writing the log is the receiver's.
 
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -14,7 +13,7 @@ use http_body_util::BodyExt;
 use jiff::Timestamp;
 use resources::access::{Caller, Impersonator};
 use resources::audit::{
-    self, Event, Level, ObjectReference, Policy, ResponseStatus, Stage, UserInfo,
+    self, Event, Facts, Level, ObjectReference, Policy, Stage, UserInfo, shortened,
 };
 use serde_json::Value;
 use tokio::sync::mpsc;
@@ -26,8 +25,6 @@ use crate::path::{ResourcePath, Target};
 use crate::request::{self, Params};
 use crate::status::Failure;
 
-/// The longest path or program name that is recorded, in bytes.
-const LONGEST: usize = 2048;
 /// The largest object that is recorded whole, in bytes; of larger ones an annotation tells.
 const LARGEST_OBJECT: u64 = 256 << 10;
 /// The annotation on an event whose object was too large to be recorded.
@@ -184,87 +181,70 @@ impl Record {
         answered: Option<Value>,
     ) -> Event {
         let code = answer.status().as_u16();
-        let failed = code >= 400;
+        let path = parts.uri.path_and_query();
+        let facts = Facts {
+            audit_id: uuid::Uuid::new_v4().to_string(),
+            level: self.level,
+            stage,
+            request_uri: path.map_or("", |path| path.as_str()),
+            verb: self.verb,
+            user: author(parts).map(UserInfo::from).unwrap_or_default(),
+            impersonated_user: impersonated(parts).map(UserInfo::from),
+            source: source(parts),
+            user_agent: agent(parts),
+            code,
+            received: self.received,
+            reached: Timestamp::now(),
+        };
+        let mut event = facts.event();
         let word = |field: &str| {
             let text = answered
                 .as_ref()
-                .filter(|_| failed)
+                .filter(|_| code >= 400)
                 .and_then(|status| status[field].as_str());
-            cut(text.unwrap_or_default())
+            shortened(text.unwrap_or_default())
         };
-        let mut annotations = BTreeMap::new();
+        event.response_status.reason = word("reason");
+        event.response_status.message = word("message");
         if self.omitted {
-            annotations.insert(
+            event.annotations.insert(
                 OMITTED.to_owned(),
                 "larger than is recorded, or not JSON".to_owned(),
             );
         }
         if let Some(AuditAnnotations(more)) = answer.extensions().get() {
-            annotations.extend(more.clone());
+            event.annotations.extend(more.clone());
         }
         let created = answer.extensions().get::<Created>();
         let name = self
             .target
             .name
             .or_else(|| created.map(|created| created.0.clone()));
-        let response_status = ResponseStatus {
-            code,
-            status: word("status"),
-            reason: word("reason"),
-            message: word("message"),
-            ..ResponseStatus::default()
-        };
-        Event {
-            kind: "Event".to_owned(),
-            api_version: audit::API_VERSION.to_owned(),
-            level: self.level,
-            audit_id: uuid::Uuid::new_v4().to_string(),
-            stage,
-            request_uri: cut(parts.uri.path_and_query().map_or("", |path| path.as_str())),
-            verb: self.verb.to_owned(),
-            user: author(parts).map(UserInfo::from).unwrap_or_default(),
-            impersonated_user: impersonated(parts).map(UserInfo::from),
-            source_ips: source(parts),
-            user_agent: agent(parts),
-            object_ref: Some(ObjectReference {
-                resource: cut(&self.target.resource),
-                namespace: cut(&self.target.namespace.unwrap_or_default()),
-                name: cut(&name.unwrap_or_default()),
-                api_group: cut(&self.target.group),
-                api_version: cut(&self.target.version),
-                subresource: cut(&self.target.subresource.unwrap_or_default()),
-            }),
-            response_status,
-            request_object: self.sent,
-            response_object: answered.filter(|_| self.level == Level::RequestResponse),
-            request_received_timestamp: format!("{:.6}", self.received),
-            stage_timestamp: format!("{:.6}", Timestamp::now()),
-            annotations,
-        }
+        event.object_ref = Some(ObjectReference {
+            resource: shortened(&self.target.resource),
+            namespace: shortened(&self.target.namespace.unwrap_or_default()),
+            name: shortened(&name.unwrap_or_default()),
+            api_group: shortened(&self.target.group),
+            api_version: shortened(&self.target.version),
+            subresource: shortened(&self.target.subresource.unwrap_or_default()),
+        });
+        event.request_object = self.sent;
+        event.response_object = answered.filter(|_| self.level == Level::RequestResponse);
+        event
     }
 }
 
-fn source(parts: &Parts) -> Vec<String> {
+fn source(parts: &Parts) -> Option<String> {
     if parts.extensions.get::<InProcess>().is_some() {
-        return vec!["in-process".to_owned()];
+        return Some("in-process".to_owned());
     }
     let peer = parts.extensions.get::<ConnectInfo<SocketAddr>>();
     peer.map(|peer| peer.0.ip().to_canonical().to_string())
-        .into_iter()
-        .collect()
 }
 
-fn agent(parts: &Parts) -> String {
+fn agent(parts: &Parts) -> &str {
     let agent = parts.headers.get(header::USER_AGENT);
-    cut(agent
+    agent
         .and_then(|agent| agent.to_str().ok())
-        .unwrap_or_default())
-}
-
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(LONGEST);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
+        .unwrap_or_default()
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, header};
 use parking_lot::Mutex;
-use resources::access::Caller;
+use resources::access::{Caller, Credential};
 use resources::registry::Kind;
 
 use crate::negotiate::Form;
@@ -22,6 +22,8 @@ const MAX_MANAGER: usize = 128;
 pub(crate) struct Call {
     pub(crate) server: ApiServer,
     pub(crate) caller: Caller,
+    /// What the caller was authenticated by, where that may end before the request does.
+    pub(crate) credential: Option<Credential>,
     pub(crate) kind: &'static Kind,
     pub(crate) namespace: Option<String>,
     pub(crate) name: Option<String>,

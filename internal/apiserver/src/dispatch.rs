@@ -8,13 +8,13 @@ use axum::extract::State;
 use axum::middleware::Next;
 use http::request::Parts;
 use http::{Method, Request, Response};
-use resources::access::{Attributes, Caller};
+use resources::access::{Attributes, Caller, Credential};
 use resources::audit::Recorded;
 use resources::registry::{self, Kind};
 
 use crate::call::{AuditNotes, Call};
 use crate::client::InProcess;
-use crate::large::weight;
+use crate::large::{By, weight};
 use crate::path::{ResourcePath, Target};
 use crate::prepare::Part;
 use crate::request::Params;
@@ -136,6 +136,18 @@ impl Verb {
     }
 }
 
+/// The namespace that a request is about. A namespace is within itself, so that a role in it may be about it.
+pub(crate) fn within<'a>(
+    kind: &Kind,
+    namespace: Option<&'a str>,
+    name: Option<&'a str>,
+) -> Option<&'a str> {
+    match namespace::is_namespace(kind) {
+        true => name,
+        false => namespace,
+    }
+}
+
 async fn on_resource(
     server: &ApiServer,
     caller: &Caller,
@@ -159,11 +171,6 @@ async fn on_resource(
     let watching = params.switch("watch") == Some(true) && subresource.is_none();
     let verb = Verb::of(&parts.method, name.is_some(), watching)
         .ok_or_else(Failure::method_not_allowed)?;
-    // A namespace is within itself, so that a role in it may be about it.
-    let within = match namespace::is_namespace(kind) {
-        true => name.as_deref(),
-        false => namespace.as_deref(),
-    };
     server.require_selected(
         caller,
         &Attributes {
@@ -171,7 +178,7 @@ async fn on_resource(
             group: kind.group,
             resource: kind.plural,
             subresource: subresource.as_deref(),
-            namespace: within,
+            namespace: within(kind, namespace.as_deref(), name.as_deref()),
             name: name.as_deref(),
         },
         params.get("fieldSelector").unwrap_or_default(),
@@ -184,6 +191,7 @@ async fn on_resource(
     let call = Call {
         server: server.clone(),
         caller: caller.clone(),
+        credential: parts.extensions.get::<Credential>().cloned(),
         kind,
         namespace,
         name,
@@ -199,10 +207,10 @@ async fn on_resource(
         carried_out(call, subresource, verb, Body::empty()).await
     } else {
         let bytes = request::read(body).await?;
-        let own = call.caller.is_component();
+        let by = By::of(&call.caller);
         let size = size(&call, verb, &bytes);
         let work = carried_out(call, subresource, verb, Body::from(bytes));
-        server.0.large.carry_out(size, own, work).await
+        server.0.large.carry_out(size, &by, work).await
     };
     let mut response = match answer {
         Ok(response) => versions::shown(kind, response),

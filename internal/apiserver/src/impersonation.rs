@@ -9,8 +9,8 @@ use axum::extract::State;
 use axum::middleware::Next;
 use http::{HeaderMap, HeaderName, Request, Response, header};
 use resources::access::{
-    ANONYMOUS_USER, AUTHENTICATED_GROUP, Attributes, COMPONENTS_GROUP, Caller, Impersonator,
-    UNAUTHENTICATED_GROUP, service_account_groups, service_account_of,
+    ANONYMOUS_USER, AUTHENTICATED_GROUP, Attributes, COMPONENTS_GROUP, Caller, Credential,
+    Impersonator, UNAUTHENTICATED_GROUP, bearer_token, service_account_groups, service_account_of,
 };
 use resources::audit::{Impersonated, UserInfo};
 
@@ -52,16 +52,23 @@ pub async fn authenticate(
     if request.extensions().get::<Caller>().is_some() {
         return next.run(request).await;
     }
-    let token = bearer(request.headers()).filter(|token| is_jwt(token));
-    let found = token.map(|token| server.service_account(token));
-    match found {
-        None => next.run(request).await,
-        Some(Some((caller, audiences))) if audiences.iter().any(|one| one == ISSUER) => {
-            request.extensions_mut().insert(caller);
-            next.run(request).await
-        }
-        Some(_) => Failure::unauthorized().into_response(),
-    }
+    let Some(token) = bearer(request.headers()).filter(|token| is_jwt(token)) else {
+        return next.run(request).await;
+    };
+    let token = token.to_owned();
+    let Some(caller) = account(&server, &token) else {
+        return Failure::unauthorized().into_response();
+    };
+    request.extensions_mut().insert(caller);
+    let credential = Credential::new(move || account(&server, &token));
+    request.extensions_mut().insert(credential);
+    next.run(request).await
+}
+
+/// The service account that this token authenticates to this API.
+fn account(server: &ApiServer, token: &str) -> Option<Caller> {
+    let (caller, audiences) = server.service_account(token)?;
+    audiences.iter().any(|one| one == ISSUER).then_some(caller)
 }
 
 /// Middleware, behind the one that authenticates users: carries a request out in the name of another where its headers
@@ -92,6 +99,8 @@ pub async fn impersonate(
     let verdict = impersonated(&server, &caller, request.headers());
     match verdict {
         Ok(other) => {
+            let credential = still(&server, &caller, &request);
+            request.extensions_mut().insert(credential);
             let names: Vec<HeaderName> = request
                 .headers()
                 .keys()
@@ -112,6 +121,21 @@ pub async fn impersonate(
     }
 }
 
+/// What tells of the one that is impersonated for as long as a request lasts: as long as the caller's own credential is
+/// good, and the caller may impersonate it.
+fn still(server: &ApiServer, caller: &Caller, request: &Request<Body>) -> Credential {
+    let (server, caller) = (server.clone(), caller.clone());
+    let own = request.extensions().get::<Credential>().cloned();
+    let headers = request.headers().clone();
+    Credential::new(move || {
+        let caller = match &own {
+            Some(own) => own.caller()?,
+            None => caller.clone(),
+        };
+        impersonated(&server, &caller, &headers).ok()
+    })
+}
+
 /// Whether a request asks to be carried out in the name of another.
 pub(crate) fn asked(headers: &HeaderMap) -> bool {
     headers.keys().any(is_ours)
@@ -128,9 +152,7 @@ pub(crate) fn refused(caller: Option<&Caller>, why: &str) -> Failure {
 }
 
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, secret) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+    bearer_token(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
 }
 
 /// The caller that the headers ask for, where this caller may impersonate it.

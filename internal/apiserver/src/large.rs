@@ -1,25 +1,67 @@
 //! Owns where a request is worked on. Parsing, patching, merging and checking take time that grows with what a caller
 //! sent and with the object it is about; from a named size on that happens on a thread of its own, of which there are
 //! few, so that the runtime's threads go on answering. Does not know what the work is.
+//!
+//! Work includes the wait for the store, so a turn lasts as long as a commit. One caller has at most half of the turns,
+//! and half of the places to wait, so that others' large requests are worked on beside it.
 
-use std::sync::Arc;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
 
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
+use parking_lot::Mutex;
+use resources::access::Caller;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::decode::{self, Decoded};
-use crate::limits::{LARGE_AT_ONCE, LARGE_WAITING, SMALL_REQUEST_BYTES, YAML_WEIGHT};
+use crate::limits::{
+    LARGE_AT_ONCE, LARGE_AT_ONCE_PER_CALLER, LARGE_WAITING, LARGE_WAITING_PER_CALLER,
+    SMALL_REQUEST_BYTES, YAML_WEIGHT,
+};
 use crate::request::Format;
 use crate::status::Failure;
+
+/// The caller that a request is worked on for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    /// A part of this process. It has no share: it is one of few, and a control loop that is refused comes again at
+    /// once.
+    Own,
+    /// A user, by name. Requests whose user is not known here have the empty name, and one share together.
+    User(String),
+}
+
+impl By {
+    /// The caller of a request.
+    pub(crate) fn of(caller: &Caller) -> By {
+        match caller.is_component() {
+            true => By::Own,
+            false => By::User(caller.user.clone()),
+        }
+    }
+}
+
+/// One user's part of the turns, for as long as the user has a request here.
+struct Share {
+    free: Arc<Semaphore>,
+    waiting: AtomicUsize,
+}
 
 /// The turns that large requests take.
 pub(crate) struct Turns {
     free: Arc<Semaphore>,
     waiting: AtomicUsize,
+    shares: Mutex<HashMap<String, Weak<Share>>>,
+}
+
+/// One turn; it ends when this is dropped.
+pub(crate) struct Turn {
+    _all: OwnedSemaphorePermit,
+    _own: Option<(OwnedSemaphorePermit, Arc<Share>)>,
 }
 
 impl Default for Turns {
@@ -27,6 +69,7 @@ impl Default for Turns {
         Turns {
             free: Arc::new(Semaphore::new(LARGE_AT_ONCE)),
             waiting: AtomicUsize::new(0),
+            shares: Mutex::default(),
         }
     }
 }
@@ -50,20 +93,67 @@ impl Drop for Waiting<'_> {
     }
 }
 
+async fn acquired(free: &Arc<Semaphore>) -> OwnedSemaphorePermit {
+    let turn = free.clone().acquire_owned().await;
+    turn.expect("the semaphore is never closed")
+}
+
 impl Turns {
-    /// Waits for a turn; refuses where too many wait already. Requests of this process's own parts always wait: they
-    /// are few, and a control loop that is refused comes again at once.
-    async fn next(&self, own: bool) -> Result<OwnedSemaphorePermit, Failure> {
-        if let Ok(turn) = self.free.clone().try_acquire_owned() {
+    /// Waits for a turn; refuses where too many wait already, of all users or of this one. Requests of this process's
+    /// own parts always wait.
+    async fn next(&self, by: &By) -> Result<Turn, Failure> {
+        let share = match by {
+            By::Own => None,
+            By::User(name) => Some(self.share(name)),
+        };
+        if let Some(turn) = self.at_once(share.as_ref()) {
             return Ok(turn);
         }
         let before = self.waiting.fetch_add(1, Ordering::Relaxed);
         let _waiting = Waiting(&self.waiting);
-        if before >= LARGE_WAITING && !own {
-            return Err(Failure::too_many_large_requests());
+        let own = match &share {
+            None => None,
+            Some(share) => {
+                let of_user = share.waiting.fetch_add(1, Ordering::Relaxed);
+                let _waiting = Waiting(&share.waiting);
+                if before >= LARGE_WAITING || of_user >= LARGE_WAITING_PER_CALLER {
+                    return Err(Failure::too_many_large_requests());
+                }
+                // First a turn of the user's own: what waits for one of all is no more than the user may have.
+                Some((acquired(&share.free).await, share.clone()))
+            }
+        };
+        Ok(Turn {
+            _all: acquired(&self.free).await,
+            _own: own,
+        })
+    }
+
+    /// A turn that is free now, of all and of the share.
+    fn at_once(&self, share: Option<&Arc<Share>>) -> Option<Turn> {
+        let own = match share {
+            None => None,
+            Some(share) => Some((share.free.clone().try_acquire_owned().ok()?, share.clone())),
+        };
+        Some(Turn {
+            _all: self.free.clone().try_acquire_owned().ok()?,
+            _own: own,
+        })
+    }
+
+    /// The user's share. Those of users without a request here are forgotten.
+    fn share(&self, user: &str) -> Arc<Share> {
+        let mut shares = self.shares.lock();
+        if let Some(share) = shares.get(user).and_then(Weak::upgrade) {
+            return share;
         }
-        let turn = self.free.clone().acquire_owned().await;
-        Ok(turn.expect("the semaphore is never closed"))
+        shares.retain(|_, share| share.strong_count() > 0);
+        let share = Arc::new(Share {
+            free: Arc::new(Semaphore::new(LARGE_AT_ONCE_PER_CALLER)),
+            waiting: AtomicUsize::new(0),
+        });
+        shares.insert(user.to_owned(), Arc::downgrade(&share));
+        share
     }
 
     /// Carries out work on a request and an object of so many bytes together: here when they are few, else on
@@ -71,13 +161,13 @@ impl Turns {
     pub(crate) async fn carry_out(
         &self,
         bytes: usize,
-        own: bool,
+        by: &By,
         work: impl Future<Output = Result<Response<Body>, Failure>> + Send + 'static,
     ) -> Result<Response<Body>, Failure> {
         if bytes <= SMALL_REQUEST_BYTES {
             return work.await;
         }
-        self.elsewhere(own, || Handle::current().block_on(work))
+        self.elsewhere(by, || Handle::current().block_on(work))
             .await?
     }
 
@@ -86,12 +176,12 @@ impl Turns {
         &self,
         bytes: Bytes,
         format: Format,
-        own: bool,
+        by: &By,
     ) -> Result<Decoded, Failure> {
         if weight(&bytes, format) <= SMALL_REQUEST_BYTES {
             return decode::object(&bytes, format);
         }
-        self.elsewhere(own, move || decode::object(&bytes, format))
+        self.elsewhere(by, move || decode::object(&bytes, format))
             .await?
     }
 
@@ -99,10 +189,10 @@ impl Turns {
     /// for it any more.
     pub(crate) async fn elsewhere<T: Send + 'static>(
         &self,
-        own: bool,
+        by: &By,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Failure> {
-        let turn = self.next(own).await?;
+        let turn = self.next(by).await?;
         let worked = tokio::task::spawn_blocking(move || {
             let done = work();
             drop(turn);
@@ -123,6 +213,14 @@ mod tests {
         Ok(Response::new(Body::from(text)))
     }
 
+    fn user(name: &str) -> By {
+        By::User(name.to_owned())
+    }
+
+    fn ann() -> By {
+        user("ann")
+    }
+
     async fn thread_of(bytes: usize) -> bool {
         let here = std::thread::current().id();
         let (sent, seen) = std::sync::mpsc::channel();
@@ -131,7 +229,7 @@ mod tests {
             answer(String::new())
         };
         let turns = Turns::default();
-        turns.carry_out(bytes, false, work).await.unwrap();
+        turns.carry_out(bytes, &ann(), work).await.unwrap();
         seen.recv().unwrap() == here
     }
 
@@ -146,25 +244,58 @@ mod tests {
         let turns = Arc::new(Turns::default());
         let mut held = Vec::new();
         for _ in 0..LARGE_AT_ONCE {
-            held.push(turns.next(false).await.unwrap());
+            held.push(turns.next(&By::Own).await.unwrap());
         }
-        let wait = |own: bool| {
+        let wait = |by: By| {
             let turns = turns.clone();
-            tokio::spawn(async move { turns.next(own).await.map(drop) })
+            tokio::spawn(async move { turns.next(&by).await.map(drop) })
         };
-        let waiting: Vec<_> = (0..LARGE_WAITING).map(|_| wait(false)).collect();
+        let waiting: Vec<_> = (0..LARGE_WAITING)
+            .map(|number| wait(user(&format!("u{number}"))))
+            .collect();
         while turns.waiting.load(Ordering::Relaxed) < LARGE_WAITING {
             tokio::task::yield_now().await;
         }
-        let refused = turns.next(false).await.unwrap_err();
+        let refused = turns.next(&ann()).await.err().unwrap();
         assert_eq!(refused.code().as_u16(), 429);
-        let own = wait(true);
+        let own = wait(By::Own);
         held.clear();
         for one in waiting {
             one.await.unwrap().unwrap();
         }
         own.await.unwrap().unwrap();
         assert_eq!(turns.waiting.load(Ordering::Relaxed), 0);
+    }
+
+    #[tokio::test]
+    async fn one_users_requests_leave_turns_and_places_to_wait_for_others() {
+        let turns = Arc::new(Turns::default());
+        let mut held = Vec::new();
+        for _ in 0..LARGE_AT_ONCE_PER_CALLER {
+            held.push(turns.next(&ann()).await.unwrap());
+        }
+        let wait = || {
+            let turns = turns.clone();
+            tokio::spawn(async move { turns.next(&ann()).await.map(drop) })
+        };
+        let waiting: Vec<_> = (0..LARGE_WAITING_PER_CALLER).map(|_| wait()).collect();
+        while turns.waiting.load(Ordering::Relaxed) < LARGE_WAITING_PER_CALLER {
+            tokio::task::yield_now().await;
+        }
+        let refused = turns.next(&ann()).await.err().unwrap();
+        assert_eq!(refused.code().as_u16(), 429);
+        // Another user takes the turns that are left.
+        for _ in LARGE_AT_ONCE_PER_CALLER..LARGE_AT_ONCE {
+            held.push(turns.next(&user("bob")).await.unwrap());
+        }
+        held.clear();
+        for one in waiting {
+            one.await.unwrap().unwrap();
+        }
+        assert_eq!(turns.free.available_permits(), LARGE_AT_ONCE);
+        // What is known of users ends with their requests.
+        drop(turns.next(&user("carol")).await.unwrap());
+        assert_eq!(turns.shares.lock().len(), 1);
     }
 
     #[test]
@@ -178,7 +309,7 @@ mod tests {
     async fn work_that_panics_is_an_answer_and_gives_its_turn_back() {
         let turns = Turns::default();
         for _ in 0..=LARGE_AT_ONCE {
-            let failed = turns.elsewhere::<()>(false, || panic!("on purpose")).await;
+            let failed = turns.elsewhere::<()>(&ann(), || panic!("on purpose")).await;
             assert_eq!(failed.unwrap_err().code().as_u16(), 500);
         }
         assert_eq!(turns.free.available_permits(), LARGE_AT_ONCE);

@@ -59,6 +59,7 @@ mod update;
 mod versions;
 mod watch;
 mod watch_frames;
+mod watch_rights;
 mod yaml;
 
 pub use audit::Auditor;

@@ -76,11 +76,20 @@ pub const YAML_WEIGHT: usize = 4;
 /// How many large requests are worked on at once.
 pub const LARGE_AT_ONCE: usize = 4;
 
+/// How many of them may be one user's, so that others' are worked on, too.
+pub const LARGE_AT_ONCE_PER_CALLER: usize = 2;
+
 /// How many large requests may wait for their turn; one more is answered 429.
 pub const LARGE_WAITING: usize = 32;
 
+/// How many of them may be one user's.
+pub const LARGE_WAITING_PER_CALLER: usize = 16;
+
 /// When a client may try again that was answered 429.
 pub const TRY_AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+/// How long a watch goes on at most after its caller's credential has ended, or its caller's right to it.
+pub const WATCH_RECHECK: Duration = Duration::from_secs(10);
 
 /// The text, cut to [`MOST_QUOTED_BYTES`] with a mark where something is missing.
 pub(crate) fn quoted(text: &str) -> String {

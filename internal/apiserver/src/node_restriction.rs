@@ -54,6 +54,7 @@ mod tests {
         let call = |caller: Caller, kind: &str| Call {
             server: server.clone(),
             caller,
+            credential: None,
             kind: kind_of("", kind),
             namespace: Some("default".to_owned()),
             name: Some("p".to_owned()),

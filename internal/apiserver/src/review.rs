@@ -13,6 +13,7 @@ use serde_json::{Value, json};
 use crate::admission::kind_of;
 use crate::call::{AuditNotes, Call};
 use crate::discovery::VIRTUAL;
+use crate::large::By;
 use crate::path::ResourcePath;
 use crate::request::Params;
 use crate::server::ApiServer;
@@ -58,8 +59,8 @@ pub(crate) async fn answer(
     }
     let format = request::object_format(&parts.headers)?;
     let bytes = request::read(body).await?;
-    let own = caller.is_component();
-    let mut sent = server.0.large.decode(bytes, format, own).await?.value;
+    let by = By::of(caller);
+    let mut sent = server.0.large.decode(bytes, format, &by).await?.value;
     if asked.plural == "bindings" {
         return bind(server, caller, target.namespace, parts, &sent).await;
     }
@@ -229,6 +230,7 @@ async fn bind(
     let call = Call {
         server: server.clone(),
         caller: caller.clone(),
+        credential: None,
         kind,
         namespace: Some(namespace.ok_or_else(Failure::no_such_resource)?),
         name: Some(name),

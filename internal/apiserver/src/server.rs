@@ -16,8 +16,8 @@ use store::Store;
 use crate::audit::Auditor;
 use crate::authority::Authority;
 use crate::impersonation::Users;
-use crate::large::{Turns, weight};
-use crate::limits::SMALL_REQUEST_BYTES;
+use crate::large::{By, Turns, weight};
+use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
 use crate::logs::LogOpener;
 use crate::request::Format;
 use crate::{admission, bootstrap, client, decode, discovery, dispatch, node_authorizer, openapi};
@@ -31,6 +31,8 @@ pub struct ApiConfig {
     pub bookmark_every: Duration,
     /// How long a watch lasts that names no timeout.
     pub watch_timeout: Duration,
+    /// How often a watch looks whether its caller may still have it.
+    pub watch_recheck: Duration,
     /// Which pods are admitted.
     pub pod_security: PodSecurity,
     /// The clock.
@@ -43,6 +45,7 @@ impl Default for ApiConfig {
             git_version: "v1.34.0+muster".into(),
             bookmark_every: Duration::from_secs(60),
             watch_timeout: Duration::from_secs(45 * 60),
+            watch_recheck: WATCH_RECHECK,
             pod_security: PodSecurity::default(),
             now: Timestamp::now,
         }
@@ -170,7 +173,8 @@ impl ApiServer {
             decode::manifests(&text)
         } else {
             let turns = &self.0.large;
-            let read = turns.elsewhere(false, move || decode::manifests(&text));
+            let nobody = By::User(String::new());
+            let read = turns.elsewhere(&nobody, move || decode::manifests(&text));
             read.await.map_err(|failure| failure.message().to_owned())?
         };
         read.map(|mut manifests| {

@@ -19,6 +19,7 @@ use crate::respond;
 use crate::select::Selection;
 use crate::status::Failure;
 use crate::watch_frames::Frames;
+use crate::watch_rights::Rights;
 
 /// The longest a watch may ask to last.
 const MAX_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
@@ -76,6 +77,7 @@ pub(crate) fn watch(call: &Call) -> Result<Response<Body>, Failure> {
         pending: VecDeque::new(),
         watch: start.watch,
         bookmarks: bookmarks.then(|| ticks(every, timeout)),
+        rights: Rights::of(call),
         ends: Instant::now() + timeout,
         ended: false,
     };
@@ -171,6 +173,8 @@ struct Streaming {
     /// Changes that were taken from the store and are not sent yet: one batch at most.
     pending: VecDeque<Event>,
     bookmarks: Option<Interval>,
+    /// What the watch is permitted by, where that can end before it does.
+    rights: Option<Rights>,
     ends: Instant,
     ended: bool,
 }
@@ -185,6 +189,10 @@ impl Streaming {
     /// The next bytes to send; none when the watch is over.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
+            // Also while there is something to send: a client that never catches up is not to see more, either.
+            if self.rights.as_mut().is_some_and(|rights| !rights.stand()) {
+                return None;
+            }
             let mut out = self.taken();
             if !out.is_empty() {
                 return Some(Bytes::from(out));
@@ -201,6 +209,13 @@ impl Streaming {
                     None => std::future::pending().await,
                 }
             };
+            let look = self.rights.as_ref().map(Rights::next);
+            let look = async {
+                match look {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 biased;
                 batch = self.watch.next_batch() => match batch {
@@ -213,6 +228,7 @@ impl Streaming {
                     }
                 },
                 () = tick => self.frames.bookmark(&mut out, self.watch.progress(), false),
+                () = look => {}
                 () = sleep_until(self.ends) => self.ended = true,
             }
             if !out.is_empty() {

@@ -8,12 +8,14 @@
 //! unsynced operations lost.
 
 mod disk;
+mod sweep;
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub use disk::{Disk, System};
+pub use sweep::sweep;
 
 /// The mode of a file that only its owner may read and write.
 pub const PRIVATE: u32 = 0o600;
@@ -36,6 +38,8 @@ pub enum Step {
     Remove,
     /// The directory is synced, so that the names in it are on the disk.
     SyncDirectory,
+    /// The directory's names are read, for [`sweep`].
+    List,
 }
 
 impl std::fmt::Display for Step {
@@ -47,6 +51,7 @@ impl std::fmt::Display for Step {
             Step::Rename => "rename a new file to",
             Step::Remove => "remove",
             Step::SyncDirectory => "sync the directory",
+            Step::List => "list the directory",
         })
     }
 }
@@ -174,8 +179,8 @@ fn directory(path: &Path) -> &Path {
         .unwrap_or(Path::new("."))
 }
 
-/// A name beside the file's own. It ends in `.new`: who reads a directory for files of some kind
-/// does not take it for one.
+/// A name beside the file's own: `.NAME.PID-NUMBER.new`, which [`sweep`] knows. It ends in `.new`: a reader that
+/// looks in the directory for files of some kind does not take it for one.
 fn temporary(path: &Path) -> PathBuf {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().unwrap_or_default());

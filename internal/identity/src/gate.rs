@@ -6,7 +6,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
-use resources::access::Caller;
+use resources::access::{Caller, Credential, bearer_token};
 
 use crate::Identity;
 use crate::audit::CallerSlot;
@@ -37,11 +37,13 @@ pub async fn require_caller(
                 "the bearer token is unknown, revoked or expired; ask for a new one with `muster token create`",
             );
         };
+        let credential = credential(&identity, secret);
         if let Some(slot) = &slot {
             slot.fill(&caller);
         }
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(info);
+        request.extensions_mut().insert(credential);
     } else if let Some(secret) = cookie(request.headers())
         && let Some((caller, info)) = identity.bearer(secret)
     {
@@ -52,19 +54,25 @@ pub async fn require_caller(
                 "a request that changes something and carries a session cookie must come from Muster's own pages",
             );
         }
+        let credential = credential(&identity, secret);
         if let Some(slot) = &slot {
             slot.fill(&caller);
         }
         request.extensions_mut().insert(caller);
         request.extensions_mut().insert(info);
+        request.extensions_mut().insert(credential);
     }
     next.run(request).await
 }
 
+/// What tells of the bearer of this secret for as long as a request lasts.
+fn credential(identity: &Identity, secret: &str) -> Credential {
+    let (identity, secret) = (identity.clone(), secret.to_owned());
+    Credential::new(move || identity.bearer(&secret).map(|(caller, _)| caller))
+}
+
 fn bearer(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    let (scheme, secret) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
+    bearer_token(headers.get(header::AUTHORIZATION)?.to_str().ok()?)
 }
 
 /// The session's secret among the cookies.
@@ -136,15 +144,6 @@ mod tests {
         ]);
         assert_eq!(cookie(&h), Some("abc"));
         assert_eq!(cookie(&headers(&[("cookie", "muster_sessions=abc")])), None);
-    }
-
-    #[test]
-    fn a_bearer_token_is_read_whatever_the_scheme_is_capitalised_like() {
-        assert_eq!(
-            bearer(&headers(&[("authorization", "bearer  t")])),
-            Some("t")
-        );
-        assert_eq!(bearer(&headers(&[("authorization", "Basic t")])), None);
     }
 
     #[test]

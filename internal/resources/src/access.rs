@@ -3,6 +3,7 @@
 //! is authenticated (tokens, certificates, sessions) is found out elsewhere.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -86,6 +87,22 @@ pub struct Caller {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Impersonator(pub Caller);
 
+/// The credential of a request that may outlast it, a watch. It stands in a request's extensions beside the [`Caller`].
+#[derive(Clone)]
+pub struct Credential(Arc<dyn Fn() -> Option<Caller> + Send + Sync>);
+
+impl Credential {
+    /// A credential whose caller is found out anew each time that it is asked for.
+    pub fn new(caller: impl Fn() -> Option<Caller> + Send + Sync + 'static) -> Self {
+        Credential(Arc::new(caller))
+    }
+
+    /// The caller that the credential stands for now; none once it was revoked or has expired.
+    pub fn caller(&self) -> Option<Caller> {
+        (self.0)()
+    }
+}
+
 impl Caller {
     /// An authenticated user in these groups.
     pub fn user(name: &str, groups: impl IntoIterator<Item = String>) -> Self {
@@ -165,6 +182,12 @@ pub fn service_account_of(user: &str) -> Option<(&str, &str)> {
     let (namespace, name) = user.strip_prefix(SERVICE_ACCOUNT_PREFIX)?.split_once(':')?;
     let whole = !namespace.is_empty() && !name.is_empty() && !name.contains(':');
     whole.then_some((namespace, name))
+}
+
+/// The secret in an `Authorization` header's value of the scheme `Bearer`, whatever that is capitalised like.
+pub fn bearer_token(authorization: &str) -> Option<&str> {
+    let (scheme, secret) = authorization.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
 /// What a request is about.

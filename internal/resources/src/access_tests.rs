@@ -67,3 +67,16 @@ fn a_service_account_is_known_by_its_user_name() {
         assert_eq!(service_account_of(text), None, "{text}");
     }
 }
+
+#[test]
+fn a_bearer_token_is_read_whatever_the_scheme_is_capitalised_like() {
+    for (value, token) in [
+        ("Bearer t", Some("t")),
+        ("bearer  t ", Some("t")),
+        ("Basic t", None),
+        ("Bearer", None),
+        ("", None),
+    ] {
+        assert_eq!(bearer_token(value), token, "{value}");
+    }
+}

@@ -203,6 +203,15 @@ pub(crate) fn panic_text(panic: &(dyn std::any::Any + Send)) -> String {
 
 fn open_error(dir: &Path, error: sled::Error) -> OpenError {
     match error {
+        // sled reads its files as far as they go: these kinds are about what they hold, not about reading them.
+        sled::Error::Io(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidData | io::ErrorKind::UnexpectedEof
+            ) =>
+        {
+            damaged(dir, error.to_string())
+        }
         sled::Error::Io(source) => io_error(dir)(source),
         other => damaged(dir, other.to_string()),
     }
@@ -339,10 +348,20 @@ impl Disk {
     }
 }
 
+/// Removes what writes of a killed server left. Where that is refused the store is opened all the same.
+fn sweep(dir: &Path) {
+    for directory in [dir.to_owned(), dir.join(quarantine::DIRECTORY)] {
+        if let Err(error) = durable::sweep(&directory) {
+            tracing::warn!(%error, "temporary files of an earlier server are left in the store's directory");
+        }
+    }
+}
+
 /// Opens sled and reads everything.
 fn open_files(dir: &Path, options: Options, finish: bool) -> Result<Opened, OpenError> {
     private_directory(dir).map_err(io_error(dir))?;
     let lock = lock(dir)?;
+    sweep(dir);
     let existed = check_format(dir)?;
     let cache_bytes = options.cache_bytes;
     let space = Space::open(dir, options).map_err(io_error(dir))?;

@@ -84,8 +84,9 @@ pub enum OpenError {
     },
     /// What is on disk does not hold together.
     #[error(
-        "the store at {path} is damaged: {what}; move it aside (keep it for analysis) and \
-         run `muster restore` with the latest backup into an empty directory"
+        "the store at {path} is damaged: {what}; the server does not start with it: move {path} aside \
+         (keep it for analysis), run `muster restore` with the latest backup, and verify the result with \
+         `muster store check` before you start the server"
     )]
     Damaged {
         /// The store's directory.

@@ -86,9 +86,27 @@ fn refused_or_whole(dir: &Path, whole: &Contents, what: &str) -> bool {
             assert!(known, "{what}: there is an object that was not");
             false
         }
-        Err(OpenError::Damaged { .. } | OpenError::Io { .. }) => true,
+        Err(error @ OpenError::Damaged { .. }) => {
+            says_what_to_do(dir, &error);
+            true
+        }
+        Err(OpenError::Io { .. }) => true,
         Err(other) => panic!("{what}: {other}"),
     }
+}
+
+/// A refused store's error names each step, and the directory that it is about.
+fn says_what_to_do(dir: &Path, error: &OpenError) {
+    let (at, message) = (dir.display(), error.to_string());
+    let steps = format!(
+        "; the server does not start with it: move {at} aside (keep it for analysis), run `muster restore` with the \
+         latest backup, and verify the result with `muster store check` before you start the server"
+    );
+    assert!(
+        message.starts_with(&format!("the store at {at} is damaged: ")),
+        "{message}"
+    );
+    assert!(message.ends_with(&steps), "{message}");
 }
 
 #[tokio::test]
@@ -161,7 +179,11 @@ async fn a_log_that_lost_its_last_commits_is_refused() {
     fs::remove_dir_all(good.join("sled")).unwrap();
     copy(&earlier.join("sled"), &good.join("sled"));
     match Store::open(&good, options()) {
-        Err(OpenError::Damaged { what, .. }) => assert!(what.contains("acknowledged"), "{what}"),
+        Err(error @ OpenError::Damaged { .. }) => {
+            says_what_to_do(&good, &error);
+            let message = error.to_string();
+            assert!(message.contains("acknowledged"), "{message}");
+        }
         other => panic!("{other:?}"),
     }
 }

@@ -47,6 +47,9 @@ impl Layout {
                 tighten(&path);
             }
         }
+        if let Err(error) = durable::sweep(&layout.server()) {
+            tracing::warn!(%error, "temporary files of an earlier server are left over");
+        }
         Ok(layout)
     }
 

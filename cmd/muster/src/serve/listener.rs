@@ -12,6 +12,7 @@
 mod body;
 mod limits;
 mod places;
+mod streams;
 #[cfg(test)]
 mod tests;
 mod unread;
@@ -25,7 +26,7 @@ use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response, StatusCode, header};
 use hyper::body::Incoming;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use resources::access::Caller;
 use rpc::PeerIdentity;
@@ -41,6 +42,7 @@ pub use limits::Limits;
 
 use body::{Answer, Upload};
 use places::{Activity, Place, Places};
+use streams::{Progress, Streams};
 use unread::Impatient;
 
 /// The first byte of a TLS record that carries a handshake (RFC 8446, section 5.1).
@@ -204,10 +206,13 @@ where
         let answered = router.clone().oneshot(request);
         async move {
             let answer = answered.await?;
-            Ok::<_, std::convert::Infallible>(answer.map(|body| Answer::new(body, in_progress)))
+            let progress = Progress::current();
+            Ok::<_, std::convert::Infallible>(
+                answer.map(|body| Answer::new(body, in_progress, progress)),
+            )
         }
     });
-    let mut builder = Builder::new(TokioExecutor::new());
+    let mut builder = Builder::new(Streams(limits.unread));
     builder
         .http1()
         .timer(TokioTimer::new())

@@ -7,7 +7,7 @@ use axum::middleware::from_fn_with_state;
 use axum::{Extension, Router};
 use futures::StreamExt;
 use http_body_util::BodyExt;
-use resources::access::{Caller, MASTERS_GROUP, Role};
+use resources::access::{Caller, Credential, MASTERS_GROUP, Role};
 use serde_json::{Value, json};
 use store::{Options, Store};
 use tempfile::TempDir;
@@ -182,12 +182,32 @@ impl Api {
         request
             .headers_mut()
             .insert(header::ACCEPT, accept.parse().unwrap());
-        let response = self.router.clone().oneshot(request).await.unwrap();
-        assert_eq!(response.status(), StatusCode::OK);
-        Frames {
-            stream: response.into_body().into_data_stream(),
-            buffer: Vec::new(),
-        }
+        frames(self.router.clone(), request).await
+    }
+
+    /// Starts a watch as this caller, by a credential that may end before the watch does.
+    pub async fn watch_by(&self, caller: Caller, credential: Credential, path: &str) -> Frames {
+        let router = self.server.router().layer(Extension(caller));
+        let request = request("GET", path, "", Body::empty());
+        frames(router.layer(Extension(credential)), request).await
+    }
+
+    /// Starts a watch with a service account's token.
+    pub async fn watch_with_token(&self, token: &str, path: &str) -> Frames {
+        let mut request = request("GET", path, "", Body::empty());
+        let value = format!("Bearer {token}").parse().unwrap();
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+        let authenticate = from_fn_with_state(self.server.clone(), apiserver::authenticate);
+        frames(self.server.router().layer(authenticate), request).await
+    }
+}
+
+async fn frames(router: Router, request: Request<Body>) -> Frames {
+    let response = router.oneshot(request).await.unwrap();
+    assert_eq!(response.status(), StatusCode::OK);
+    Frames {
+        stream: response.into_body().into_data_stream(),
+        buffer: Vec::new(),
     }
 }
 

@@ -27,4 +27,5 @@ mod tables;
 mod through_kube;
 mod tokens;
 mod updating;
+mod watch_rights;
 mod watching;

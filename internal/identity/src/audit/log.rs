@@ -70,6 +70,9 @@ impl LogFile {
             .mode(0o700)
             .create(&directory)
             .map_err(|error| AuditError::new("make the directory", &directory, error))?;
+        if let Err(error) = durable::sweep(&directory) {
+            tracing::warn!(%error, "temporary files of an earlier server are left in the audit log's directory");
+        }
         let path = directory.join(CURRENT);
         let failed = |error| AuditError::new("go on with", &path, error);
         let mut file = append(&path).map_err(failed)?;
@@ -198,18 +201,8 @@ impl LogFile {
     /// Keeps the chain's end. It may be behind the log after a power cut, never ahead of it.
     fn keep_head(&self) -> io::Result<()> {
         let text = serde_json::to_vec(&self.head).map_err(io::Error::other)?;
-        let (path, partial) = (
-            self.directory.join(HEAD),
-            self.directory.join("audit.head.partial"),
-        );
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&partial)?;
-        file.write_all(&text)?;
-        fs::rename(&partial, &path)
+        durable::replace(&self.directory.join(HEAD), &text)?;
+        Ok(())
     }
 
     fn rotate(&mut self) -> io::Result<()> {

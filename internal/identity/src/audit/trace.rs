@@ -11,12 +11,9 @@ use axum::response::Response;
 use jiff::Timestamp;
 use resources::access::Caller;
 use resources::audit::{
-    self, Event, Impersonated, Level, Policy, Recorded, ResponseStatus, Stage, UserInfo,
+    self, Event, Facts, Impersonated, Level, Policy, Recorded, Stage, UserInfo,
 };
 use tokio::sync::mpsc;
-
-/// The longest path, program name or user name that is recorded, in bytes; the rest is cut off.
-const LONGEST: usize = 2048;
 
 /// Where events go, and which.
 #[derive(Clone)]
@@ -49,12 +46,8 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     let slot = CallerSlot::default();
     request.extensions_mut().insert(slot.clone());
     let method = request.method().as_str().to_ascii_lowercase();
-    let uri = cut(&request.uri().to_string());
-    let path = request.uri().path().to_owned();
-    let agent = request.headers().get(header::USER_AGENT);
-    let agent = cut(agent
-        .and_then(|agent| agent.to_str().ok())
-        .unwrap_or_default());
+    let uri = request.uri().clone();
+    let agent = request.headers().get(header::USER_AGENT).cloned();
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|peer| peer.0.ip().to_canonical().to_string());
     let known = request.extensions().get::<Caller>().cloned();
@@ -66,7 +59,7 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
     let caller = slot.0.get().cloned().or(known);
     let mut user = caller.as_ref().map(UserInfo::from).unwrap_or_default();
     if let Some(SignInName(name)) = answer.extensions().get() {
-        user.username = cut(name);
+        user.username = audit::shortened(name);
     }
     let impersonated = answer.extensions().get::<Impersonated>();
     let impersonated = impersonated.map(|Impersonated(user)| user.clone());
@@ -74,60 +67,33 @@ pub async fn trace(State(recorder): State<Recorder>, mut request: Request, next:
         user: &user.username,
         groups: &user.groups,
         verb: &method,
-        path: &path,
+        path: uri.path(),
         ..audit::Request::default()
     };
     let code = answer.status().as_u16();
-    let mut level = recorder.policy.level(&asked);
-    if level == Level::None && !matches!(code, 401 | 403) {
+    if recorder.policy.level(&asked) == Level::None && !matches!(code, 401 | 403) {
         return answer;
     }
-    level = Level::Metadata;
-    let failed = code >= 400;
-    let event = Event {
-        kind: "Event".to_owned(),
-        api_version: audit::API_VERSION.to_owned(),
-        level,
+    let agent = agent.as_ref().and_then(|agent| agent.to_str().ok());
+    let facts = Facts {
         audit_id: draw_id(),
+        level: Level::Metadata,
         stage: Stage::ResponseComplete,
-        request_uri: uri,
-        verb: method,
+        request_uri: &uri.to_string(),
+        verb: &method,
         user,
         impersonated_user: impersonated,
-        source_ips: peer.into_iter().collect(),
-        user_agent: agent,
-        object_ref: None,
-        response_status: ResponseStatus {
-            code,
-            status: if failed {
-                "Failure".to_owned()
-            } else {
-                String::new()
-            },
-            ..ResponseStatus::default()
-        },
-        request_object: None,
-        response_object: None,
-        request_received_timestamp: stamp(received),
-        stage_timestamp: stamp(Timestamp::now()),
-        annotations: std::collections::BTreeMap::new(),
+        source: peer,
+        user_agent: agent.unwrap_or_default(),
+        code,
+        received,
+        reached: Timestamp::now(),
     };
+    let event = facts.event();
     if recorder.events.send(event).await.is_err() {
         tracing::error!("the audit log's writer is gone; a request was not recorded");
     }
     answer
-}
-
-fn cut(text: &str) -> String {
-    let mut end = text.len().min(LONGEST);
-    while !text.is_char_boundary(end) {
-        end -= 1;
-    }
-    text[..end].to_owned()
-}
-
-fn stamp(at: Timestamp) -> String {
-    format!("{at:.6}")
 }
 
 /// A random id in the form of a UUID of version 4. Without randomness an id that is not unique is better than none.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
-use identity::TokenPurpose;
+use identity::{TokenInfo, TokenPurpose};
 use resources::access::{Caller, Impersonator};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -53,11 +53,30 @@ pub async fn list(State(portal): State<Portal>, SignedIn(caller): SignedIn) -> J
     Json(json!({"items": items}))
 }
 
-/// Issues a token; only an administrator may issue one for somebody else.
+/// Why a caller gets no access token, if it gets none. A token that could issue another would outlive its own end: what
+/// was issued by a token that leaked would go on after that one is revoked.
+fn refusal(
+    credential: Option<TokenPurpose>,
+    own: bool,
+    administrator: bool,
+) -> Option<&'static str> {
+    if administrator {
+        return None;
+    }
+    if !own {
+        return Some("only an administrator issues tokens for other users");
+    }
+    (credential != Some(TokenPurpose::Session)).then_some(
+        "an access token issues no further token; sign in, or ask an administrator for `muster token create --user`",
+    )
+}
+
+/// Issues a token: for the user of a session, and for every user if an administrator asks.
 pub async fn create(
     State(portal): State<Portal>,
     SignedIn(caller): SignedIn,
     impersonator: Option<Extension<Impersonator>>,
+    credential: Option<Extension<TokenInfo>>,
     Json(new): Json<NewToken>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     // A token would outlive the right to impersonate.
@@ -67,10 +86,10 @@ pub async fn create(
         ));
     }
     let user = new.user.unwrap_or_else(|| caller.user.clone());
-    if user != caller.user && !others(&portal, &caller, "create") {
-        return Err(Problem::forbidden(
-            "only an administrator issues tokens for other users",
-        ));
+    let credential = credential.map(|Extension(token)| token.purpose);
+    let administrator = others(&portal, &caller, "create");
+    if let Some(why) = refusal(credential, user == caller.user, administrator) {
+        return Err(Problem::forbidden(why));
     }
     let ttl = Duration::from_secs(new.days.saturating_mul(DAY));
     let issued = portal.identity.create_token(&user, &new.label, ttl).await?;
@@ -194,4 +213,32 @@ pub async fn remove_node(
     }
     let detail = format!("there is no node {name:?}; see `muster nodes`");
     Err(Problem::new(StatusCode::NOT_FOUND, "not-found", detail))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_issues_tokens_of_its_user_an_administrator_all_and_a_token_none() {
+        let (session, access) = (Some(TokenPurpose::Session), Some(TokenPurpose::Access));
+        for (credential, own, administrator, issued) in [
+            (session, true, false, true),
+            (session, false, false, false),
+            (access, true, false, false),
+            (access, false, false, false),
+            // A service account's token or a certificate.
+            (None, true, false, false),
+            (session, false, true, true),
+            (access, true, true, true),
+            (access, false, true, true),
+        ] {
+            let refused = refusal(credential, own, administrator);
+            assert_eq!(
+                refused.is_none(),
+                issued,
+                "{credential:?} own {own} administrator {administrator}"
+            );
+        }
+    }
 }

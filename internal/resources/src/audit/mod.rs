@@ -2,9 +2,11 @@
 //! much of each. Decides and describes; writing the log is `identity`'s.
 
 mod event;
+mod facts;
 mod policy;
 
 pub use event::{
     API_VERSION, Event, Impersonated, ObjectReference, Recorded, ResponseStatus, Stage, UserInfo,
 };
+pub use facts::{Facts, LONGEST_TEXT, shortened};
 pub use policy::{Level, Policy, PolicyError, Request};

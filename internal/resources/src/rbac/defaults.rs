@@ -7,7 +7,7 @@
 //! namespaces: RBAC has no "except", and a binding for the whole cluster would give everybody the Secrets of
 //! `muster-system`. Administrators and leads change these bindings as any others.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use k8s_openapi::api::rbac::v1::PolicyRule;
 use serde_json::{Value, json};
@@ -121,6 +121,15 @@ fn reader_rules() -> Vec<Value> {
     )
 }
 
+/// Reads what the cluster shares.
+fn shared_rules() -> Vec<Value> {
+    over(
+        |kind| !kind.namespaced && kind.group != GROUP,
+        read_parts,
+        &READ,
+    )
+}
+
 /// What a member may beside reading.
 fn member_rules() -> Vec<Value> {
     let mut rules = over(
@@ -228,14 +237,47 @@ pub fn cluster_roles() -> Vec<Value> {
         cluster_role(Role::Lead.group(), [member(), lead_rules()].concat()),
         cluster_role(Role::Member.group(), member()),
         cluster_role(Role::Viewer.group(), reader_rules()),
-        cluster_role(
-            SHARED_READER,
-            over(
-                |kind| !kind.namespaced && kind.group != GROUP,
-                read_parts,
-                &READ,
-            ),
-        ),
+        cluster_role(SHARED_READER, shared_rules()),
+    ]
+}
+
+/// The ClusterRoles for the users of a Kubernetes cluster: what Muster's roles say of Muster's kinds. Kubernetes' own
+/// `admin`, `edit` and `view` say the rest, and include these by their labels; none gives more of Kubernetes' kinds than
+/// the cluster's administrators chose. `muster-admin` is part of no other role.
+pub fn kubernetes_cluster_roles() -> Vec<Value> {
+    let custom = |kind: &Kind| !kind.strategic;
+    let groups: BTreeSet<&str> = registry::all()
+        .iter()
+        .filter(|kind| custom(kind))
+        .map(|kind| kind.group)
+        .collect();
+    let role = |role: Role, to: Option<&str>, rules: Vec<Value>| {
+        let mut ours: Vec<Value> = Vec::new();
+        for rule in rules {
+            let of_ours = rule["apiGroups"][0]
+                .as_str()
+                .is_some_and(|group| groups.contains(group));
+            if of_ours && !ours.contains(&rule) {
+                ours.push(rule);
+            }
+        }
+        let mut object = json!({
+            "apiVersion": format!("{GROUP}/v1"), "kind": "ClusterRole",
+            "metadata": {"name": role.group().replace(':', "-")},
+            "rules": ours,
+        });
+        if let Some(to) = to {
+            object["metadata"]["labels"] = json!({aggregation_label(to): "true"});
+        }
+        object
+    };
+    let viewer = || [reader_rules(), shared_rules()].concat();
+    let member = || [viewer(), member_rules()].concat();
+    vec![
+        role(Role::Admin, None, over(custom, read_parts, &["*"])),
+        role(Role::Lead, Some("admin"), [member(), lead_rules()].concat()),
+        role(Role::Member, Some("edit"), member()),
+        role(Role::Viewer, Some("view"), viewer()),
     ]
 }
 

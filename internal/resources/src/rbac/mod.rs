@@ -24,4 +24,6 @@ pub const AUTOUPDATE: &str = "rbac.authorization.kubernetes.io/autoupdate";
 pub const BOOTSTRAPPING: &str = "kubernetes.io/bootstrapping";
 
 #[cfg(test)]
+mod kubernetes_tests;
+#[cfg(test)]
 mod tests;

@@ -2,7 +2,7 @@
 //! keeps its connection busy until it has ended.
 
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use axum::body::Body;
 use hyper::body::{Body as HttpBody, Bytes, Frame, Incoming, SizeHint};
@@ -10,6 +10,7 @@ use tokio::time::{Instant, Sleep};
 
 use super::limits::Limits;
 use super::places::InProgress;
+use super::streams::Progress;
 
 /// Why a request's body was not read to its end.
 #[derive(Debug)]
@@ -79,17 +80,27 @@ impl HttpBody for Upload {
     }
 }
 
+/// The largest piece of an answer that is handed to an HTTP/2 stream at once. hyper asks for the next one once the
+/// client's window has taken it, and lets go of the body with the last one: no more than this is held after that.
+const PIECE: usize = 64 * 1024;
+
 /// A response's body; its request is in progress for as long as this lasts.
 pub struct Answer {
     body: Body,
+    /// What was read of the body and is not handed over yet.
+    rest: Bytes,
+    /// Set on HTTP/2: on HTTP/1 the connection itself says whether the client reads.
+    progress: Option<Progress>,
     _in_progress: InProgress,
 }
 
 impl Answer {
-    /// This body, of this request.
-    pub fn new(body: Body, in_progress: InProgress) -> Answer {
+    /// This body, of this request, with its stream's progress on HTTP/2.
+    pub fn new(body: Body, in_progress: InProgress, progress: Option<Progress>) -> Answer {
         Answer {
             body,
+            rest: Bytes::new(),
+            progress,
             _in_progress: in_progress,
         }
     }
@@ -103,14 +114,36 @@ impl HttpBody for Answer {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(context)
+        let this = &mut *self;
+        let Some(progress) = &this.progress else {
+            return Pin::new(&mut this.body).poll_frame(context);
+        };
+        progress.asked();
+        if this.rest.is_empty() {
+            match ready!(Pin::new(&mut this.body).poll_frame(context)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                ended => return Poll::Ready(ended),
+            }
+        }
+        let piece = this.rest.split_to(this.rest.len().min(PIECE));
+        progress.handed_over();
+        Poll::Ready(Some(Ok(Frame::data(piece))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.rest.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let mut size = self.body.size_hint();
+        let rest = self.rest.len() as u64;
+        if let Some(upper) = size.upper() {
+            size.set_upper(upper.saturating_add(rest));
+        }
+        size.set_lower(size.lower().saturating_add(rest));
+        size
     }
 }

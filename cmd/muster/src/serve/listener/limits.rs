@@ -11,6 +11,10 @@ const CONNECTIONS_MAX: usize = 8192;
 /// many of them may come from behind one address.
 const PER_ADDRESS_MAX: usize = 1024;
 
+/// How long a client may take nothing of what is sent to it: on its connection, or on one HTTP/2 stream. A person who
+/// pages through a log that is followed reads in pieces.
+const UNREAD: Duration = Duration::from_secs(300);
+
 /// What one connection may take and how long, and how many there may be.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
@@ -36,8 +40,7 @@ pub struct Limits {
     pub body_pause: Duration,
     /// The longest that a request's body may take in all: 3 MiB at 30 kB a second.
     pub body_total: Duration,
-    /// How long a client may read nothing of what is sent to it. Somebody who pages through a log
-    /// that is followed reads in pieces.
+    /// How long a client may take nothing of what is sent to it. One HTTP/2 stream may last twice as long.
     pub unread: Duration,
     /// How often an HTTP/2 client is asked for a sign of life.
     pub ping: Duration,
@@ -66,7 +69,7 @@ impl Limits {
             idle: Duration::from_secs(300),
             body_pause: Duration::from_secs(20),
             body_total: Duration::from_secs(120),
-            unread: Duration::from_secs(300),
+            unread: UNREAD,
             ping: Duration::from_secs(30),
             pong: Duration::from_secs(20),
             streams: 512,

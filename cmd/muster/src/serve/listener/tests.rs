@@ -256,6 +256,88 @@ async fn a_certificate_that_stops_counting_ends_what_it_opened() {
     ended.await.unwrap();
 }
 
+/// An HTTP/2 connection whose streams begin with a window of so many bytes, by hand: no client leaves one at zero.
+async fn http2(served: &Served, window: u32) -> TcpStream {
+    let mut stream = served.connect().await;
+    let mut opening = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    // SETTINGS with INITIAL_WINDOW_SIZE (RFC 9113, sections 4.1 and 6.5).
+    opening.extend([0, 0, 6, 4, 0, 0, 0, 0, 0, 0, 4]);
+    opening.extend(window.to_be_bytes());
+    stream.write_all(&opening).await.unwrap();
+    stream
+}
+
+/// Asks for `/watch` on a stream.
+async fn ask(connection: &mut TcpStream, stream: u8) {
+    // :method GET, :scheme http, :path /watch, :authority a (RFC 7541, appendix A).
+    let mut fields = vec![0x82, 0x86, 0x04, 6];
+    fields.extend(b"/watch");
+    fields.extend([0x01, 1, b'a']);
+    // HEADERS that end the headers and the request.
+    let length = u8::try_from(fields.len()).unwrap();
+    let mut frame = vec![0, 0, length, 1, 0x05, 0, 0, 0, stream];
+    frame.extend(fields);
+    connection.write_all(&frame).await.unwrap();
+}
+
+/// The type of the next frame on this stream that is none of headers, and what it carries.
+async fn next_frame(connection: &mut TcpStream, stream: u8) -> (u8, Vec<u8>) {
+    loop {
+        let mut head = [0; 9];
+        connection.read_exact(&mut head).await.unwrap();
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut carried = vec![0; usize::try_from(length).unwrap()];
+        connection.read_exact(&mut carried).await.unwrap();
+        if head[5..] == [0, 0, 0, stream] && head[3] != HEADERS {
+            return (head[3], carried);
+        }
+    }
+}
+
+const DATA: u8 = 0;
+const HEADERS: u8 = 1;
+const RST_STREAM: u8 = 3;
+
+impl Served {
+    /// The pieces of the next watch, of which the first is there.
+    fn next_watch(&self) -> mpsc::UnboundedSender<Result<&'static str, Infallible>> {
+        let (sender, pieces) = mpsc::unbounded_channel();
+        sender.send(Ok("first")).unwrap();
+        self.watches.send(pieces).unwrap();
+        sender
+    }
+}
+
+#[tokio::test]
+async fn an_http2_stream_whose_window_stays_at_zero_is_reset_and_a_quiet_watch_goes_on() {
+    let served = serve_with(Limits {
+        unread: SOON,
+        ..patient()
+    })
+    .await;
+    let quiet = served.next_watch();
+    let mut reading = http2(&served, 65_535).await;
+    ask(&mut reading, 1).await;
+    let first = next_frame(&mut reading, 1).await;
+    assert_eq!(first, (DATA, b"first".to_vec()));
+
+    let stuck = served.next_watch();
+    let mut closed_window = http2(&served, 0).await;
+    ask(&mut closed_window, 1).await;
+    let (what, _) = next_frame(&mut closed_window, 1).await;
+    assert_eq!(what, RST_STREAM);
+    stuck.closed().await;
+
+    quiet.send(Ok("second")).unwrap();
+    let second = next_frame(&mut reading, 1).await;
+    assert_eq!(second, (DATA, b"second".to_vec()));
+    // The connection itself goes on.
+    let _third = served.next_watch();
+    ask(&mut closed_window, 3).await;
+    let (what, _) = next_frame(&mut closed_window, 3).await;
+    assert_eq!(what, RST_STREAM);
+}
+
 #[tokio::test]
 async fn a_client_that_reads_nothing_of_its_answer_is_let_go_and_one_with_nothing_to_read_is_not() {
     let served = serve_with(Limits {

@@ -15,7 +15,8 @@ const APP_ARMOR_ANNOTATION: &str = "container.apparmor.security.beta.kubernetes.
 const SECCOMP_POD_ANNOTATION: &str = "seccomp.security.alpha.kubernetes.io/pod";
 const SECCOMP_CONTAINER_ANNOTATION: &str = "container.seccomp.security.alpha.kubernetes.io/";
 
-/// What container runtimes give by default, so that adding it gives nothing more.
+/// What the standard lets a container add: what container runtimes give by default without `NET_RAW`. Not the list of
+/// what a container has that asks for nothing, which is the agent's (`agent::confinement`) and includes `NET_RAW`.
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
     "CHOWN",

@@ -1,0 +1,117 @@
+//! Answers on HTTP/2 connections whose clients take nothing of them. Such a client may answer pings and leave its flow
+//! control window at zero: the connection is alive, nothing waits to be written to it, and each answer would be held
+//! for ever. Owns the time; which pieces an answer has is `body`'s.
+//!
+//! hyper asks an answer's body for the next piece once the client's window has taken the one before. So a piece that
+//! was handed over and not asked beyond is one that the client does not take; a body that was asked and has nothing (a
+//! quiet watch) waits for nobody. hyper carries out each request of a connection as a task: the task ends when its
+//! answer stalls, which resets the stream and leaves the connection's others alone.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use hyper::rt::Executor;
+use tokio::time::Instant;
+
+tokio::task_local! {
+    /// The progress of the answer that this task sends.
+    static PROGRESS: Progress;
+}
+
+/// How far an answer has come.
+#[derive(Clone, Debug, Default)]
+pub struct Progress(Arc<Mutex<Option<Instant>>>);
+
+impl Progress {
+    /// That of the answer that the current task sends; none outside of an HTTP/2 connection's tasks.
+    pub fn current() -> Option<Progress> {
+        PROGRESS.try_with(Clone::clone).ok()
+    }
+
+    /// A piece was handed over, and waits for the client from now on.
+    pub fn handed_over(&self) {
+        *self.since() = Some(Instant::now());
+    }
+
+    /// The next piece is asked for: the client has taken the one before.
+    pub fn asked(&self) {
+        *self.since() = None;
+    }
+
+    /// Returns once the client has not taken a piece for this long; at the latest after twice that time.
+    async fn stalls(&self, limit: Duration) {
+        loop {
+            let since = *self.since();
+            tokio::time::sleep_until(since.unwrap_or_else(Instant::now) + limit).await;
+            if self.since().is_some_and(|since| since.elapsed() >= limit) {
+                return;
+            }
+        }
+    }
+
+    fn since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Runs the requests of HTTP/2 connections, and ends each whose answer stalls for this long.
+#[derive(Clone, Copy, Debug)]
+pub struct Streams(pub Duration);
+
+impl<F> Executor<F> for Streams
+where
+    F: Future + Send + 'static,
+    F::Output: Send + 'static,
+{
+    fn execute(&self, request: F) {
+        let Streams(limit) = *self;
+        let progress = Progress::default();
+        let stalled = progress.clone();
+        tokio::spawn(PROGRESS.scope(progress, async move {
+            tokio::select! {
+                biased;
+                _ = request => {}
+                () = stalled.stalls(limit) => {
+                    tracing::debug!("an answer is given up: its client takes nothing of it");
+                }
+            }
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(3600);
+
+    #[tokio::test]
+    async fn a_piece_that_is_not_taken_stalls_and_a_body_that_was_asked_does_not() {
+        let stuck = Progress::default();
+        stuck.handed_over();
+        let quiet = Progress::default();
+        quiet.handed_over();
+        quiet.asked();
+        tokio::select! {
+            () = stuck.stalls(LIMIT) => {}
+            () = quiet.stalls(LIMIT) => panic!("nothing waits for the client"),
+        }
+        // It is the client's turn again, and it takes its time, but less than the limit.
+        quiet.handed_over();
+        let slow = tokio::time::timeout(LIMIT, quiet.stalls(LONG)).await;
+        assert!(slow.is_err());
+    }
+
+    #[tokio::test]
+    async fn a_request_that_stalls_is_dropped_and_its_answer_finds_its_progress() {
+        let (sender, dropped) = tokio::sync::oneshot::channel::<()>();
+        Streams(LIMIT).execute(async move {
+            let _sender = sender;
+            Progress::current().expect("in a task").handed_over();
+            std::future::pending::<()>().await;
+        });
+        assert!(dropped.await.is_err(), "the sender is dropped");
+        assert!(Progress::current().is_none());
+    }
+}

@@ -1,0 +1,109 @@
+//! Removes the temporary files that killed writes left. Owns which files those are: regular files named as this crate
+//! names them, whose writer is gone. It touches no other file and looks into no subdirectory.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::{fs, io};
+
+use crate::{Error, Step, WRITES, at};
+
+/// Removes from a directory the temporary files of writes that were killed, and says how many there were. For the
+/// directory's owner, when it starts. A directory that does not exist has none.
+///
+/// A file stays where its writer may still be at work: where a process with the number in its name exists, or where
+/// this process gave out the name itself.
+///
+/// # Errors
+/// The step that failed, with its path.
+pub fn sweep(directory: &Path) -> Result<usize, Error> {
+    let names = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        names => names.map_err(at(Step::List, directory))?,
+    };
+    let mut removed = 0;
+    for entry in names {
+        let entry = entry.map_err(at(Step::List, directory))?;
+        let name = entry.file_name();
+        let Some(writer) = name.to_str().and_then(Writer::of) else {
+            continue;
+        };
+        if !entry.file_type().is_ok_and(|kind| kind.is_file()) || !writer.is_gone() {
+            continue;
+        }
+        let path = entry.path();
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(at(Step::Remove, &path)(error));
+            }
+            _ => removed += 1,
+        }
+    }
+    Ok(removed)
+}
+
+/// What a temporary file's name says of the write that made it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Writer {
+    process: u32,
+    number: u64,
+}
+
+impl Writer {
+    /// Reads a temporary file's name; none for every other name.
+    fn of(name: &str) -> Option<Writer> {
+        let (file, mark) = name
+            .strip_prefix('.')?
+            .strip_suffix(".new")?
+            .rsplit_once('.')?;
+        let (process, number) = mark.split_once('-')?;
+        let writer = Writer {
+            process: process.parse().ok()?,
+            number: number.parse().ok()?,
+        };
+        // What is read must be what is written: no sign, no leading zero.
+        let same = format!("{}-{}", writer.process, writer.number) == mark;
+        (same && !file.is_empty()).then_some(writer)
+    }
+
+    /// Whether the write cannot be under way any more.
+    fn is_gone(self) -> bool {
+        if self.process != std::process::id() {
+            return !Path::new("/proc").join(self.process.to_string()).exists();
+        }
+        // An earlier process had the same number, as the first one of a container always does. Numbers that this
+        // process has not given out are the earlier one's; it gives them out no more.
+        let next = self.number.saturating_add(1);
+        WRITES.fetch_max(next, Ordering::Relaxed) <= self.number
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_names_of_temporary_files_are_read() {
+        let writer = |process, number| Some(Writer { process, number });
+        for (name, expected) in [
+            (".format.12-0.new", writer(12, 0)),
+            (".a.b.json.4194304-18.new", writer(4_194_304, 18)),
+            ("..x.1-2.new", writer(1, 2)),
+            ("format", None),
+            (".format.new", None),
+            ("format.12-0.new", None),
+            (".format.12-0.new.bak", None),
+            (".format.12.new", None),
+            (".format.12-.new", None),
+            (".format.-1-0.new", None),
+            (".format.+1-0.new", None),
+            (".format.01-0.new", None),
+            (".format.99999999999-0.new", None),
+            (".1-0.new", None),
+            ("..1-0.new", None),
+            (".new", None),
+            ("", None),
+        ] {
+            assert_eq!(Writer::of(name), expected, "{name}");
+        }
+    }
+}
