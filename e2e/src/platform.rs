@@ -271,7 +271,8 @@ impl Platform {
         CommandBox(command)
     }
 
-    /// A directory beside the data that pods reach and may write, under this path in them too.
+    /// A directory beside the data that everybody may write to. Pods see it under this path; those of an id that
+    /// the node gives out only read it.
     pub fn shared(&self, name: &str) -> PathBuf {
         let path = self.data.with_file_name(name);
         std::fs::create_dir_all(&path).expect("a directory can be made");

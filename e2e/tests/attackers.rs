@@ -224,6 +224,113 @@ fn a_pod_forks_within_its_bound_and_fills_its_own_room_alone() {
     assert!(room < 1 << 20, "{room} KiB of the machine's disk are gone");
 }
 
+/// The phase, the reason and the message of an attacker's pod, once it has failed.
+fn failed(platform: &Platform, name: &str) -> [String; 3] {
+    eventually(&format!("{name} has failed"), SOON, || {
+        let status = platform.kubectl(&["-n", "attackers", "get", "pod", name, "-o", "json"]);
+        let pod: Value = serde_json::from_str(&status.out).ok()?;
+        let said = ["phase", "reason", "message"]
+            .map(|field| pod["status"][field].as_str().unwrap_or_default().to_owned());
+        (said[0] == "Failed").then_some(said)
+    })
+}
+
+#[test]
+fn a_pod_that_fills_the_disk_is_evicted_and_what_it_wrote_is_gone() {
+    let platform = two_namespaces();
+    let volume = |name: &str, limit: Value, script: &str| {
+        let more = json!({"volumeMounts": [{"name": "held", "mountPath": "/held"}]});
+        let manifest = pod(
+            "attackers",
+            name,
+            &format!("{script}; exec sleep 600"),
+            &more,
+        );
+        let mut manifest: Value = serde_json::from_str(&manifest).expect("JSON");
+        manifest["spec"]["volumes"] = json!([{"name": "held", "emptyDir": {}}]);
+        if limit.get("sizeLimit").is_some() {
+            manifest["spec"]["volumes"][0]["emptyDir"] = limit;
+        } else {
+            manifest["spec"]["containers"][0]["resources"]["limits"] = limit;
+        }
+        platform.apply(&manifest.to_string());
+    };
+    let megabytes = |count: u32, file: &str| format!("head -c {count}000000 /dev/zero > {file}");
+    volume("small", json!({"sizeLimit": "1Mi"}), "echo x > /held/file");
+    volume(
+        "volume",
+        json!({"sizeLimit": "1Mi"}),
+        &megabytes(5, "/held/file"),
+    );
+    volume(
+        "words",
+        json!({"ephemeral-storage": "1Mi"}),
+        &megabytes(5, "/dev/termination-log"),
+    );
+    // Deeper than a path can say, where a count would not follow.
+    let deep = "cd /held; i=0; while [ $i -lt 900 ]; do mkdir inside && cd -P inside || break; i=$((i+1)); done; \
+                head -c 5000000 /dev/zero > file; cd /; sleep 600";
+    volume("deep", json!({"sizeLimit": "1Mi"}), deep);
+    let [_, reason, message] = failed(&platform, "volume");
+    assert_eq!(reason, "Evicted");
+    assert_eq!(
+        message,
+        "Usage of EmptyDir volume \"held\" exceeds the limit \"1Mi\". "
+    );
+    let [_, reason, message] = failed(&platform, "words");
+    assert_eq!(reason, "Evicted");
+    assert_eq!(
+        message,
+        "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "
+    );
+    let [_, reason, message] = failed(&platform, "deep");
+    assert_eq!(reason, "Evicted");
+    assert!(message.contains("EmptyDir volume \"held\""), "{message}");
+    // Its neighbour within its limit goes on.
+    let log = platform.kubectl(&[
+        "-n",
+        "attackers",
+        "get",
+        "pod",
+        "small",
+        "-o",
+        "jsonpath={.status.phase}",
+    ]);
+    assert_eq!(log.out, "Running");
+    let pods = platform.data.join("agent/pods");
+    let left = || {
+        let found = run(std::process::Command::new("find")
+            .arg(&pods)
+            .args(["-size", "+1000k"]));
+        found
+            .out
+            .lines()
+            .filter(|line| line.contains("/volumes/"))
+            .count()
+    };
+    eventually("their volumes are removed", SOON, || {
+        (left() == 0).then_some(())
+    });
+}
+
+#[test]
+fn a_pod_writes_to_no_directory_of_the_machine_that_everybody_may_write_to() {
+    let platform = two_namespaces();
+    let shared = platform.shared("open");
+    std::fs::write(shared.join("read"), "words\n").expect("a file");
+    let script = format!(
+        "cat {0}/read; touch {0}/written 2>/dev/null && echo wrote; \
+         for dir in $(find / -xdev -type d -perm -0002 2>/dev/null); do \
+         case $dir in /tmp*|/var/tmp*|/dev/shm*|/proc*) ;; \
+         *) (: > $dir/attacker) 2>/dev/null && echo wrote $dir;; esac; done",
+        shared.display()
+    );
+    assert_eq!(attack(&platform, "writes", &script), "words\n");
+    assert!(!shared.join("written").exists());
+    let own = "for dir in /tmp /var/tmp /dev/shm; do echo x > $dir/file && cat $dir/file; done; echo last > /dev/termination-log";
+    assert_eq!(attack(&platform, "own", own), "x\nx\nx\n");
+}
+
 #[test]
 fn a_pod_asks_for_no_more_than_its_namespace_permits() {
     let platform = two_namespaces();

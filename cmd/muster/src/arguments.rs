@@ -17,6 +17,7 @@ pub use serving::{
     MachineOptions, Metrics, MigDrain, NcclTopology, PodsOf, Server, ServerOptions, Topology, Up,
     Xids,
 };
+pub use tenancy::HostFiles;
 pub use until::{SUCCEEDED, Until};
 
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};

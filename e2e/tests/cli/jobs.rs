@@ -80,9 +80,13 @@ fn the_logs_of_pods_that_a_policy_removed_are_found_by_rank() {
     let platform = platform();
     // The job has succeeded when its first worker has, and then the policy ends the other: the first waits until
     // that has said its word.
-    let said = platform.shared("said");
     platform.apply(
-        &r#"apiVersion: kubeflow.org/v1
+        r#"apiVersion: v1
+kind: PersistentVolumeClaim
+metadata: {name: said}
+spec: {accessModes: [ReadWriteMany], resources: {requests: {storage: 1Mi}}}
+---
+apiVersion: kubeflow.org/v1
 kind: PyTorchJob
 metadata: {name: clean}
 spec:
@@ -96,10 +100,11 @@ spec:
         spec:
           containers:
             - name: pytorch
-              command: [sh, -c, "echo here is $HOSTNAME; touch SAID/$HOSTNAME; until [ -e SAID/clean-worker-1 ]; do sleep 0.1; done"]
+              command: [sh, -c, "echo here is $HOSTNAME; touch /said/$HOSTNAME; until [ -e /said/clean-worker-1 ]; do sleep 0.1; done"]
               resources: {requests: {cpu: 50m, memory: 16Mi}}
-"#
-        .replace("SAID", &said.display().to_string()),
+              volumeMounts: [{name: said, mountPath: /said}]
+          volumes: [{name: said, persistentVolumeClaim: {claimName: said}}]
+"#,
     );
     ends(&platform, 0, &["wait", "clean", "--timeout", "60"]);
     eventually("the pods are gone", SOON, || {

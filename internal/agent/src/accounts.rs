@@ -100,6 +100,9 @@ pub struct Owner {
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: PathBuf,
+    /// The node gave the id to the pod's namespace: it is no account's, and no file of the host is
+    /// meant for it.
+    pub given: bool,
 }
 
 impl Owner {
@@ -111,6 +114,7 @@ impl Owner {
             gid: id,
             groups: vec![id],
             home: HOME_OF_NONE.into(),
+            given: true,
         }
     }
 }
@@ -145,6 +149,7 @@ impl Directory for NodeDirectory {
             gid: user.gid.as_raw(),
             groups: groups.into_iter().map(|group| group.as_raw()).collect(),
             home,
+            given: false,
         }))
     }
 
@@ -189,6 +194,7 @@ pub(crate) mod tests {
                 gid,
                 groups: vec![gid, 500],
                 home: format!("/home/{name}").into(),
+                given: false,
             };
             match name {
                 "alice" => Ok(Some(owner(1000, 100))),

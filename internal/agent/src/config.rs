@@ -13,6 +13,7 @@ use hardware::nccl::Tell;
 use crate::accounts::Accounts;
 use crate::container::Bounds;
 use crate::error::AgentError;
+use crate::eviction::PodDisk;
 use crate::identity::Trust;
 use crate::kubelet::Sharing;
 use crate::metrics::Listen;
@@ -99,6 +100,10 @@ pub struct AgentConfig {
     pub pod_ids: RangeInclusive<u32>,
     /// Processes and threads that a container may have.
     pub pod_processes: u64,
+    /// What a pod may use of the disk that names no limit.
+    pub pod_disk: PodDisk,
+    /// Pods that run as an id of `pod_ids` see the host's own files read-only.
+    pub read_only_host: bool,
     /// Directories that no pod sees: `data`, and a server's on the same machine.
     pub hidden: Vec<PathBuf>,
     /// The command that is a container's shim once a directory is added.
@@ -140,6 +145,7 @@ impl AgentConfig {
             hidden: hidden.filter_map(|dir| dir.canonicalize().ok()).collect(),
             processes: self.pod_processes.min(most),
             temporary: (memory_bytes / TEMPORARY_SHARE).clamp(1, TEMPORARY_MOST),
+            read_only_host: self.read_only_host,
         }
     }
 
@@ -190,6 +196,8 @@ mod tests {
             accounts: Accounts::default(),
             pod_ids: crate::POD_IDS,
             pod_processes: POD_PROCESSES,
+            pod_disk: PodDisk::Share,
+            read_only_host: true,
             hidden: Vec::new(),
             shim_command: Vec::new(),
         }

@@ -60,6 +60,8 @@ pub struct Ground<'a> {
     pub owner: Option<&'a Owner>,
     /// Directories of the node that no pod sees.
     pub hidden: &'a [PathBuf],
+    /// The host's own files are read-only for pods that run as an id which the node gave out.
+    pub read_only_host: bool,
     /// The container has devices that memory is registered with.
     pub registers_memory: bool,
 }
@@ -236,7 +238,8 @@ impl<'a> Asked<'a> {
                 HARMLESS.join(" and ")
             ));
         }
-        let isolation = self.isolation(ground, kept);
+        let mut isolation = self.isolation(ground, kept);
+        isolation.read_only_host = owner.given && ground.read_only_host;
         Ok(Confinement {
             isolation: Some(isolation),
             user: User {
@@ -285,6 +288,7 @@ impl<'a> Asked<'a> {
             capabilities,
             seccomp: self.seccomp != "Unconfined",
             hidden: ground.hidden.to_vec(),
+            read_only_host: false,
             locked_memory: (!locks).then_some(LOCKED_MEMORY),
         }
     }
@@ -300,6 +304,7 @@ mod tests {
         let owner = Owner {
             groups: vec![100, 500],
             gid: 100,
+            given: false,
             ..Owner::of_id(1000)
         };
         let hidden = [PathBuf::from("/var/lib/muster")];
@@ -323,6 +328,7 @@ mod tests {
         let ground = Ground {
             owner,
             hidden,
+            read_only_host: true,
             registers_memory: false,
         };
         of(&pod, &pod.spec.as_ref().unwrap().containers[0], &ground)
@@ -343,6 +349,25 @@ mod tests {
             assert!(isolation.capabilities.is_empty());
             assert_eq!(isolation.locked_memory, Some(LOCKED_MEMORY));
             assert_eq!(isolation.hidden, [PathBuf::from("/var/lib/muster")]);
+        }
+    }
+
+    #[test]
+    fn the_hosts_files_are_read_only_for_an_id_that_the_node_gave_out_and_for_no_account() {
+        let account = Owner {
+            given: false,
+            ..Owner::of_id(1000)
+        };
+        for (owner, level, read_only) in [
+            (Owner::of_id(2_000_000_000), "baseline", true),
+            (Owner::of_id(2_000_000_000), "restricted", true),
+            // An administrator lets such a namespace write where it likes.
+            (Owner::of_id(2_000_000_000), "privileged", false),
+            (account, "baseline", false),
+        ] {
+            let found = settle_on(Some(&owner), &[], Some(level), json!({}), json!({}));
+            let isolation = found.unwrap().isolation.unwrap();
+            assert_eq!(isolation.read_only_host, read_only, "{owner:?} {level}");
         }
     }
 

@@ -70,6 +70,8 @@ pub struct Bounds {
     pub processes: u64,
     /// Bytes of each of its private temporary directories.
     pub temporary: u64,
+    /// Pods that run as an id which the node gave out see the host's own files read-only.
+    pub read_only_host: bool,
 }
 
 /// The description; an error is why the container can't be made.
@@ -156,6 +158,7 @@ fn confine(parts: &Parts) -> Result<confinement::Confinement, String> {
     let ground = Ground {
         owner: parts.owner,
         hidden: &parts.bounds.hidden,
+        read_only_host: parts.bounds.read_only_host,
         registers_memory: !gpus.ids.is_empty() || cards(parts)?.is_some(),
     };
     confinement::of(parts.pod, parts.container, &ground)
@@ -280,8 +283,13 @@ fn mounts(parts: &Parts, variables: &Variables) -> Result<Vec<Mount>, String> {
         mounts.extend(bound);
     }
     let others = devices::others(parts.pod, parts.container, parts.machine)?;
-    let shown = (others.mounts.into_iter())
-        .filter(|shown| (parts.in_image || shown.to != shown.from) && shown.from.exists());
+    // A process sees them where they are, but writes to them there only where the host's files are
+    // as permitted.
+    let frozen = parts.bounds.read_only_host && parts.owner.is_some_and(|owner| owner.given);
+    let shown = (others.mounts.into_iter()).filter(|shown| {
+        let mounted = parts.in_image || shown.to != shown.from || frozen && !shown.read_only;
+        mounted && shown.from.exists()
+    });
     mounts.extend(shown.map(|shown| {
         let mut bound = Mount::bind(shown.from, shown.to);
         bound.read_only = shown.read_only;
@@ -424,6 +432,7 @@ mod tests {
             hidden: vec!["/var/lib/muster".into()],
             processes: 77,
             temporary: 1 << 20,
+            read_only_host: true,
         };
         let made = |level: &str, in_image: bool| {
             let pod = pod(level);
@@ -463,7 +472,9 @@ mod tests {
         assert_eq!(env(&held, "HOME").as_deref(), Some("/tmp"));
         assert_eq!(env(&held, "USER").as_deref(), Some("mine"));
         assert!(own(&held));
-        assert_eq!(held.isolation.unwrap().hidden, bounds.hidden);
+        let isolation = held.isolation.unwrap();
+        assert_eq!(isolation.hidden, bounds.hidden);
+        assert!(isolation.read_only_host);
         // An image has directories of its own.
         let image = made("baseline", true);
         assert_eq!(image.user.uid, Some(2_000_000_000));

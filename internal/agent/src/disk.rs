@@ -182,11 +182,14 @@ impl PodDir {
         self.dir.join("hosts")
     }
 
+    /// Where all runs leave their last words.
+    pub fn messages(&self) -> PathBuf {
+        self.dir.join("messages")
+    }
+
     /// Where a container's run leaves its last words.
     pub fn message(&self, container: &str, attempt: u32) -> PathBuf {
-        self.dir
-            .join("messages")
-            .join(format!("{container}.{attempt}"))
+        self.messages().join(format!("{container}.{attempt}"))
     }
 
     /// Makes an empty file for a run's last words.
@@ -215,6 +218,18 @@ impl PodDir {
         let json =
             serde_json::to_vec(machine).expect("a pod's state is plain data and always JSON");
         replace(&self.dir.join(STATE), &json)
+    }
+
+    /// Removes what its containers may have written: volumes and last words.
+    pub fn clear(&self) -> Result<(), AgentError> {
+        let (volumes, messages) = (self.volumes(), self.messages());
+        crate::volumes::remove(&volumes).map_err(file("remove", &volumes))?;
+        match fs::remove_dir_all(&messages) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(file("remove", &messages)(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Removes all but the logs, which lie elsewhere.

@@ -51,8 +51,9 @@ pub trait Engine: Send + Sync + 'static {
     ) -> BoxFuture<'a, Result<ExecOutcome, String>>;
     /// Finds the containers of an agent that ran before this one.
     fn recover(&self) -> BoxFuture<'_, Result<Vec<ContainerStatus>, String>>;
-    /// Why it can start no container that is to be held, where it can't.
-    fn unfit(&self) -> Option<String> {
+    /// Why it can start no container that is to be held, where it can't; with `read_only_host` such a
+    /// container is to see the host's own files read-only.
+    fn unfit(&self, _read_only_host: bool) -> Option<String> {
         None
     }
     /// Whether it can run containers as other users than the agent's own.
@@ -123,8 +124,8 @@ macro_rules! engine {
                 Box::pin(async move { <$runtime>::recover(self).await.map_err(text) })
             }
 
-            fn unfit(&self) -> Option<String> {
-                ($unfit)(self)
+            fn unfit(&self, read_only_host: bool) -> Option<String> {
+                ($unfit)(self, read_only_host)
             }
 
             fn changes_users(&self) -> bool {
@@ -152,7 +153,7 @@ engine!(
     renumbers: false,
     fetch: nothing_to_fetch,
     release: nothing_to_release,
-    unfit: |runtime: &ProcessRuntime| runtime.capabilities().unfit(),
+    unfit: |runtime: &ProcessRuntime, frozen| runtime.capabilities().unfit(frozen),
     users: |runtime: &ProcessRuntime| runtime.capabilities().users.works()
 );
 
@@ -162,7 +163,7 @@ engine!(
     renumbers: true,
     fetch: fetch_image,
     release: release_sandbox,
-    unfit: |_: &CriRuntime| None,
+    unfit: |_: &CriRuntime, _| None,
     users: |_: &CriRuntime| true
 );
 

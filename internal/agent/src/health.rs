@@ -19,6 +19,7 @@ pub struct Seen {
     pub loads: GpuLoads,
     suspect: String,
     fabric: String,
+    disk: String,
     /// The alerts that stand.
     pub alerts: Vec<Alert>,
 }
@@ -31,8 +32,15 @@ impl Seen {
             loads: loads.collect(),
             suspect: suspicion(found),
             fabric: found.fabric.clone(),
+            disk: String::new(),
             alerts,
         }
+    }
+
+    /// With how the node's disk is too full, which is empty where it is not.
+    pub fn with_disk(mut self, disk: String) -> Seen {
+        self.disk = disk;
+        self
     }
 
     /// For the server.
@@ -42,6 +50,7 @@ impl Seen {
                 .expect("loads are plain data and always JSON"),
             suspect: self.suspect.clone(),
             fabric: self.fabric.clone(),
+            disk: self.disk.clone(),
             alerts_json: serde_json::to_string(&self.alerts)
                 .expect("alerts are plain data and always JSON"),
         }
@@ -129,6 +138,7 @@ impl Told {
         let old = counts(&seen.loads) && now.duration_since(*at) >= AGAIN;
         let same = seen.suspect == last.suspect
             && seen.fabric == last.fabric
+            && seen.disk == last.disk
             && seen.alerts == last.alerts
             && !worth_telling(&seen.loads, &last.loads);
         old || !same

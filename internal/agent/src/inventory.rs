@@ -73,6 +73,7 @@ impl Machine {
                 gpus: gpus.collect(),
                 cpus: found.cpus,
                 memory_bytes: found.memory_bytes,
+                disk_bytes: None,
                 numa_nodes: numa_nodes.collect(),
                 nics: found.nics.iter().map(|nic| card(found, nic)).collect(),
                 hostname: found.hostname.clone(),

@@ -16,6 +16,7 @@ mod dra;
 mod engine;
 mod env;
 mod error;
+mod eviction;
 mod expand;
 mod eyes;
 mod fabric;
@@ -62,6 +63,7 @@ pub use cdi::DIRECTORY as CDI_DIRECTORY;
 pub use config::{AgentConfig, LOOK, MAX_PODS, POD_PROCESSES, VERSION};
 pub use engine::{Engine, NotStarted};
 pub use error::AgentError;
+pub use eviction::{LEAST_POD_DISK, PodDisk};
 pub use hardware::nccl::Tell as TellTopology;
 pub use identity::Trust;
 pub use kubelet::{
@@ -145,7 +147,7 @@ pub async fn run_with(
     for warning in &found.warnings {
         tracing::warn!("{warning}");
     }
-    let unfit = unfit::Unfit::new(engines.process.unfit());
+    let unfit = unfit::Unfit::new(engines.process.unfit(config.read_only_host));
     let begin = tokio::time::Instant::now();
     if let Some(why) = unfit.why(begin) {
         tracing::error!("this node starts no pods without images: {why}");
@@ -170,6 +172,11 @@ pub async fn run_with(
     let topology = nccl::TopologyFile::new(layout.topology(), config.topology, expected, root);
     machine.topology = topology.renew(&found).await;
     unfit.judge(&mut machine, begin);
+    let disk_bytes = runtime::usage::room(&layout.pods())
+        .inspect_err(|error| tracing::warn!(%error, "the size of the node's disk is not known"))
+        .ok()
+        .map(|room| eviction::allocatable(&room));
+    machine.inventory.disk_bytes = disk_bytes;
     let bounds = config.bounds(machine.inventory.memory_bytes);
     let (want, wanted) = watch::channel(mps::wanted(&machine.inventory, &config.sharing));
     let (tell_stands, stands) = watch::channel(mps::Stands::new());
@@ -211,6 +218,8 @@ pub async fn run_with(
         tenants,
         bounds,
         unfit,
+        disk_bytes,
+        pressure: eviction::Pressure::default(),
         process: engines.process,
         images: engines.images,
         host_images: config.host_images,
@@ -233,6 +242,8 @@ pub async fn run_with(
         board.clone(),
     );
     let watching = tokio::spawn(shares.run());
+    let disk = eviction::Watch::new(node.clone(), pods.clone(), config.pod_disk);
+    let watching_disk = tokio::spawn(disk.run());
     let exporter = metrics::Exporter::new(config.hardware(), &config.node_name, whose, xids, board);
     let exporting = tokio::spawn(metrics::serve(port, exporter));
     let outcome = match join(&config, &node, &mut stop).await {
@@ -246,6 +257,7 @@ pub async fn run_with(
     sweeper.abort();
     exporting.abort();
     watching.abort();
+    watching_disk.abort();
     node.shared.stop();
     if sharing_by_mps.await.is_err() {
         tracing::warn!("the MPS control daemons were left as they are");

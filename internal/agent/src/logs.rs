@@ -76,10 +76,15 @@ impl LogStore {
         container: &str,
         attempt: u32,
     ) -> PathBuf {
+        self.of_container(namespace, pod, uid, container)
+            .join(format!("{attempt}.log"))
+    }
+
+    /// Where the logs of a container's runs lie.
+    pub fn of_container(&self, namespace: &str, pod: &str, uid: &str, container: &str) -> PathBuf {
         self.root
             .join(format!("{namespace}_{pod}_{uid}"))
             .join(container)
-            .join(format!("{attempt}.log"))
     }
 
     /// The log that is meant, if it is here.

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::container::Bounds;
 use crate::disk::Layout;
 use crate::engine::Engine;
+use crate::eviction::Pressure;
 use crate::eyes::Eyes;
 use crate::fabric::Fabric;
 use crate::fields::NodeFacts;
@@ -66,6 +67,10 @@ pub struct Node {
     pub bounds: Bounds,
     /// Why it can't start processes, where it can't.
     pub unfit: Unfit,
+    /// What pods may request of its disk, in bytes, where that could be found out.
+    pub disk_bytes: Option<u64>,
+    /// Whether its disk is too full.
+    pub pressure: Pressure,
     /// Runs processes.
     pub process: Arc<dyn Engine>,
     /// Runs images.

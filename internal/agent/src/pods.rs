@@ -2,6 +2,7 @@
 //! news to the right worker, and keeps new pods waiting while others must still end.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use tokio::sync::{broadcast, mpsc, watch};
 use crate::disk::valid_uid;
 use crate::engine::Engine;
 use crate::error::AgentError;
+use crate::eviction::{DiskLimits, DiskUser, Eviction, Part};
 use crate::lifecycle::Machine;
 use crate::metrics::Holder;
 use crate::node::Node;
@@ -36,6 +38,8 @@ struct Handle {
     devices: ChosenDevices,
     /// The part of each of them that it asks for, where it isn't all.
     share: Option<Share>,
+    /// What it may use of the disk.
+    disk: Arc<DiskLimits>,
     words: mpsc::Sender<Word>,
 }
 
@@ -221,6 +225,40 @@ impl Pods {
         }
     }
 
+    /// Every pod that is here, with the directories in which it may write to the disk.
+    pub fn disk_users(&self) -> Vec<DiskUser> {
+        let running = self.node.running.lock();
+        let workers = self.workers.lock();
+        let user = |(uid, handle): (&String, &Handle)| DiskUser {
+            uid: uid.clone(),
+            limits: handle.disk.clone(),
+            parts: self.disk_parts(uid, handle),
+            running: running.get(uid).copied().unwrap_or(true),
+        };
+        workers.iter().map(user).collect()
+    }
+
+    fn disk_parts(&self, uid: &str, handle: &Handle) -> Vec<(Part, PathBuf)> {
+        let dir = self.node.layout.pod(uid);
+        let mut parts = vec![(Part::Messages, dir.messages())];
+        for name in handle.disk.volumes.keys() {
+            parts.push((Part::Volume(name.clone()), dir.volumes().join(name)));
+        }
+        for name in handle.disk.containers.keys() {
+            let (namespace, pod) = (&handle.namespace, &handle.name);
+            let logs = self.node.logs.of_container(namespace, pod, uid, name);
+            parts.push((Part::Log(name.clone()), logs));
+        }
+        parts
+    }
+
+    /// Evicts a pod.
+    pub async fn evict(&self, uid: &str, eviction: Eviction) {
+        if let Some(words) = self.words(uid) {
+            let _ = words.send(Word::Evict(eviction)).await;
+        }
+    }
+
     /// The uids of the pods that are here.
     pub fn uids(&self) -> BTreeSet<String> {
         self.workers.lock().keys().cloned().collect()
@@ -252,6 +290,7 @@ impl Pods {
             name: pod.metadata.name.clone().unwrap_or_default(),
             devices: chosen(pod.metadata.annotations.as_ref()),
             share: share_of(&pod),
+            disk: Arc::new(DiskLimits::of(&pod)),
             words: to_self.clone(),
         };
         {

@@ -290,6 +290,8 @@ async fn look(
                 now.describe(&described);
                 now.withhold(&pods.held_as());
                 (node.unfit).judge(&mut now, tokio::time::Instant::now());
+                now.inventory.disk_bytes = node.disk_bytes;
+                (node.pressure).judge(&mut now, tokio::time::Instant::now());
                 now.topology = node.topology.renew(&found).await;
                 node.shared.look(&now);
                 let json = now.json();
@@ -306,7 +308,8 @@ async fn look(
                 let held: BTreeSet<String> = held.flat_map(|(_, devices)| devices).collect();
                 let looks = crate::health::looks(&found, |gpu| held.contains(gpu));
                 let alerts = (node.alerts.lock()).look(&looks, jiff::Timestamp::now());
-                let seen = Seen::of(&found, alerts);
+                let disk = (node.pressure).why(tokio::time::Instant::now());
+                let seen = Seen::of(&found, alerts).with_disk(disk);
                 if let Some(seen) = told.news(seen, tokio::time::Instant::now())
                     && outbound.send(seen.message().into()).await.is_err()
                 {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
-use resources::names::NODE_UNFIT;
+use resources::names::{EVICTED, NODE_UNFIT};
 use rpc::agent::v1::{Assign, HostsEntry, PodGone};
 use runtime::{ContainerId, ContainerState, ContainerStatus, ExitReason};
 use tokio::sync::{mpsc, watch};
@@ -21,6 +21,7 @@ use crate::confinement;
 use crate::container;
 use crate::disk::PodDir;
 use crate::engine::{Engine, NotStarted};
+use crate::eviction::Eviction;
 use crate::lifecycle::{Action, End, Gates, Hold, Machine, PodPlan, ProbeVerdict, Seen};
 use crate::node::Node;
 use crate::runs::Beginning;
@@ -62,6 +63,8 @@ pub enum Word {
         /// It is to end for that.
         end: bool,
     },
+    /// It is evicted.
+    Evict(Eviction),
     /// What a probe or hook found.
     Probed(String, u32, ProbeVerdict),
 }
@@ -92,6 +95,8 @@ pub struct Worker {
     begun: BTreeMap<String, Beginning>,
     /// Runs that were asked to end.
     ending: BTreeSet<ContainerId>,
+    /// It has ended, and what it wrote is removed.
+    cleared: bool,
 }
 
 /// How a worker is made.
@@ -138,6 +143,7 @@ impl Worker {
             probing: BTreeMap::new(),
             begun: BTreeMap::new(),
             ending: BTreeSet::new(),
+            cleared: false,
             node: start.node,
             assigned: start.assigned,
             pod: start.pod,
@@ -189,6 +195,9 @@ impl Worker {
             if self.leaving && self.machine.is_over() {
                 self.leave().await;
                 return;
+            }
+            if self.machine.is_over() {
+                self.clear().await;
             }
             // What a container waits for may come without a word: a GPU's MPS daemon, say.
             let held = self.problem.is_some() || !self.gates.containers.is_empty();
@@ -279,6 +288,11 @@ impl Worker {
                 if let Some(attempt) = record.map(|record| record.attempt).filter(|_| end) {
                     let verdict = ProbeVerdict::Condemned(why);
                     self.machine.probed(&container, attempt, verdict);
+                }
+            }
+            Word::Evict(Eviction { message, by_node }) => {
+                if self.machine.evict(&message, by_node, Timestamp::now()) {
+                    self.note(true, EVICTED, message, None);
                 }
             }
             Word::Probed(container, attempt, verdict) => {
@@ -471,6 +485,27 @@ impl Worker {
                 tracing::warn!(pod = self.plan.name, %error, "a pod's state was not kept");
                 false
             }
+        }
+    }
+
+    /// Removes what a pod that has ended wrote to the disk, as the kubelet does: its object may be kept for long. What
+    /// its termination logs said is in its status.
+    async fn clear(&mut self) {
+        if std::mem::replace(&mut self.cleared, true) {
+            return;
+        }
+        let dir = self.dir.clone();
+        let removed = tokio::task::spawn_blocking(move || dir.clear()).await;
+        let failed = match removed {
+            Ok(removed) => removed.err().map(|error| error.to_string()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(why) = failed {
+            tracing::warn!(
+                pod = self.plan.name,
+                why,
+                "what an ended pod wrote was not removed"
+            );
         }
     }
 

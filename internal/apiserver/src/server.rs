@@ -173,8 +173,8 @@ impl ApiServer {
             decode::manifests(&text)
         } else {
             let turns = &self.0.large;
-            let nobody = By::User(String::new());
-            let read = turns.elsewhere(&nobody, move || decode::manifests(&text));
+            let no_user = By::User(String::new());
+            let read = turns.elsewhere(&no_user, move || decode::manifests(&text));
             read.await.map_err(|failure| failure.message().to_owned())?
         };
         read.map(|mut manifests| {

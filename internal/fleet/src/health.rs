@@ -11,7 +11,7 @@ use resources::load::{GpuLoads, NodeLoad};
 use resources::names::{ALERTS, LOAD};
 use resources::node_event;
 use resources::times::seconds;
-use resources::trouble::{FABRIC, SUSPICION, Trouble};
+use resources::trouble::{DISK, FABRIC, SUSPICION, Trouble};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
@@ -36,6 +36,8 @@ pub struct Health {
     pub suspect: String,
     /// How its RDMA fails; empty if nothing says so.
     pub fabric: String,
+    /// How its disk is too full; empty if it is not.
+    pub disk: String,
     /// The alerts that stand on its GPUs.
     pub alerts: Vec<Alert>,
 }
@@ -49,6 +51,7 @@ impl Health {
             loads: serde_json::from_str(&message.load_json)?,
             suspect: cut(&message.suspect),
             fabric: cut(&message.fabric),
+            disk: cut(&message.disk),
             alerts: match message.alerts_json.as_str() {
                 // An agent of before there were any.
                 "" => Vec::new(),
@@ -107,7 +110,11 @@ impl Nodes {
             .patch(name, &PatchParams::default(), &Patch::Merge(&patch))
             .await
             .map_err(api(format!("updating node {name:?}")))?;
-        for (subject, said) in [(&SUSPICION, &health.suspect), (&FABRIC, &health.fabric)] {
+        for (subject, said) in [
+            (&SUSPICION, &health.suspect),
+            (&FABRIC, &health.fabric),
+            (&DISK, &health.disk),
+        ] {
             self.write_trouble(name, subject, said, health.at).await?;
         }
         for news in alerts::news(&before, &health.alerts) {
@@ -197,6 +204,7 @@ mod tests {
                 load_json: loads.to_string(),
                 alerts_json: alerts.to_string(),
                 fabric: suspect.clone(),
+                disk: suspect.clone(),
                 suspect,
             };
             if let Ok(health) = Health::of(&message) {

@@ -10,7 +10,7 @@ use kube::Client;
 use kube::api::{Api, Patch, PatchParams, PostParams};
 use resources::admission::is_reserved_node_label;
 use resources::devices::{NodeInventory, inventory};
-use resources::names::{INVENTORY, NODE_LEASES, NVIDIA_GPU};
+use resources::names::{EPHEMERAL_STORAGE, INVENTORY, NODE_LEASES, NVIDIA_GPU};
 use resources::times::seconds;
 use resources::trouble::{DEVICES, STRATEGY};
 use rpc::agent::v1::Hello;
@@ -140,6 +140,9 @@ fn capacity(inventory: &NodeInventory, max_pods: u32) -> (Value, Value) {
         all["cpu"] = json!(inventory.cpus.to_string());
         all["memory"] = json!(inventory.memory_bytes.to_string());
         all["pods"] = json!(max_pods.to_string());
+        if let Some(bytes) = inventory.disk_bytes {
+            all[EPHEMERAL_STORAGE] = json!(bytes.to_string());
+        }
         if !inventory.gpus.is_empty() {
             let gpus = offered.gpus.iter().filter(|gpu| counts(gpu.healthy));
             all[NVIDIA_GPU] = json!(gpus.count().to_string());
@@ -538,7 +541,9 @@ mod tests {
         let small = "nvidia.com/mig-1g.10gb";
         assert_eq!([&has[small], &gives[small]], ["2", "1"]);
         let (none, _) = capacity(&NodeInventory::default(), 100);
-        assert!(none.get(NVIDIA_GPU).is_none());
+        assert!(none.get(NVIDIA_GPU).is_none() && none.get(EPHEMERAL_STORAGE).is_none());
+        cut.disk_bytes = Some(7);
+        assert_eq!(capacity(&cut, 100).1[EPHEMERAL_STORAGE], "7");
     }
 
     #[test]

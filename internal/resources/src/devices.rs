@@ -23,6 +23,10 @@ pub struct NodeInventory {
     pub cpus: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
+    /// What pods together may use of the node's disk by volumes and logs, in bytes; absent where somebody else says it,
+    /// or it is not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub disk_bytes: Option<u64>,
     /// NUMA nodes.
     pub numa_nodes: Vec<NumaNode>,
     /// Network cards that do RDMA.

@@ -96,6 +96,8 @@ pub const NODE_LOST: &str = "NodeLost";
 /// `status.reason` of a pod that its node could not start for a fault of the node's own: it counts against no limit
 /// of the job.
 pub const NODE_UNFIT: &str = "NodeUnfit";
+/// `status.reason` of a pod that its node evicted, as the kubelet's.
+pub const EVICTED: &str = "Evicted";
 
 /// Job labels of Kubernetes: the job's name.
 pub const BATCH_JOB_NAME: &str = "batch.kubernetes.io/job-name";
@@ -243,6 +245,10 @@ pub const SUSPECT: &str = "muster.io/suspect";
 /// A node condition: `True` says that the node's RDMA fails. Gangs of several pods with GPUs are not
 /// placed there; others are.
 pub const FABRIC_FAILED: &str = "muster.io/fabric-failed";
+/// The resource that is a node's disk, as pods use it by volumes and logs.
+pub const EPHEMERAL_STORAGE: &str = "ephemeral-storage";
+/// The condition of a node whose disk is too full for more pods, as the kubelet writes it.
+pub const DISK_PRESSURE: &str = "DiskPressure";
 /// A node condition: `True` says that the MIG strategy is `single` there and the slices are of several profiles.
 pub const MIG_NOT_UNIFORM: &str = "muster.io/mig-not-uniform";
 /// A node condition: `True` says that some of the devices that the node's agent was given descriptions of are not well,

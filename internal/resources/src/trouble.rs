@@ -1,7 +1,9 @@
 //! The conditions of nodes that are true where there is trouble, in the words in which the agent beside a
 //! kubelet and the embedded engine's server write them. Pure.
 
-use crate::names::{DEVICES_UNHEALTHY, FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT};
+use crate::names::{
+    DEVICES_UNHEALTHY, DISK_PRESSURE, FABRIC_FAILED, MIG_FAILED, MIG_NOT_UNIFORM, SUSPECT,
+};
 
 /// A condition, with its reason where there is trouble, and its reason and words where there is none.
 #[derive(Debug)]
@@ -30,6 +32,14 @@ pub static FABRIC: Trouble = Trouble {
     reason: "RdmaFails",
     well: "RdmaWorks",
     words: "nothing is known against its RDMA any more",
+};
+
+/// The file system of the agent's data has too little left.
+pub static DISK: Trouble = Trouble {
+    condition: DISK_PRESSURE,
+    reason: "AgentHasDiskPressure",
+    well: "AgentHasNoDiskPressure",
+    words: "the file system of the agent's data has enough left",
 };
 
 /// Slices are of several profiles where the strategy wants one.

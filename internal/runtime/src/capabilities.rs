@@ -55,6 +55,8 @@ pub struct Capabilities {
     /// Holding a container that is not privileged: a user of its own, its own processes, no
     /// capabilities, the system call filter.
     pub isolation: Support,
+    /// Showing containers the host's files read-only, so that they write through volumes alone.
+    pub read_only_host: Support,
 }
 
 impl Capabilities {
@@ -63,6 +65,7 @@ impl Capabilities {
         let Answer {
             namespaces,
             isolation,
+            read_only_host,
         } = tried;
         let limits = Limits {
             cpu_request_milli: Some(1000),
@@ -109,20 +112,23 @@ impl Capabilities {
             devices,
             users,
             isolation,
+            read_only_host,
         }
     }
 
-    /// Why a container that is to be held can't be started here; nothing where it can, and where
-    /// the agent is not root and holds none.
-    pub fn unfit(&self) -> Option<String> {
-        match &self.isolation {
+    /// Why a container that is to be held can't be started here, where the host's files are to be
+    /// read-only for it or not; nothing where it can, and where the agent is not root and holds none.
+    pub fn unfit(&self, read_only_host: bool) -> Option<String> {
+        let needed = read_only_host.then_some(&self.read_only_host);
+        let mut needed = [Some(&self.isolation), needed].into_iter().flatten();
+        needed.find_map(|support| match support {
             Support::No(why) if self.users.works() => Some(why.clone()),
             _ => None,
-        }
+        })
     }
 
     /// Each capability with the name an operator knows it by.
-    pub fn lines(&self) -> [(&'static str, &Support); 7] {
+    pub fn lines(&self) -> [(&'static str, &Support); 8] {
         [
             ("cpu limits", &self.cpu),
             ("memory limits", &self.memory),
@@ -131,6 +137,7 @@ impl Capabilities {
             ("device access control", &self.devices),
             ("running as other users", &self.users),
             ("isolation of pods", &self.isolation),
+            ("read-only host files", &self.read_only_host),
         ]
     }
 
@@ -166,6 +173,7 @@ mod tests {
         let tried = Answer {
             namespaces: no(),
             isolation: no(),
+            read_only_host: no(),
         };
         let mut found = Capabilities::probe(&layout, "muster-probe", tried);
         assert!(
@@ -183,10 +191,14 @@ mod tests {
         assert!(found.to_string().contains("memory limits"));
         // An agent that is not root holds no pods; for root it is a fault of the node.
         found.users = Support::No("not root".into());
-        assert_eq!(found.unfit(), None);
+        assert_eq!(found.unfit(true), None);
         found.users = Support::Yes("root".into());
-        assert_eq!(found.unfit().as_deref(), Some("not permitted"));
+        assert_eq!(found.unfit(false).as_deref(), Some("not permitted"));
         found.isolation = Support::Yes("all".into());
-        assert_eq!(found.unfit(), None);
+        assert_eq!(found.unfit(false), None);
+        // What the host's files being read-only takes is asked for only where they are to be.
+        assert_eq!(found.unfit(true).as_deref(), Some("not permitted"));
+        found.read_only_host = Support::Yes("all".into());
+        assert_eq!(found.unfit(true), None);
     }
 }

@@ -20,6 +20,7 @@ pub mod shim;
 pub mod spec;
 pub mod state;
 mod umask;
+pub mod usage;
 pub mod volumes;
 
 pub use capabilities::{Capabilities, Support};

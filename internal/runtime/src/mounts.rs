@@ -6,8 +6,10 @@
 //! entry of the real one is bound into it, so that all is there as before and there is room
 //! for the mount point. The node itself is never changed.
 //!
-//! What of the kernel's own file systems is shown is [`kernel`]'s.
+//! What of the kernel's own file systems is shown is [`kernel`]'s. Where the host is to be read-only, its mounts are
+//! made so before the volumes are mounted, which keep what they were copied with.
 
 pub mod apply;
+mod calls;
 pub mod kernel;
 pub mod plan;

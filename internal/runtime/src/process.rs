@@ -363,7 +363,8 @@ async fn probe(config: &Config) -> Answer {
         .kill_on_drop(true);
     let unknown = |why: String| Answer {
         namespaces: Support::No(why.clone()),
-        isolation: Support::No(why),
+        isolation: Support::No(why.clone()),
+        read_only_host: Support::No(why),
     };
     match tokio::time::timeout(PROBE_LIMIT, command.output()).await {
         Err(_) => unknown(format!("the shim did not answer within {PROBE_LIMIT:?}")),

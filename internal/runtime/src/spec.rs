@@ -463,6 +463,9 @@ pub struct Isolation {
     /// Directories of the node in whose place it sees empty ones; ignored for images, which
     /// have a root of their own.
     pub hidden: Vec<PathBuf>,
+    /// Whether it sees the host's own files read-only, whatever their permissions, so that it
+    /// writes through its volumes alone; ignored for images.
+    pub read_only_host: bool,
     /// Bytes of memory that it may lock; absent: as many as it likes, which RDMA needs.
     pub locked_memory: Option<u64>,
 }

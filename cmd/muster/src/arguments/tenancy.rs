@@ -1,9 +1,12 @@
-//! Arguments about whom pods run as on this machine, and how many processes they may have.
+//! Arguments about whom pods run as on this machine, what of its files they may write, and how many
+//! processes and how much of its disk they may have.
 
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
-use clap::Args;
+use agent::PodDisk;
+use clap::{Args, ValueEnum};
+use resources::quantity::Quantity;
 
 #[derive(Args, Debug, Clone)]
 pub struct TenancyOptions {
@@ -27,6 +30,36 @@ pub struct TenancyOptions {
         value_parser = clap::value_parser!(u64).range(16..)
     )]
     pub pod_pids_limit: u64,
+    /// Whether pods that run as an id of --pod-ids, and see the machine's own files, may write to
+    /// those that everybody may write to; volumes and their own /tmp, /var/tmp and /dev/shm they may
+    /// write to in any case. Pods of Unix accounts (--accounts) write where their account may
+    /// [default: read-only]
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub host_files: Option<HostFiles>,
+    /// How much of the disk a pod may use by volumes and logs if it names no limit of its own
+    /// (limits.ephemeral-storage), like 50Gi, or `unlimited`; a pod that uses more is evicted
+    /// [default: a tenth of the file system of the agent's data, at least 1Gi]
+    #[arg(long, value_name = "SIZE", value_parser = pod_disk)]
+    pub pod_disk: Option<PodDisk>,
+}
+
+/// What pods without a Unix account may do with the machine's own files.
+#[derive(ValueEnum, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostFiles {
+    /// Read what everybody may read
+    ReadOnly,
+    /// Write to what everybody may write to, too
+    AsPermitted,
+}
+
+fn pod_disk(text: &str) -> Result<PodDisk, String> {
+    if text == "unlimited" {
+        return Ok(PodDisk::Unlimited);
+    }
+    let bytes = text.parse::<Quantity>().ok().map(|size| size.value());
+    let bytes = bytes.and_then(|bytes| u64::try_from(bytes).ok());
+    let fine = bytes.filter(|bytes| *bytes > 0).map(PodDisk::Bytes);
+    fine.ok_or_else(|| "use a size above 0 like 50Gi, or unlimited".to_owned())
 }
 
 /// The least id that a pod may have: those below are the system's own.
@@ -48,6 +81,15 @@ fn ids(text: &str) -> Result<RangeInclusive<u32>, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_pods_disk_is_a_size_or_unlimited() {
+        assert_eq!(pod_disk("50Gi"), Ok(PodDisk::Bytes(50 << 30)));
+        assert_eq!(pod_disk("unlimited"), Ok(PodDisk::Unlimited));
+        for bad in ["", "0", "-1Gi", "none", "50 GiB"] {
+            assert!(pod_disk(bad).unwrap_err().contains("50Gi"), "{bad}");
+        }
+    }
 
     #[test]
     fn a_range_of_ids_has_two_ends_above_the_systems_own() {

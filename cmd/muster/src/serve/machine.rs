@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use agent::{
     Accounts, AgentConfig, DeviceListStrategy, Drain, GivenBy, Hearing, KubeletConfig, Listen,
-    MigConfigurations, MigSettings, MpsConfig, PluginSettings, RdmaSettings, Replicated, Selection,
-    Sharing, Strategy, TellTopology, Vendor, XidPolicy,
+    MigConfigurations, MigSettings, MpsConfig, PluginSettings, PodDisk, RdmaSettings, Replicated,
+    Selection, Sharing, Strategy, TellTopology, Vendor, XidPolicy,
 };
 use anyhow::{Context, Result, bail};
 use hardware::Source;
@@ -16,7 +16,9 @@ use resources::names::NVIDIA_GPU;
 use super::host;
 use super::layout::Layout;
 use super::server::Server;
-use crate::arguments::{Agent, DevicesBy, MachineOptions, Metrics, MigDrain, NcclTopology};
+use crate::arguments::{
+    Agent, DevicesBy, HostFiles, MachineOptions, Metrics, MigDrain, NcclTopology,
+};
 
 /// The agent that runs beside a server in one process.
 pub fn beside(server: &Server, layout: &Layout, options: &MachineOptions) -> Result<AgentConfig> {
@@ -120,6 +122,8 @@ fn common(
         accounts: accounts(options.tenancy.accounts.as_deref())?,
         pod_ids: options.tenancy.pod_ids.clone().unwrap_or(agent::POD_IDS),
         pod_processes: options.tenancy.pod_pids_limit,
+        pod_disk: options.tenancy.pod_disk.unwrap_or(PodDisk::Share),
+        read_only_host: options.tenancy.host_files != Some(HostFiles::AsPermitted),
         hidden: vec![layout.root().to_path_buf()],
         shim_command: vec![shim.into(), "shim".into()],
     })
@@ -173,6 +177,8 @@ pub fn beside_kubelet(data: &Path, arguments: &Agent) -> Result<KubeletConfig> {
         (machine.cri.is_some(), "--cri"),
         (machine.tenancy.accounts.is_some(), "--accounts"),
         (machine.tenancy.pod_ids.is_some(), "--pod-ids"),
+        (machine.tenancy.host_files.is_some(), "--host-files"),
+        (machine.tenancy.pod_disk.is_some(), "--pod-disk"),
         (!machine.labels.is_empty(), "--label"),
     ];
     if machine.sharing.mps.is_some() {

@@ -4,11 +4,14 @@
 use std::collections::BTreeMap;
 
 use jiff::{SignedDuration, Timestamp};
-use resources::names::NODE_UNFIT;
+use resources::names::{EVICTED, NODE_UNFIT};
 use serde::{Deserialize, Serialize};
 
 use super::plan::{ContainerPlan, PodPlan};
 use super::record::{End, Record, Run, Seen};
+
+/// What an evicted pod has to end, in seconds, as the kubelet gives it: it takes from the others meanwhile.
+const EVICTION_GRACE_SECONDS: u32 = 1;
 
 /// A container that outlives the others gets at least this long to end, in seconds.
 const LEAST_GRACE_SECONDS: u32 = 2;
@@ -28,6 +31,13 @@ pub enum StopCause {
     Unfit {
         /// Which, in a sentence.
         message: String,
+    },
+    /// The node evicts it.
+    Evicted {
+        /// Why, in a sentence.
+        message: String,
+        /// For the node's sake, and not for a limit of its own.
+        by_node: bool,
     },
 }
 
@@ -164,6 +174,37 @@ impl Machine {
                     since: now,
                 });
             }
+        }
+    }
+
+    /// The node evicts it. One that is brought down already has less time for that; true if it is not.
+    pub fn evict(&mut self, message: &str, by_node: bool, now: Timestamp) -> bool {
+        if self.verdict.is_some() {
+            return false;
+        }
+        if let Some(stopping) = &mut self.stopping {
+            stopping.grace = stopping.grace.min(EVICTION_GRACE_SECONDS);
+            return false;
+        }
+        self.stopping = Some(Stopping {
+            cause: StopCause::Evicted {
+                message: message.to_owned(),
+                by_node,
+            },
+            grace: EVICTION_GRACE_SECONDS,
+            since: now,
+        });
+        true
+    }
+
+    /// Why the node evicted it for its own sake, if it did.
+    pub fn disrupted(&self) -> Option<&str> {
+        match &self.stopping.as_ref()?.cause {
+            StopCause::Evicted {
+                message,
+                by_node: true,
+            } => Some(message),
+            _ => None,
         }
     }
 
@@ -443,6 +484,7 @@ impl Machine {
             StopCause::Asked { reason } => reason.clone(),
             StopCause::Deadline => "the pod's activeDeadlineSeconds are over".to_owned(),
             StopCause::Unfit { message } => format!("this node can't run the pod: {message}"),
+            StopCause::Evicted { message, .. } => message.trim().to_owned(),
         };
         let sidecar = |c: &&ContainerPlan| c.sidecar;
         let first_alive = plan
@@ -485,6 +527,11 @@ impl Machine {
                 succeeded: false,
                 reason: NODE_UNFIT.to_owned(),
                 message: format!("the node could not start a container: {message}"),
+            },
+            StopCause::Evicted { message, .. } => Verdict {
+                succeeded: false,
+                reason: EVICTED.to_owned(),
+                message,
             },
             StopCause::Asked { .. } => self.natural_verdict(plan),
         });

@@ -51,7 +51,7 @@ pub fn status(
         phase: Some(phase.to_owned()),
         reason,
         message,
-        conditions: Some(conditions(machine, plan, phase, now)),
+        conditions: Some(all_conditions(machine, plan, phase, now)),
         host_ip: Some(addresses.host.clone()),
         host_ips: Some(vec![HostIP {
             ip: addresses.host.clone(),
@@ -97,6 +97,25 @@ fn init_done(machine: &Machine, container: &ContainerPlan) -> bool {
                 record.end().is_some_and(|end| end.code == 0)
             }
         })
+}
+
+/// A pod's conditions, and that the node evicted it for its own sake, as the kubelet says it.
+fn all_conditions(
+    machine: &Machine,
+    plan: &PodPlan,
+    phase: &str,
+    now: Timestamp,
+) -> Vec<PodCondition> {
+    let mut all = conditions(machine, plan, phase, now);
+    all.extend(machine.disrupted().map(|message| PodCondition {
+        type_: "DisruptionTarget".to_owned(),
+        status: "True".to_owned(),
+        last_transition_time: Some(whole_seconds(now)),
+        reason: Some("TerminationByKubelet".to_owned()),
+        message: Some(message.to_owned()),
+        ..PodCondition::default()
+    }));
+    all
 }
 
 fn conditions(machine: &Machine, plan: &PodPlan, phase: &str, now: Timestamp) -> Vec<PodCondition> {

@@ -304,6 +304,40 @@ fn a_stop_ends_what_runs_and_starts_nothing_more() {
 }
 
 #[test]
+fn an_evicted_pod_fails_at_once_with_the_reason_whatever_its_restart_policy() {
+    for (by_node, conditions) in [(false, 4), (true, 5)] {
+        let mut stage = simple("Always");
+        stage.runs("main");
+        stage.asked();
+        assert!(stage.machine.evict("too much. ", by_node, stage.now));
+        assert!(!stage.machine.evict("again", by_node, stage.now));
+        stage.step();
+        assert_eq!(stage.asked(), ["-main/0 1"]);
+        stage.ends("main", 137);
+        assert!(stage.machine.is_over() && stage.asked().is_empty());
+        let now = status(
+            &stage.machine,
+            &stage.plan,
+            &stage.gates,
+            &Addresses::default(),
+            stage.now,
+        );
+        assert_eq!(now.phase.as_deref(), Some("Failed"));
+        assert_eq!(now.reason.as_deref(), Some("Evicted"));
+        assert_eq!(now.message.as_deref(), Some("too much. "));
+        assert_eq!(now.conditions.map(|all| all.len()), Some(conditions));
+    }
+    // One that is deleted ends sooner, and as what was asked for.
+    let mut stage = simple("Always");
+    stage.runs("main");
+    stage.asked();
+    stage.machine.stop(30, "deleted", stage.now);
+    assert!(!stage.machine.evict("too much. ", true, stage.now));
+    stage.step();
+    assert_eq!(stage.asked(), ["-main/0 1"]);
+}
+
+#[test]
 fn a_stop_before_anything_began_ends_the_pod_at_once() {
     let mut stage = simple("Always");
     stage.machine = Machine::default();

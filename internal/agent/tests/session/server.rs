@@ -134,6 +134,8 @@ impl Server {
             accounts: agent::Accounts::default(),
             pod_ids: agent::POD_IDS,
             pod_processes: agent::POD_PROCESSES,
+            pod_disk: agent::PodDisk::Share,
+            read_only_host: true,
             hidden: Vec::new(),
             shim_command: Vec::new(),
         }

@@ -16,7 +16,9 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fchmod, fstat, mkdirat};
 use nix::sys::statvfs::{FsFlags, statvfs};
 use nix::unistd::{Gid, Uid, chdir, chown, fchown, pivot_root};
 
+use super::calls;
 use super::plan::{HostTree, Kind, Step, Wanted, plan};
+use crate::error::StartFault;
 use crate::spec::{Mount, MountSource};
 
 /// The node's real files.
@@ -51,13 +53,16 @@ impl HostTree for RealTree {
 struct Source {
     /// `None` for a memory file system.
     fd: Option<OwnedFd>,
+    /// Its mounts as they were before the host's became read-only, where they did.
+    copy: Option<OwnedFd>,
     is_directory: bool,
 }
 
 /// Mounts `mounts` for this process. `staging` is an empty directory of the node that
 /// serves as the new root should one be needed. The whole mount tree must be private or
-/// slave already.
-pub fn apply(mounts: &[Mount], staging: &Path) -> Result<(), String> {
+/// slave already. With `read_only_host` the host's mounts are read-only for this process from then
+/// on, and the volumes stay as the host has them.
+pub fn apply(mounts: &[Mount], staging: &Path, read_only_host: bool) -> Result<(), StartFault> {
     let mut sources = Vec::new();
     let mut wanted = Vec::new();
     for (index, volume) in mounts.iter().enumerate() {
@@ -74,6 +79,11 @@ pub fn apply(mounts: &[Mount], staging: &Path) -> Result<(), String> {
             source: shown.filter(|_| source.is_directory),
         });
         sources.push(source);
+    }
+    if read_only_host {
+        // In this order: what is bound from a read-only mount is read-only, too.
+        sources.iter_mut().try_for_each(Source::keep_writable)?;
+        freeze_host().map_err(StartFault::Node)?;
     }
     let steps = plan(&wanted, &RealTree).map_err(|e| e.to_string())?;
     let mut view = View {
@@ -99,6 +109,34 @@ pub fn apply(mounts: &[Mount], staging: &Path) -> Result<(), String> {
         enter(&view.root)?;
     }
     Ok(())
+}
+
+impl Source {
+    fn keep_writable(&mut self) -> Result<(), StartFault> {
+        let copied = self.fd.as_ref().map(calls::copy_tree).transpose();
+        self.copy =
+            copied.map_err(|e| StartFault::Node(format!("cannot copy a volume's mounts: {e}")))?;
+        Ok(())
+    }
+}
+
+/// Makes every mount of this namespace read-only. Devices, sockets and pipes on them can still be
+/// written to. A file system that the host mounts later is seen as the host mounts it.
+fn freeze_host() -> Result<(), String> {
+    calls::make_read_only(c"/").map_err(|e| {
+        format!(
+            "cannot make the host's mounts read-only: {e} (mount_setattr needs Linux 5.12; start the agent with --host-files as-permitted to do without)"
+        )
+    })
+}
+
+/// Tries what [`apply`] needs to make the host read-only; this process needs a mount namespace of its own.
+pub fn try_read_only_host() -> Result<(), String> {
+    let told = |e: Errno| format!("cannot copy mounts: {e} (open_tree needs Linux 5.2)");
+    let null = open("/dev/null", OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty()).map_err(told)?;
+    let copy = calls::copy_tree(&null).map_err(told)?;
+    calls::mount_copy(&copy, &null).map_err(told)?;
+    freeze_host()
 }
 
 /// What has been mounted so far.
@@ -142,7 +180,7 @@ impl View {
         let told = |e: String| format!("volume at {}: {e}", target.display());
         let point = self.open(target)?;
         let before = mounts_now()?;
-        mount_volume(&volume.source, source, &magic(&point)).map_err(told)?;
+        mount_volume(&volume.source, source, &point).map_err(told)?;
         let top = self.newly_mounted(target, &before)?;
         if volume.read_only {
             remount(&magic(&top), MsFlags::MS_RDONLY).map_err(told)?;
@@ -307,6 +345,7 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
     let MountSource::Bind(path) = &volume.source else {
         return Ok(Source {
             fd: None,
+            copy: None,
             is_directory: true,
         });
     };
@@ -329,6 +368,7 @@ fn open_source(volume: &Mount) -> Result<Source, String> {
     let is_directory = SFlag::from_bits_truncate(mode & SFlag::S_IFMT.bits()) == SFlag::S_IFDIR;
     Ok(Source {
         fd: Some(fd),
+        copy: None,
         is_directory,
     })
 }
@@ -379,7 +419,11 @@ fn make_like(above: &OwnedFd, name: &OsStr, like: &FileStat) -> Result<(), Strin
     fchmod(&made, Mode::from_bits_truncate(like.st_mode & 0o7777)).map_err(outside)
 }
 
-fn mount_volume(volume: &MountSource, source: &Source, target: &Path) -> Result<(), String> {
+fn mount_volume(volume: &MountSource, source: &Source, point: &OwnedFd) -> Result<(), String> {
+    if let Some(copy) = &source.copy {
+        return calls::mount_copy(copy, point).map_err(|e| format!("cannot mount it: {e}"));
+    }
+    let target = &magic(point);
     match (volume, &source.fd) {
         (MountSource::Tmpfs(size), _) => {
             let mut options = String::from("mode=1777");

@@ -13,7 +13,7 @@ use super::start::isolate;
 use super::{privileges, seccomp};
 use crate::capabilities::Support;
 use crate::error::StartFault;
-use crate::mounts::apply::hide_device;
+use crate::mounts::apply::{hide_device, try_read_only_host};
 use crate::mounts::kernel;
 use crate::spec::{Isolation, User};
 
@@ -27,8 +27,10 @@ const MAX_REASON: u64 = 4096;
 pub struct Answer {
     /// Mount, UTS and IPC namespaces, and mounts in them.
     pub namespaces: Support,
-    /// All that holds a container, as [`Isolation`] describes it.
+    /// All that holds a container, as [`Isolation`] describes it, but for what follows.
     pub isolation: Support,
+    /// Showing a container the host's files read-only.
+    pub read_only_host: Support,
 }
 
 /// Runs the stage.
@@ -41,6 +43,13 @@ pub fn run() -> ExitCode {
                 .into(),
         ),
     };
+    let read_only_host = match geteuid().is_root() {
+        true => match in_a_process(|| isolate(false).and_then(|()| try_read_only_host())) {
+            Support::Yes(_) => Support::Yes("mount_setattr".into()),
+            no => no,
+        },
+        false => Support::No("the agent is not root: pods write where its own user may".into()),
+    };
     let namespaces = match isolate(false).and_then(|()| hide_device(Path::new("/dev/null"))) {
         Ok(()) if geteuid().is_root() => Support::Yes("mount, UTS and IPC namespaces".into()),
         Ok(()) => Support::Yes("mount, UTS and IPC namespaces inside a user namespace".into()),
@@ -49,6 +58,7 @@ pub fn run() -> ExitCode {
     let answer = Answer {
         namespaces,
         isolation,
+        read_only_host,
     };
     match serde_json::to_string(&answer) {
         Ok(text) => {

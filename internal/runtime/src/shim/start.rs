@@ -137,7 +137,10 @@ fn prepare(
     }
     umask(Mode::from_bits_truncate(0o022));
     match isolated {
-        Ok(()) => view(dir, &spec, &mut note)?,
+        Ok(()) => {
+            let read_only_host = held.is_some_and(|held| held.read_only_host);
+            view(dir, &spec, read_only_host, &mut note)?;
+        }
         Err(reason) if spec.mounts.is_empty() => {
             note(format!(
                 "it sees the node's own files and host name: {reason}"
@@ -265,7 +268,12 @@ pub fn isolate(own_processes: bool) -> Result<(), String> {
 }
 
 /// Host name, hosts file, volumes, devices.
-fn view(dir: &Path, spec: &ContainerSpec, note: &mut impl FnMut(String)) -> Result<(), String> {
+fn view(
+    dir: &Path,
+    spec: &ContainerSpec,
+    read_only_host: bool,
+    note: &mut impl FnMut(String),
+) -> Result<(), StartFault> {
     let mut mounts = spec.mounts.clone();
     let mut over = |source: &Path, target: &str| {
         // A volume at the same path is what the user wants to see there.
@@ -285,7 +293,7 @@ fn view(dir: &Path, spec: &ContainerSpec, note: &mut impl FnMut(String)) -> Resu
     }
     let staging = dir.join(STAGING);
     fs::create_dir_all(&staging).map_err(|e| format!("cannot make {}: {e}", staging.display()))?;
-    apply::apply(&mounts, &staging)?;
+    apply::apply(&mounts, &staging, read_only_host)?;
     for device in &spec.devices.denied {
         if let Err(reason) = apply::hide_device(device) {
             note(format!("{} is not hidden: {reason}", device.display()));

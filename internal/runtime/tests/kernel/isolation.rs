@@ -127,6 +127,51 @@ async fn hidden_directories_are_empty_for_it_and_unchanged_for_the_node() {
     assert_eq!(fs::read_to_string(secrets.join("file")).unwrap(), "words\n");
 }
 
+#[tokio::test]
+async fn a_host_that_is_read_only_is_written_to_through_volumes_and_devices_alone() {
+    needs_root!();
+    let house = House::new().await;
+    let dirs = ["open", "shown", "kept", "below"].map(|name| house.path(name));
+    for dir in &dirs {
+        fs::create_dir(dir).unwrap();
+        let everybody = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+        fs::set_permissions(dir, everybody).unwrap();
+    }
+    let [open, shown, kept, below] = &dirs;
+    open_to_all(house.dir.path());
+    let script = format!(
+        "touch {0}/file || echo refused; touch {1}/direct || echo refused; touch /kept/file || echo refused; \
+         touch /dev/shm/file || echo refused; echo x > /dev/null && echo device; \
+         echo x > /proc/self/comm && echo own; touch /new/file /new/below/file /memory/file && echo written",
+        open.display(),
+        shown.display()
+    );
+    let mut spec = held(&house, "a", &script);
+    spec.mounts = vec![
+        runtime::Mount::bind(shown, "/new"),
+        runtime::Mount::bind(below, "/new/below"),
+        runtime::Mount::bind(kept, "/kept").read_only(),
+        runtime::Mount {
+            target: "/memory".into(),
+            source: runtime::MountSource::Tmpfs(Some(1 << 20)),
+            sub_path: None,
+            read_only: false,
+        },
+    ];
+    if let Some(isolation) = &mut spec.isolation {
+        isolation.read_only_host = true;
+    }
+    let (exit, output) = house.run(spec).await;
+    assert_eq!(exit.code, 0, "{exit:?} {output}");
+    assert_eq!(output.matches("refused").count(), 4, "{output}");
+    for word in ["device", "own", "written"] {
+        assert!(output.lines().any(|line| line == word), "{word}: {output}");
+    }
+    assert!(shown.join("file").exists() && below.join("file").exists());
+    // The host's own view is as it was.
+    fs::write(open.join("file"), "words").unwrap();
+}
+
 /// Lets everybody into a test's directory, which is its maker's alone at first.
 fn open_to_all(dir: &Path) {
     use std::os::unix::fs::PermissionsExt;
@@ -277,7 +322,7 @@ async fn an_outline_of_what_holds_it_is_among_what_the_machine_allows() {
         "{}",
         capabilities.isolation
     );
-    assert_eq!(capabilities.unfit(), None);
+    assert_eq!(capabilities.unfit(true), None);
 }
 
 #[tokio::test]

@@ -1,0 +1,339 @@
+//! What a pod says of the disk that it may use, and when it uses more. Pure.
+//!
+//! The limits and the words are the kubelet's (pkg/kubelet/eviction, `localStorageEviction`): `emptyDir.sizeLimit` of
+//! each volume on disk, `limits.ephemeral-storage` of the pod and of each container. A pod counts by its volumes on
+//! disk, logs and termination logs. Where a pod names no total, it has the node's (`--pod-disk`) beside what its
+//! volumes' own limits allow. Example: with `--pod-disk 10Gi` and one volume with `sizeLimit: 100Gi` it may use 110Gi.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use resources::names::EPHEMERAL_STORAGE;
+use resources::quantity::Quantity;
+use runtime::usage::Usage;
+
+/// How much of the node's disk a pod may use that names no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PodDisk {
+    /// A tenth of the file system of the agent's data, but at least [`LEAST_POD_DISK`].
+    Share,
+    /// So many bytes.
+    Bytes(u64),
+    /// As much as there is.
+    Unlimited,
+}
+
+/// A pod's part of the file system, one in so many bytes.
+const POD_DISK_SHARE: u64 = 10;
+
+/// The least that a pod has on a small file system.
+pub const LEAST_POD_DISK: u64 = 1 << 30;
+
+impl PodDisk {
+    /// In bytes, on a file system of so many.
+    pub fn bytes(self, file_system: u64) -> Option<u64> {
+        match self {
+            PodDisk::Share => Some((file_system / POD_DISK_SHARE).max(LEAST_POD_DISK)),
+            PodDisk::Bytes(bytes) => Some(bytes),
+            PodDisk::Unlimited => None,
+        }
+    }
+}
+
+/// What a pod's description says of its disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DiskLimits {
+    /// Its emptyDir volumes on disk, with their limits.
+    pub volumes: BTreeMap<String, Option<Quantity>>,
+    /// Its containers, with the limits of their logs.
+    pub containers: BTreeMap<String, Option<Quantity>>,
+    /// The limit of all together.
+    total: Option<Quantity>,
+    /// What was requested for it.
+    request: Quantity,
+    /// Its priority.
+    pub priority: i32,
+}
+
+impl DiskLimits {
+    /// Reads a pod.
+    pub fn of(pod: &Pod) -> DiskLimits {
+        let Some(spec) = &pod.spec else {
+            return DiskLimits::default();
+        };
+        let mut volumes = BTreeMap::new();
+        for volume in spec.volumes.iter().flatten() {
+            let Some(source) = &volume.empty_dir else {
+                continue;
+            };
+            if source.medium.as_deref().unwrap_or_default() != "Memory" {
+                let limit = source.size_limit.as_ref().and_then(|size| read(&size.0));
+                volumes.insert(volume.name.clone(), limit);
+            }
+        }
+        let init = || spec.init_containers.iter().flatten();
+        let all = init().chain(&spec.containers);
+        let containers = all.map(|container| (container.name.clone(), limit(container)));
+        DiskLimits {
+            volumes,
+            containers: containers.collect(),
+            total: of_pod(init(), &spec.containers, limit),
+            request: of_pod(init(), &spec.containers, request).unwrap_or_default(),
+            priority: spec.priority.unwrap_or(0),
+        }
+    }
+
+    /// Bytes that it uses beyond what was requested for it.
+    pub fn above_request(&self, used: u64) -> u64 {
+        used.saturating_sub(bytes(self.request))
+    }
+}
+
+/// What is known of a pod's use of the disk.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodUsage {
+    /// Its volumes.
+    pub volumes: BTreeMap<String, Usage>,
+    /// Its containers' logs.
+    pub logs: BTreeMap<String, Usage>,
+    /// Its containers' termination logs.
+    pub messages: Usage,
+}
+
+impl PodUsage {
+    /// All together.
+    pub fn total(&self) -> Usage {
+        let mut total = self.messages.clone();
+        let parts = self.volumes.values().chain(self.logs.values());
+        parts.for_each(|part| total.add(part));
+        total
+    }
+}
+
+/// Why a pod that uses so much is evicted; nothing where it may use it. `default` is what a pod may use
+/// that names no total.
+pub fn exceeded(limits: &DiskLimits, usage: &PodUsage, default: Option<u64>) -> Option<String> {
+    for (name, limit) in &limits.volumes {
+        let Some(used) = usage.volumes.get(name) else {
+            continue;
+        };
+        if let Some(limit) = limit.filter(|limit| used.bytes > bytes(*limit)) {
+            return Some(format!(
+                "Usage of EmptyDir volume \"{name}\" exceeds the limit \"{limit}\". "
+            ));
+        }
+        if let Some(why) = &used.uncountable {
+            return Some(format!(
+                "Usage of EmptyDir volume \"{name}\" cannot be measured: {why}. "
+            ));
+        }
+    }
+    let used = usage.total().bytes;
+    match (limits.total, default) {
+        (Some(total), _) if used > bytes(total) => {
+            return Some(format!(
+                "Pod ephemeral local storage usage exceeds the total limit of containers {total}. "
+            ));
+        }
+        (None, Some(default)) => {
+            let own = limits.volumes.values().flatten().map(|limit| bytes(*limit));
+            let most = own.fold(default, u64::saturating_add);
+            if used > most {
+                return Some(format!(
+                    "Pod ephemeral local storage usage exceeds {}, which this node allows a pod without limits.ephemeral-storage (--pod-disk). ",
+                    written(most)
+                ));
+            }
+        }
+        _ => {}
+    }
+    limits.containers.iter().find_map(|(name, limit)| {
+        let used = usage.logs.get(name)?.bytes;
+        let limit = limit.filter(|limit| used > bytes(*limit))?;
+        Some(format!(
+            "Container {name} exceeded its local ephemeral storage limit \"{limit}\". "
+        ))
+    })
+}
+
+/// Bytes as Kubernetes writes them.
+pub fn written(bytes: u64) -> Quantity {
+    Quantity::from_bytes(i64::try_from(bytes).unwrap_or(i64::MAX))
+}
+
+/// The amount of a whole pod: of all containers that run at a time, or of the init container that has the most.
+fn of_pod<'a>(
+    init: impl Iterator<Item = &'a Container> + Clone,
+    main: &'a [Container],
+    amount: fn(&Container) -> Option<Quantity>,
+) -> Option<Quantity> {
+    let goes_on = |c: &&Container| c.restart_policy.as_deref() == Some("Always");
+    let together = init.clone().filter(goes_on).chain(main);
+    let together = together.filter_map(amount).reduce(|a, b| a + b);
+    let before = init.filter(|c| !goes_on(c)).filter_map(amount).max();
+    together.max(before)
+}
+
+fn limit(container: &Container) -> Option<Quantity> {
+    let limits = container.resources.as_ref()?.limits.as_ref()?;
+    read(&limits.get(EPHEMERAL_STORAGE)?.0)
+}
+
+/// Where only a limit is written, Kubernetes requests as much.
+fn request(container: &Container) -> Option<Quantity> {
+    let requests = container.resources.as_ref()?.requests.as_ref();
+    let written = requests.and_then(|requests| read(&requests.get(EPHEMERAL_STORAGE)?.0));
+    written.or_else(|| limit(container))
+}
+
+/// A positive amount; another limits nothing.
+fn read(text: &str) -> Option<Quantity> {
+    let amount = text.parse::<Quantity>().ok();
+    amount.filter(|amount| *amount > Quantity::ZERO)
+}
+
+fn bytes(amount: Quantity) -> u64 {
+    u64::try_from(amount.value()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const MI: u64 = 1 << 20;
+
+    fn pod(spec: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"name": "p"}, "spec": spec})).unwrap()
+    }
+
+    fn of(bytes: u64) -> Usage {
+        Usage {
+            bytes,
+            files: 1,
+            uncountable: None,
+        }
+    }
+
+    /// One container with its resources, and volumes.
+    fn limits(resources: Value, volumes: Value) -> DiskLimits {
+        DiskLimits::of(&pod(json!({
+            "containers": [{"name": "main", "resources": resources}], "volumes": volumes})))
+    }
+
+    #[test]
+    fn a_pod_is_evicted_by_the_limit_that_it_exceeds_in_the_kubelets_words() {
+        let volumes = || json!([{"name": "x", "emptyDir": {"sizeLimit": "1Gi"}}, {"name": "y", "emptyDir": {}}]);
+        let none = || json!({});
+        let limited = || json!({"limits": {"ephemeral-storage": "2Gi"}});
+        let default = Some(1024 * MI);
+        for (resources, [x, y, log], default, words) in [
+            (none(), [1024, 0, 0], default, None),
+            (
+                none(),
+                [1025, 0, 0],
+                default,
+                Some("Usage of EmptyDir volume \"x\" exceeds the limit \"1Gi\". "),
+            ),
+            // What its volumes' own limits allow comes on top of the node's.
+            (none(), [1000, 1000, 48], default, None),
+            (
+                none(),
+                [1000, 1000, 49],
+                default,
+                Some(
+                    "Pod ephemeral local storage usage exceeds 2Gi, which this node allows a pod without limits.ephemeral-storage (--pod-disk). ",
+                ),
+            ),
+            (none(), [0, 1 << 20, 0], None, None),
+            (limited(), [1000, 1048, 0], default, None),
+            (
+                limited(),
+                [1000, 1040, 9],
+                default,
+                Some(
+                    "Pod ephemeral local storage usage exceeds the total limit of containers 2Gi. ",
+                ),
+            ),
+        ] {
+            let usage = PodUsage {
+                volumes: [("x".to_owned(), of(x * MI)), ("y".to_owned(), of(y * MI))].into(),
+                logs: [("main".to_owned(), of(log * MI))].into(),
+                messages: Usage::default(),
+            };
+            let found = exceeded(&limits(resources, volumes()), &usage, default);
+            assert_eq!(found.as_deref(), words, "{x} {y} {log}");
+        }
+    }
+
+    #[test]
+    fn a_termination_log_counts_and_one_container_may_exceed_its_own_limit() {
+        let spec = json!({"containers": [
+            {"name": "a", "resources": {"limits": {"ephemeral-storage": "10Mi"}}},
+            {"name": "b", "resources": {"limits": {"ephemeral-storage": "90Mi"}}}]});
+        let limits = DiskLimits::of(&pod(spec));
+        let mut usage = PodUsage {
+            messages: of(101 * MI),
+            ..PodUsage::default()
+        };
+        let why = exceeded(&limits, &usage, None).unwrap();
+        assert!(why.contains("total limit of containers 100Mi"), "{why}");
+        usage.messages = of(MI);
+        usage.logs.insert("a".to_owned(), of(11 * MI));
+        let why = exceeded(&limits, &usage, None);
+        let words = "Container a exceeded its local ephemeral storage limit \"10Mi\". ";
+        assert_eq!(why.as_deref(), Some(words));
+    }
+
+    #[test]
+    fn what_cannot_be_measured_is_not_taken_for_empty() {
+        let limits = limits(json!({}), json!([{"name": "x", "emptyDir": {}}]));
+        let mut deep = of(1);
+        deep.uncountable = Some("too deep".to_owned());
+        let usage = PodUsage {
+            volumes: [("x".to_owned(), deep)].into(),
+            ..PodUsage::default()
+        };
+        let why = exceeded(&limits, &usage, None).unwrap();
+        assert_eq!(
+            why,
+            "Usage of EmptyDir volume \"x\" cannot be measured: too deep. "
+        );
+    }
+
+    #[test]
+    fn memory_is_no_disk_and_a_limit_of_nothing_is_none() {
+        let found = limits(
+            json!({"limits": {"ephemeral-storage": "0"}}),
+            json!([{"name": "m", "emptyDir": {"medium": "Memory", "sizeLimit": "1"}},
+                {"name": "z", "emptyDir": {"sizeLimit": "0"}}, {"name": "h", "hostPath": {"path": "/x"}}]),
+        );
+        assert_eq!(found.volumes, BTreeMap::from([("z".to_owned(), None)]));
+        assert_eq!(found.total, None);
+    }
+
+    #[test]
+    fn a_pods_amounts_are_those_of_its_containers_together_or_of_its_largest_init_container() {
+        let one = |name: &str, mi: u64, restart: Option<&str>| {
+            json!({"name": name, "restartPolicy": restart,
+                "resources": {"limits": {"ephemeral-storage": format!("{mi}Mi")}}})
+        };
+        for (init, total) in [(10, 35), (50, 50)] {
+            let spec = json!({
+                "initContainers": [one("i", init, None), one("s", 5, Some("Always"))],
+                "containers": [one("a", 10, None), one("b", 20, None)]});
+            let limits = DiskLimits::of(&pod(spec));
+            assert_eq!(limits.total.map(bytes), Some(total * MI));
+            assert_eq!(limits.above_request(total * MI + 7), 7);
+        }
+    }
+
+    #[test]
+    fn a_pod_that_names_nothing_has_a_tenth_of_the_disk_but_never_next_to_nothing() {
+        assert_eq!(PodDisk::Share.bytes(500 << 30), Some(50 << 30));
+        assert_eq!(PodDisk::Share.bytes(4 << 30), Some(LEAST_POD_DISK));
+        assert_eq!(PodDisk::Bytes(7).bytes(1 << 40), Some(7));
+        assert_eq!(PodDisk::Unlimited.bytes(1 << 40), None);
+    }
+}
