@@ -6,6 +6,7 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
 use crate::ports::free_address;
@@ -93,12 +94,7 @@ impl Prometheus {
 
     /// The values of a query now.
     pub fn query(&self, query: &str) -> Vec<Value> {
-        let encoded: String = (query.bytes())
-            .map(|byte| match byte {
-                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' => char::from(byte).to_string(),
-                other => format!("%{other:02X}"),
-            })
-            .collect();
+        let encoded = utf8_percent_encode(query, NON_ALPHANUMERIC);
         let data = self.api(&format!("/api/v1/query?query={encoded}"));
         data["result"].as_array().cloned().unwrap_or_default()
     }

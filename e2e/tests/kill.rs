@@ -23,6 +23,7 @@ use kube::api::{
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Api, Client};
 use resources::quantity::Quantity;
+use resources::splitmix::SplitMix;
 use serde_json::json;
 
 /// How many kills there are, of servers and agents.
@@ -49,26 +50,9 @@ const WRITERS: usize = 6;
 /// The seed of the moments; printed, so that a failure can be run again.
 const SEED: u64 = 0x006d_7573_7465_7221;
 
-/// A small generator, so that the moments follow from the seed (Marsaglia's xorshift64).
-struct Moments(u64);
-
-impl Moments {
-    /// Those of one round, whichever came before: a run that goes on has the same ones.
-    fn of_round(seed: u64, round: u64) -> Moments {
-        let mixed = seed.wrapping_add(round.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let mut moments = Moments(mixed | 1);
-        for _ in 0..8 {
-            moments.next(1);
-        }
-        moments
-    }
-
-    fn next(&mut self, below: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % below
-    }
+/// The numbers of one round, whichever came before: a run that goes on has the same ones.
+fn of_round(seed: u64, round: u64) -> SplitMix {
+    SplitMix::new(SplitMix::new(seed ^ round).next_u64())
 }
 
 async fn client(platform: &Platform) -> Client {
@@ -394,7 +378,7 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
     let (mut rounds, mut pauses) = (0, 0);
     while progress.kills < kills {
         let round = progress.rounds;
-        let mut moments = Moments::of_round(seed, round);
+        let mut moments = of_round(seed, round);
         let stop = Arc::new(AtomicBool::new(false));
         let connected = client(&platform).await;
         let watcher = tokio::spawn(follow(connected.clone(), seen.clone(), stop.clone()));
@@ -409,22 +393,22 @@ async fn killed_again_and_again_nothing_acknowledged_is_lost_and_no_pod_ends() {
                 ))
             })
             .collect();
-        tokio::time::sleep(Duration::from_millis(20 + moments.next(130))).await;
-        if moments.next(PAUSE_EVERY) == 0 {
+        tokio::time::sleep(Duration::from_millis(20 + moments.below(130))).await;
+        if moments.below(PAUSE_EVERY) == 0 {
             pauses += 1;
-            let of_server = moments.next(2) == 0;
+            let of_server = moments.below(2) == 0;
             let (pid, most) = if of_server {
                 (platform.pid(), pause_max)
             } else {
                 (agent.pid(), pause_max.min(AGENT_PAUSE_MAX))
             };
             // Short ones are more frequent than long ones.
-            let most = 1000 + moments.next(most.saturating_sub(1) * 1000 + 1);
-            pause(pid, Duration::from_millis(1000 + moments.next(most - 999))).await;
+            let most = 1000 + moments.below(most.saturating_sub(1) * 1000 + 1);
+            pause(pid, Duration::from_millis(1000 + moments.below(most - 999))).await;
             // What a server does that wakes up and takes others for silent, it does now.
-            tokio::time::sleep(Duration::from_millis(moments.next(500))).await;
+            tokio::time::sleep(Duration::from_millis(moments.below(500))).await;
         }
-        if moments.next(AGENT_EVERY) == 0 {
+        if moments.below(AGENT_EVERY) == 0 {
             agent.kill();
             agent.restart();
             progress.kills += 1;

@@ -1,6 +1,5 @@
 //! The scheduler as those who run it meet it: set up by a file, asked why, whom, when and what
 //! before, by the CLI and by REST in the same words.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::process::Command;
 use std::time::Duration;

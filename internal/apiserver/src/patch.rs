@@ -1,12 +1,12 @@
 //! Owns PATCH in its four kinds: JSON patch, merge patch, strategic merge patch, server-side apply. How each is
-//! computed is the `schema` crate's; here is what is patched and when.
+//! computed is the `schema` crate's, and json-patch's for merge patch; here is what is patched and when.
 
 use axum::body::Body;
 use http::Response;
 use resources::access::Attributes;
 use resources::times;
 use schema::apply::{ApplyError, Manager, Operation, apply};
-use schema::{PatchError, json_patch, merge_patch, strategic};
+use schema::{PatchError, json_patch, strategic};
 use serde_json::{Map, Value};
 
 use crate::call::Call;
@@ -91,7 +91,8 @@ pub(crate) fn plain(format: Format, live: &Value, patch: &Value) -> Result<Value
         Format::JsonPatch => {
             json_patch::apply(&mut wanted, patch, &limits::JSON_PATCH).map_err(refused)?;
         }
-        Format::MergePatch if patch.is_object() => merge_patch::apply(&mut wanted, patch),
+        // RFC 7386. It recurses as deep as the patch, whose depth was bounded when it was decoded.
+        Format::MergePatch if patch.is_object() => ::json_patch::merge(&mut wanted, patch),
         Format::MergePatch => return Err(Failure::bad_request("a merge patch must be an object")),
         _ => {
             return Err(request::patch_not_supported(

@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 
+use percent_encoding::percent_decode_str;
+
 /// What a request path names.
 #[derive(Debug, PartialEq)]
 pub enum Target {
@@ -96,28 +98,7 @@ fn below_version(group: &str, version: &str, rest: &[Cow<'_, str>]) -> Target {
 
 /// Percent-decodes one segment; a malformed escape stays as it is, and then names nothing.
 pub fn decode(text: &str) -> Cow<'_, str> {
-    if !text.contains('%') {
-        return Cow::Borrowed(text);
-    }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut at = 0;
-    while at < bytes.len() {
-        let escape = (bytes[at] == b'%')
-            .then(|| text.get(at + 1..at + 3))
-            .flatten();
-        match escape.and_then(|hex| u8::from_str_radix(hex, 16).ok()) {
-            Some(byte) => {
-                out.push(byte);
-                at += 3;
-            }
-            None => {
-                out.push(bytes[at]);
-                at += 1;
-            }
-        }
-    }
-    Cow::Owned(String::from_utf8_lossy(&out).into_owned())
+    percent_decode_str(text).decode_utf8_lossy()
 }
 
 #[cfg(test)]
@@ -178,6 +159,16 @@ mod tests {
     #[test]
     fn escaped_names_are_decoded_and_bad_escapes_are_left_alone() {
         assert_eq!(resource("/api/v1/nodes/a%3Ab").name.as_deref(), Some("a:b"));
-        assert_eq!(decode("100%zz%4"), "100%zz%4");
+        for (text, wanted) in [
+            ("plain", "plain"),
+            ("a%2fb%2Fc", "a/b/c"),
+            ("%C3%A9", "é"),
+            ("%C3", "\u{fffd}"),
+            ("100%zz%4", "100%zz%4"),
+            ("%+1%-1%é", "%+1%-1%é"),
+            ("%2541", "%41"),
+        ] {
+            assert_eq!(decode(text), wanted, "{text}");
+        }
     }
 }

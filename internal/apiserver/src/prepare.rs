@@ -354,29 +354,26 @@ fn intent_differs(live: &Value, next: &Value) -> bool {
 
 /// Whether two states differ in nothing but when field managers wrote.
 fn same_but_times(live: &Value, next: &Value) -> bool {
-    let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else {
-        return false;
-    };
-    live.len() == next.len()
-        && live
-            .iter()
-            .all(|(key, value)| match (key.as_str(), next.get(key)) {
-                ("metadata", Some(other)) => same_metadata(value, other),
-                (_, other) => other == Some(value),
-            })
+    let same_metadata =
+        |live: &Value, next: &Value| same_members(live, next, "managedFields", same_managers);
+    same_members(live, next, "metadata", same_metadata)
 }
 
-fn same_metadata(live: &Value, next: &Value) -> bool {
+/// Whether two objects have equal members, where `same` says it of one of them.
+fn same_members(
+    live: &Value,
+    next: &Value,
+    one: &str,
+    same: impl Fn(&Value, &Value) -> bool,
+) -> bool {
     let (Some(live), Some(next)) = (live.as_object(), next.as_object()) else {
         return false;
     };
     live.len() == next.len()
-        && live
-            .iter()
-            .all(|(key, value)| match (key.as_str(), next.get(key)) {
-                ("managedFields", Some(other)) => same_managers(value, other),
-                (_, other) => other == Some(value),
-            })
+        && live.iter().all(|(key, value)| match next.get(key) {
+            Some(other) if key == one => same(value, other),
+            other => other == Some(value),
+        })
 }
 
 fn same_managers(live: &Value, next: &Value) -> bool {

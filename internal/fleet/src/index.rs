@@ -119,14 +119,8 @@ impl Index {
 
     /// After a list read anew: forgets every pod that isn't in it.
     pub fn retain_pods(&mut self, seen: &BTreeSet<Key>) -> Touched {
-        let gone: Vec<Key> = self
-            .pods
-            .keys()
-            .filter(|key| !seen.contains(*key))
-            .cloned()
-            .collect();
         let mut touched = Touched::default();
-        for key in gone {
+        for key in without(&self.pods, seen) {
             touched.nodes.extend(self.remove_pod(&key, None).nodes);
         }
         touched
@@ -155,14 +149,8 @@ impl Index {
 
     /// After a list read anew: forgets every service that isn't in it.
     pub fn retain_services(&mut self, seen: &BTreeSet<Key>) -> Touched {
-        let gone: Vec<Key> = self
-            .services
-            .keys()
-            .filter(|key| !seen.contains(*key))
-            .cloned()
-            .collect();
         let mut touched = Touched::default();
-        for key in gone {
+        for key in without(&self.services, seen) {
             touched.nodes.extend(self.remove_service(&key).nodes);
         }
         touched
@@ -293,6 +281,12 @@ pub fn key_of(metadata: &kube::api::ObjectMeta) -> Key {
         metadata.namespace.clone().unwrap_or_default(),
         metadata.name.clone().unwrap_or_default(),
     )
+}
+
+/// The keys of objects that a list read anew does not hold.
+fn without<V>(known: &BTreeMap<Key, V>, seen: &BTreeSet<Key>) -> Vec<Key> {
+    let gone = known.keys().filter(|key| !seen.contains(*key));
+    gone.cloned().collect()
 }
 
 /// Whether resource version `a` is later than `b`. Both engines count with numbers; where they

@@ -56,13 +56,6 @@ impl Amounts {
         self.0.insert(name.into(), amount);
     }
 
-    /// Is every resource here at most what `room` has of it?
-    pub fn fits_in(&self, room: &Amounts) -> bool {
-        self.0
-            .iter()
-            .all(|(name, amount)| *amount <= 0 || *amount <= room.get(name))
-    }
-
     /// The resources of which `room` has less than this asks, in name order.
     pub fn lacking<'a>(&'a self, room: &'a Amounts) -> impl Iterator<Item = &'a str> {
         self.0

@@ -102,9 +102,13 @@ fn a_pod_that_asks_for_nothing_still_counts_as_a_pod() {
 #[test]
 fn fitting_compares_every_resource_that_is_asked_for() {
     let room = amounts(&[("cpu", 1000), ("memory", 10)]);
-    assert!(amounts(&[("cpu", 1000)]).fits_in(&room));
-    assert!(amounts(&[("nvidia.com/gpu", 0)]).fits_in(&room));
-    assert!(!amounts(&[("nvidia.com/gpu", 1)]).fits_in(&room));
+    for (wants, missing) in [
+        (amounts(&[("cpu", 1000)]), None),
+        (amounts(&[("nvidia.com/gpu", 0)]), None),
+        (amounts(&[("nvidia.com/gpu", 1)]), Some("nvidia.com/gpu")),
+    ] {
+        assert_eq!(wants.lacking(&room).next(), missing);
+    }
     let wants = amounts(&[("cpu", 1001), ("memory", 10), ("x", 1)]);
     assert_eq!(wants.lacking(&room).collect::<Vec<_>>(), ["cpu", "x"]);
 }
@@ -127,7 +131,7 @@ proptest! {
     fn taking_away_what_was_added_leaves_what_was_there(a in any_amounts(), b in any_amounts()) {
         let mut sum = a.clone();
         sum.add(&b);
-        prop_assert!(a.fits_in(&sum) && b.fits_in(&sum));
+        prop_assert!(a.lacking(&sum).next().is_none() && b.lacking(&sum).next().is_none());
         sum.sub(&b);
         for name in ["a", "b", "c", "d"] {
             prop_assert_eq!(sum.get(name), a.get(name));

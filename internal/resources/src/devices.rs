@@ -10,8 +10,6 @@ pub type ChosenDevices = BTreeMap<String, BTreeMap<String, Vec<String>>>;
 
 /// Annotation that carries [`ChosenDevices`].
 pub const DEVICES_ANNOTATION: &str = crate::names::DEVICES;
-/// Annotation that carries [`NodeInventory`].
-pub const INVENTORY_ANNOTATION: &str = crate::names::INVENTORY;
 
 /// What a machine has.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

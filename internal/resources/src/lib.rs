@@ -31,6 +31,7 @@ pub mod registry;
 pub mod report;
 pub mod selector;
 pub mod span;
+pub mod splitmix;
 pub mod standing;
 pub mod syntax;
 pub mod tidying;

@@ -89,8 +89,6 @@ pub const NODE_USER_PREFIX: &str = "system:node:";
 pub const NODES_GROUP: &str = "system:nodes";
 /// The `schedulerName` of pods that are Muster's to place.
 pub const SCHEDULER: &str = "muster";
-/// The scheduler names that Muster answers to unless configured otherwise.
-pub const SCHEDULER_NAMES: [&str; 4] = ["muster", "default-scheduler", "volcano", ""];
 /// `status.reason` of a pod whose node was lost.
 pub const NODE_LOST: &str = "NodeLost";
 /// `status.reason` of a pod that its node could not start for a fault of the node's own: it counts against no limit
@@ -109,8 +107,6 @@ pub const LEGACY_JOB_NAME: &str = "job-name";
 pub const LEGACY_CONTROLLER_UID: &str = "controller-uid";
 /// Annotation and label on an Indexed Job's pods: the completion index.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
-/// Finalizer that keeps a Job's pod until its end was counted.
-pub const JOB_TRACKING: &str = "batch.kubernetes.io/job-tracking";
 
 /// Annotation on a Queue, JSON of resource to quantity: how far above its own `deserved` it may go.
 pub const BORROWING_LIMIT: &str = "muster.io/borrowing-limit";

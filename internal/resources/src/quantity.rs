@@ -122,11 +122,6 @@ impl Quantity {
         self.nanos % NANO == 0
     }
 
-    /// Is it a whole number of thousandths?
-    pub fn is_whole_milli(&self) -> bool {
-        self.nanos % (NANO / 1000) == 0
-    }
-
     /// As a floating-point number: for ratios and charts, never for accounting.
     pub fn as_f64(&self) -> f64 {
         self.nanos as f64 / NANO as f64

@@ -1,5 +1,5 @@
 //! Spans of time as people and clusters write them: one way of reading them for everything that is
-//! configured, annotated or traced.
+//! configured, annotated or traced, and one way of printing them.
 
 /// What a span may look like, for messages.
 pub const FORMS: &str = "write seconds (5400), a span (1h30m), or hours, minutes and seconds (1:30:00, 2-06:00:00 with days)";
@@ -62,6 +62,44 @@ fn clock(text: &str) -> Option<i64> {
     Some(days * 86_400 + hours * 3600 + minutes * 60 + seconds)
 }
 
+/// An age or a duration in seconds as kubectl prints it: `45s`, `3m20s`, `121m`, `7d12h`, `2y10d`. The rules are those of
+/// `duration.HumanDuration` in k8s.io/apimachinery, so that the CLI, the portal and `kubectl get` agree on every object.
+#[must_use]
+pub fn human_duration(seconds: i64) -> String {
+    let with_rest = |big: i64, unit: char, rest: i64, rest_unit: char| {
+        if rest == 0 {
+            format!("{big}{unit}")
+        } else {
+            format!("{big}{unit}{rest}{rest_unit}")
+        }
+    };
+    // Clocks differ a little: a second in the future is now.
+    if seconds < -1 {
+        return "<invalid>".to_owned();
+    }
+    let seconds = seconds.max(0);
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    if seconds < 120 {
+        format!("{seconds}s")
+    } else if minutes < 10 {
+        with_rest(minutes, 'm', seconds % 60, 's')
+    } else if minutes < 180 {
+        format!("{minutes}m")
+    } else if hours < 8 {
+        with_rest(hours, 'h', minutes % 60, 'm')
+    } else if hours < 48 {
+        format!("{hours}h")
+    } else if hours < 192 {
+        with_rest(days, 'd', hours % 24, 'h')
+    } else if days < 730 {
+        format!("{days}d")
+    } else if days < 8 * 365 {
+        with_rest(days / 365, 'y', days % 365, 'd')
+    } else {
+        format!("{}y", days / 365)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +133,47 @@ mod tests {
             "é",
         ] {
             assert_eq!(seconds(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_are_printed_as_kubectl_prints_them() {
+        const MINUTE: i64 = 60;
+        const HOUR: i64 = 60 * MINUTE;
+        const DAY: i64 = 24 * HOUR;
+        const YEAR: i64 = 365 * DAY;
+        // Both sides of every bound at which the form changes, with and without a rest.
+        for (seconds, wanted) in [
+            (i64::MIN, "<invalid>"),
+            (-5, "<invalid>"),
+            (-2, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (45, "45s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (10 * MINUTE - 1, "9m59s"),
+            (10 * MINUTE, "10m"),
+            (2 * HOUR + MINUTE, "121m"),
+            (3 * HOUR - 1, "179m"),
+            (3 * HOUR, "3h"),
+            (3 * HOUR + MINUTE, "3h1m"),
+            (8 * HOUR - 1, "7h59m"),
+            (8 * HOUR, "8h"),
+            (2 * DAY - 1, "47h"),
+            (2 * DAY, "2d"),
+            (2 * DAY + 2 * HOUR, "2d2h"),
+            (8 * DAY - 1, "7d23h"),
+            (8 * DAY, "8d"),
+            (2 * YEAR - 1, "729d"),
+            (2 * YEAR, "2y"),
+            (2 * YEAR + DAY, "2y1d"),
+            (8 * YEAR - 1, "7y364d"),
+            (8 * YEAR, "8y"),
+            (10 * YEAR, "10y"),
+        ] {
+            assert_eq!(human_duration(seconds), wanted, "{seconds}");
         }
     }
 }

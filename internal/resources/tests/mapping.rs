@@ -1,5 +1,5 @@
 //! Others' queues in Muster's words: what each key becomes, and which have no counterpart.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use std::collections::BTreeMap;
 

@@ -8,7 +8,7 @@ pub use peer::{NODE_GROUP, NODE_PREFIX, PeerIdentity, renewal_second};
 /// Messages, clients and servers of `muster.agent.v1`.
 pub mod agent {
     /// Version 1 of the agent protocol.
-    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod v1 {
         tonic::include_proto!("muster.agent.v1");
     }
@@ -17,25 +17,25 @@ pub mod agent {
 /// What the kubelet speaks with those who know its node's devices.
 pub mod kubelet {
     /// The device plugin protocol.
-    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod v1beta1 {
         tonic::include_proto!("v1beta1");
     }
     /// What it asks of a DRA driver.
     pub mod dra {
         /// Version 1, of Kubernetes 1.34 and later.
-        #[allow(missing_docs, clippy::all, clippy::pedantic)]
+        #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
         pub mod v1 {
             tonic::include_proto!("k8s.io.kubelet.pkg.apis.dra.v1");
         }
     }
     /// How it finds plugins.
-    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod registration {
         tonic::include_proto!("pluginregistration");
     }
     /// The pod resources API.
-    #[allow(missing_docs, clippy::all, clippy::pedantic)]
+    #[allow(missing_docs, clippy::all, reason = "generated from api/proto")]
     pub mod v1 {
         tonic::include_proto!("v1");
     }

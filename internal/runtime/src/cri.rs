@@ -6,7 +6,6 @@
 //! owner's; others on the same runtime are not touched. The runtime keeps the containers,
 //! so nothing is on disk here but their logs.
 
-#[allow(missing_docs)]
 pub mod api;
 mod calls;
 pub mod convert;
@@ -30,6 +29,7 @@ use crate::logs::{LogRead, read_logs};
 use crate::process::{ExecOutcome, MAX_CHANGES, Stats};
 use crate::spec::{ContainerId, ContainerSpec, LogSettings, PullPolicy};
 use crate::state::{ContainerState, ContainerStatus, Exit};
+use crate::waiting;
 use sub_paths::SubPaths;
 
 /// How long a call may take that says nothing of it.
@@ -296,18 +296,7 @@ impl CriRuntime {
 
     /// Waits for a container's end.
     pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
-        let mut news = self.shared.changes.subscribe();
-        loop {
-            let status = self
-                .status(id)
-                .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
-            if let ContainerState::Exited(exit) = status.state {
-                return Ok(exit);
-            }
-            if matches!(news.recv().await, Err(broadcast::error::RecvError::Closed)) {
-                return Err(RuntimeError::NotFound(id.clone()));
-            }
-        }
+        waiting::exit(id, self.changes(), || self.status(id)).await
     }
 
     /// The image's stop signal, then SIGKILL after `grace`; returns once it has ended. Unlike

@@ -22,6 +22,7 @@ pub mod state;
 mod umask;
 pub mod usage;
 pub mod volumes;
+mod waiting;
 
 pub use capabilities::{Capabilities, Support};
 pub use cri::{CriConfig, CriRuntime};

@@ -32,6 +32,7 @@ use crate::shim::supervise::{CGROUP_PARENT, DEFAULT_CGROUP_PARENT};
 use crate::shim::{STAGE, STAGE_PROBE};
 use crate::spec::{ContainerId, ContainerSpec};
 use crate::state::{ContainerState, ContainerStatus, Exit, SHIM_LOG, STOP_FILE, StopRequest, save};
+use crate::waiting;
 
 /// Changes kept for a receiver that does not keep up; beyond it, it is told that it missed some.
 pub const MAX_CHANGES: usize = 1024;
@@ -159,7 +160,7 @@ impl ProcessRuntime {
     pub async fn start(&self, spec: ContainerSpec) -> Result<ContainerStatus, RuntimeError> {
         spec.validate()?;
         let id = spec.id.clone();
-        let mut news = self.shared.changes.subscribe();
+        let changes = self.changes();
         let shared = self.shared.clone();
         let number = blocking(move || shared.prepare(spec)).await??;
         let mut child = match self.spawn_shim(&id) {
@@ -177,18 +178,10 @@ impl ProcessRuntime {
             shared.started(&watched, number);
             let _ = blocking(move || shared.look(&watched)).await;
         });
-        let settled = async {
-            loop {
-                if let Some(status) = self.status(&id)
-                    && status.state != ContainerState::Starting
-                {
-                    return Ok(status);
-                }
-                if matches!(news.recv().await, Err(broadcast::error::RecvError::Closed)) {
-                    return Err(RuntimeError::NotFound(id.clone()));
-                }
-            }
-        };
+        let settled = waiting::until(&id, changes, || {
+            let settled = |status: &ContainerStatus| status.state != ContainerState::Starting;
+            Ok(self.status(&id).filter(settled))
+        });
         let outcome = tokio::time::timeout(START_LIMIT, settled).await;
         self.shared.started(&id, number);
         match outcome {
@@ -255,18 +248,7 @@ impl ProcessRuntime {
 
     /// Waits for a container's end.
     pub async fn wait(&self, id: &ContainerId) -> Result<Exit, RuntimeError> {
-        let mut news = self.shared.changes.subscribe();
-        loop {
-            let status = self
-                .status(id)
-                .ok_or_else(|| RuntimeError::NotFound(id.clone()))?;
-            if let ContainerState::Exited(exit) = status.state {
-                return Ok(exit);
-            }
-            if matches!(news.recv().await, Err(broadcast::error::RecvError::Closed)) {
-                return Err(RuntimeError::NotFound(id.clone()));
-            }
-        }
+        waiting::exit(id, self.changes(), || self.status(id)).await
     }
 
     /// SIGTERM to the container's processes, SIGKILL to what is left after `grace`, and

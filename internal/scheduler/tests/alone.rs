@@ -1,8 +1,6 @@
 //! GPUs of which a container gets one: shared by MPS, or by who refuses to give several. Who needs several
 //! gets others, or waits and says so; who needs one gets any.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
-
 mod support;
 
 use std::collections::BTreeMap;

@@ -1,5 +1,4 @@
 //! Evictions, by table: who must go, who stays, what is held for whom, and what is said.
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
 

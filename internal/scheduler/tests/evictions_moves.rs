@@ -1,5 +1,4 @@
 //! Moves, by table: as few as can be, only with a place of their own, and who is never moved.
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
 

@@ -1,5 +1,4 @@
 //! Defragmentation, by table: who may be moved, what it must gain, and what is said before.
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
 

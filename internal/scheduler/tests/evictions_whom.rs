@@ -1,5 +1,4 @@
 //! Whom a waiting gang could evict, asked before anything is decided.
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
 

@@ -1,7 +1,6 @@
 //! What is known to fail in other schedulers, each as a scenario that does not fail here. The
 //! issue that reports it is in the name. What is about size rather than outcome is counted, in
 //! writes or plans here and in allocations in `known_growth`; never timed.
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 mod support;
 

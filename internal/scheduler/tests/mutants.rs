@@ -1,6 +1,5 @@
 //! The list of planted bugs is one that can be planted. That each of them is noticed is told by
 //! `make mutants`, which takes minutes.
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 #[path = "../mutants/list.rs"]
 mod list;

@@ -462,17 +462,6 @@ fn scheduler() -> Scheduler {
     })
 }
 
-fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {
-    let mut state = seed | 1;
-    for i in (1..events.len()).rev() {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
-        events.swap(i, (state >> 33) as usize % (i + 1));
-    }
-    events
-}
-
 /// Makes the next plan look at everything again, without changing anything.
 fn nudge(scheduler: &mut Scheduler) {
     scheduler.apply(queue_with("nudge", |_| {}));

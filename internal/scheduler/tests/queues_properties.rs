@@ -265,17 +265,6 @@ fn told(events: Vec<Event>) -> Scheduler {
     scheduler
 }
 
-fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {
-    let mut state = seed | 1;
-    for i in (1..events.len()).rev() {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1);
-        events.swap(i, (state >> 33) as usize % (i + 1));
-    }
-    events
-}
-
 proptest! {
     #![proptest_config(cases(96))]
 

@@ -1,8 +1,6 @@
 //! Sharing GPUs: parts of one, by fraction or by memory, on GPUs known one by one or only counted;
 //! with whole ones beside them, queues' bounds, pods that leave, and evictions.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
-
 mod support;
 
 use std::collections::BTreeMap;

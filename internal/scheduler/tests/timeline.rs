@@ -1,8 +1,6 @@
 //! Reservation and backfill, case by case: who is first in line, when it is expected to start, who
 //! may go ahead of it, and what is told of when others may start.
 
-#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
-
 mod support;
 
 use jiff::{SignedDuration, Timestamp};

@@ -1,6 +1,6 @@
 //! OpenAPI definitions of every kind that is served, and everything that is decided by them:
-//! unknown fields and types, pruning, defaults, the published OpenAPI documents, the four kinds
-//! of patch and the ownership of fields.
+//! unknown fields and types, pruning, defaults, the published OpenAPI documents, JSON patch,
+//! strategic merge patch, server-side apply and the ownership of fields.
 //!
 //! Pure: works on `serde_json::Value`, with the time handed in. It must not know any kind by
 //! name beyond what its definition says, do I/O, or validate what a schema can't express (that
@@ -12,7 +12,6 @@ mod document;
 mod gnostic;
 pub mod json_patch;
 mod load;
-pub mod merge_patch;
 mod patch_error;
 mod shape;
 pub mod size;

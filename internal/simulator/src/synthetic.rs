@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use resources::splitmix::SplitMix;
+
 use crate::error::SimulatorError;
 use crate::read::{add_queues, default_start};
 use crate::scenario::{Job, Scenario, Seconds, Shape, Work};
@@ -102,13 +104,13 @@ pub fn generate(what: &Synthetic) -> Result<Scenario, SimulatorError> {
         "--synthetic",
         &format!("{}xhgx-h100", what.gpus.div_ceil(8)),
     )?;
-    let mut dice = Dice(what.seed ^ 0x9e37_79b9_7f4a_7c15);
+    let mut dice = SplitMix::new(what.seed ^ 0x9e37_79b9_7f4a_7c15);
     let span = what.days * 86_400.0;
     let mut drafts: Vec<(f64, i64, f64)> = Vec::with_capacity(what.jobs);
     let mut asked = 0.0;
     for _ in 0..what.jobs {
         let (gpus, median, spread) = size(&mut dice, what.gpus as i64 / 4);
-        let duration = (median * (spread * dice.normal()).exp()).clamp(30.0, LONGEST.min(span));
+        let duration = (median * (spread * normal(&mut dice)).exp()).clamp(30.0, LONGEST.min(span));
         asked += gpus as f64 * duration;
         drafts.push((arrival(&mut dice, span), gpus, duration));
     }
@@ -186,7 +188,7 @@ fn of(gpus: i64) -> Shape {
     }
 }
 
-fn size(dice: &mut Dice, most: i64) -> (i64, f64, f64) {
+fn size(dice: &mut SplitMix, most: i64) -> (i64, f64, f64) {
     let all: f64 = SIZES.iter().map(|size| size.1).sum();
     let mut left = dice.unit() * all;
     for (gpus, share, median, spread) in SIZES {
@@ -199,7 +201,7 @@ fn size(dice: &mut Dice, most: i64) -> (i64, f64, f64) {
 }
 
 /// Twice as many come by day as by night.
-fn arrival(dice: &mut Dice, span: f64) -> f64 {
+fn arrival(dice: &mut SplitMix, span: f64) -> f64 {
     loop {
         let at = dice.unit() * span;
         let day = (at / 86_400.0).fract();
@@ -210,25 +212,7 @@ fn arrival(dice: &mut Dice, span: f64) -> f64 {
     }
 }
 
-/// Pseudo-random numbers (splitmix64): the same seed gives the same on every machine.
-struct Dice(u64);
-
-impl Dice {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// From 0 up to 1.
-    fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1_u64 << 53) as f64
-    }
-
-    /// Normal, by the sum of twelve.
-    fn normal(&mut self) -> f64 {
-        (0..12).map(|_| self.unit()).sum::<f64>() - 6.0
-    }
+/// Normal, by the sum of twelve.
+fn normal(dice: &mut SplitMix) -> f64 {
+    (0..12).map(|_| dice.unit()).sum::<f64>() - 6.0
 }

@@ -1,6 +1,6 @@
 //! What a file of manifests may say beyond pods that arrive: how the scheduler is set up, pods
 //! that run or leave, others' queues; and how input that can't be read is refused.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use serde_json::Value;
 use simulator::read::{ReadOptions, Source, read};

@@ -1,5 +1,5 @@
 //! One small cluster from a manifest to the report: what starts when, and what is said.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 use simulator::read::{ReadOptions, Source, read};
 use simulator::{Options, Outcome, Policy, Summary, report, run, what_if};

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::DynamicObject;
 use resources::registry::Kind;
+use resources::span::human_duration;
 use serde_json::Value;
 
 use crate::arguments::Output;
@@ -125,23 +126,12 @@ fn lines<'a>(rows: impl Iterator<Item = &'a Vec<String>>, widths: &[usize]) -> S
     text
 }
 
-/// How long ago something was, shortly, as kubectl writes it.
+/// How long ago something was, as kubectl prints ages; a dash where the time is not known.
 pub fn age(since: Option<&Time>) -> String {
     since.map_or_else(
         || "-".to_string(),
-        |time| duration(Timestamp::now().duration_since(time.0).as_secs()),
+        |time| human_duration(Timestamp::now().duration_since(time.0).as_secs()),
     )
-}
-
-fn duration(seconds: i64) -> String {
-    let seconds = seconds.max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..600 => format!("{}m{}s", seconds / 60, seconds % 60),
-        600..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d", seconds / 86_400),
-    }
 }
 
 /// Reads the server's Table into one of ours; `wide` keeps the columns of low priority.
@@ -273,20 +263,6 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ages_are_short_and_never_negative() {
-        let cases = [
-            (-5, "0s"),
-            (130, "2m10s"),
-            (3600, "60m"),
-            (7260, "2h1m"),
-            (200_000, "2d"),
-        ];
-        for (seconds, text) in cases {
-            assert_eq!(duration(seconds), text);
-        }
-    }
 
     #[test]
     fn columns_line_up_and_lines_have_no_trailing_space() {

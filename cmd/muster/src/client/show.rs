@@ -4,6 +4,7 @@ use anyhow::{Context, Error, Result};
 use k8s_openapi::api::core::v1::Namespace;
 use kube::Api;
 use kube::api::{DynamicObject, ListParams};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::registry::Kind;
 use serde_json::Value;
 
@@ -188,16 +189,14 @@ pub fn http(path: &str) -> Result<axum::http::Request<Vec<u8>>> {
         .context("the request could not be made")
 }
 
-/// Percent-encodes what a query's value may not hold.
+/// What one segment of a path or one value of a query may hold as it is: RFC 3986's unreserved characters.
+const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~');
+
+/// Percent-encodes one segment of a path or one value of a query.
 pub fn escape(text: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~".contains(&b);
-    text.bytes()
-        .map(|b| {
-            if plain(b) {
-                char::from(b).to_string()
-            } else {
-                format!("%{b:02X}")
-            }
-        })
-        .collect()
+    utf8_percent_encode(text, COMPONENT).to_string()
 }

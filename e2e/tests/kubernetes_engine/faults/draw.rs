@@ -4,6 +4,8 @@
 use std::fmt;
 use std::time::Duration;
 
+use resources::splitmix::SplitMix;
+
 /// Room in cores, GiB, GPUs and pods.
 pub type Room = [i64; 4];
 /// Which of them are GPUs.
@@ -24,31 +26,23 @@ const SLEEP: u64 = 13_000;
 /// How long there is no room: longer than a gang may be half bound.
 const SQUEEZED: u64 = 12_000;
 
-/// Numbers that follow from a seed (Steele, Lea and Flood's SplitMix64).
+/// Numbers that follow from a seed.
 #[derive(Clone, Debug)]
-pub struct Draw(u64);
+pub struct Draw(SplitMix);
 
 impl Draw {
     pub fn new(seed: u64) -> Draw {
-        Draw(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        Draw(SplitMix::new(seed))
     }
 
     /// A number from `low` to below `high`.
     pub fn within(&mut self, low: u64, high: u64) -> u64 {
-        low + self.next() % (high - low).max(1)
+        low + self.0.below(high - low)
     }
 
     /// True in so many of a hundred cases.
     pub fn chance(&mut self, percent: u64) -> bool {
-        self.next() % 100 < percent
+        self.0.below(100) < percent
     }
 
     pub fn one_of<T: Copy>(&mut self, all: &[T]) -> T {

@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::{Extension, Router};
 use http::Request;
 use http_body_util::BodyExt;
+use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use proptest::prelude::{ProptestConfig, Strategy, TestCaseError};
 use proptest::test_runner::{FileFailurePersistence, TestCaseResult, TestRunner};
 use resources::access::{Caller, MASTERS_GROUP};
@@ -278,15 +279,8 @@ pub fn collection(kind: &Kind) -> String {
 
 /// The path of an object.
 pub fn object(kind: &Kind, name: &str) -> String {
-    let mut path = format!("{}/", collection(kind));
-    for byte in name.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            path.push(char::from(byte));
-        } else {
-            let _ = write!(path, "%{byte:02X}");
-        }
-    }
-    path
+    let name = utf8_percent_encode(name, NON_ALPHANUMERIC);
+    format!("{}/{name}", collection(kind))
 }
 
 /// Fails with these words unless it holds.

@@ -4,11 +4,12 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use resources::span::human_duration;
 use serde::Serialize;
 use serde_json::Value;
 
+use super::Board;
 use super::pods::Sight;
-use super::{Board, age};
 use crate::rest::state_of;
 
 /// How a state looks.
@@ -228,7 +229,8 @@ impl Facts {
         let created = self.stamp("/metadata/creationTimestamp");
         let started = self.stamp("/status/startTime");
         let ended = self.stamp("/status/completionTime").unwrap_or(now);
-        let seconds = |from: Timestamp, to: Timestamp| to.duration_since(from).as_secs();
+        let lasted =
+            |from: Timestamp, to: Timestamp| human_duration(to.duration_since(from).as_secs());
         let running = pods.iter().filter(|pod| pod.phase() == "Running").count();
         JobRow {
             plural: self.plural,
@@ -242,8 +244,8 @@ impl Facts {
             running,
             gpus: parts.iter().map(|(count, gpus)| count * gpus).sum(),
             created,
-            age: created.map(|c| age(seconds(c, now))).unwrap_or_default(),
-            duration: started.map(|s| age(seconds(s, ended))).unwrap_or_default(),
+            age: created.map(|from| lasted(from, now)).unwrap_or_default(),
+            duration: started.map(|from| lasted(from, ended)).unwrap_or_default(),
         }
     }
 
@@ -410,15 +412,5 @@ impl Board {
             manifest: serde_norway::to_string(&shown).unwrap_or_default(),
             row,
         })
-    }
-
-    /// The PodGroup's phase of a job, when it has one.
-    pub fn group_phase(&self, namespace: &str, name: &str) -> Option<String> {
-        let group = self.groups.state().into_iter().find(|group| {
-            group.metadata.name.as_deref() == Some(name)
-                && group.metadata.namespace.as_deref() == Some(namespace)
-        })?;
-        let status = serde_json::to_value(&group.status).ok()?;
-        status["phase"].as_str().map(str::to_string)
     }
 }

@@ -41,7 +41,6 @@ pub struct Board {
     nodes: Store<Node>,
     pytorch_jobs: Store<PyTorchJob>,
     plain_jobs: Store<Job>,
-    groups: Store<PodGroup>,
     queues: Store<Queue>,
     version: watch::Receiver<u64>,
 }
@@ -51,12 +50,13 @@ impl Board {
     pub fn start(client: &Client) -> Board {
         let (bump, version) = watch::channel(0u64);
         let bump = Arc::new(bump);
+        // Pages show what the scheduler says of a gang: its changes reach them, and nothing reads the copies.
+        drop(follow::<PodGroup>(client, &bump));
         Board {
             pods: follow(client, &bump),
             nodes: follow(client, &bump),
             pytorch_jobs: follow(client, &bump),
             plain_jobs: follow(client, &bump),
-            groups: follow(client, &bump),
             queues: follow(client, &bump),
             version,
         }
@@ -99,36 +99,4 @@ where
         }
     });
     reader
-}
-
-/// How long ago something was, in the two biggest units, as kubectl writes ages.
-pub fn age(seconds: i64) -> String {
-    let seconds = seconds.max(0);
-    match seconds {
-        0..120 => format!("{seconds}s"),
-        120..600 => format!("{}m{}s", seconds / 60, seconds % 60),
-        600..7200 => format!("{}m", seconds / 60),
-        7200..172_800 => format!("{}h{}m", seconds / 3600, seconds % 3600 / 60),
-        _ => format!("{}d", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ages_are_short_and_never_negative() {
-        let cases = [
-            (-5, "0s"),
-            (119, "119s"),
-            (130, "2m10s"),
-            (3600, "60m"),
-            (7260, "2h1m"),
-            (200_000, "2d"),
-        ];
-        for (seconds, text) in cases {
-            assert_eq!(age(seconds), text);
-        }
-    }
 }

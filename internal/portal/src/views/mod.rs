@@ -15,6 +15,7 @@ use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use resources::access::Caller;
 
 use crate::Problem;
@@ -89,17 +90,17 @@ impl<S: Sync> FromRequestParts<S> for Reader {
     }
 }
 
-/// Percent-encodes what a query's value may not hold.
+/// What a query's value may hold as it is: RFC 3986's unreserved characters, and the slash of a path.
+const VALUE: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'-')
+    .remove(b'.')
+    .remove(b'_')
+    .remove(b'~')
+    .remove(b'/');
+
+/// Percent-encodes a query's value.
 fn escape(text: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || b"-._~/".contains(&b);
-    let encode = |b: u8| {
-        if plain(b) {
-            char::from(b).to_string()
-        } else {
-            format!("%{b:02X}")
-        }
-    };
-    text.bytes().map(encode).collect()
+    utf8_percent_encode(text, VALUE).to_string()
 }
 
 /// Renders a page with the headers that all pages get.

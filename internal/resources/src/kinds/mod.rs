@@ -3,8 +3,10 @@
 //! and not run yet: RayCluster, Volcano's Job, ScaledObject, Knative's Service. The CRDs in `api/crds` are generated
 //! from these types. Types only; defaulting and validation are in [`crate::registry`].
 
-// Clippy takes the columns of one `kube` attribute for repeats of each other.
-#![allow(clippy::duplicated_attributes)]
+#![allow(
+    clippy::duplicated_attributes,
+    reason = "clippy takes the columns of one `kube` attribute for repeats of each other"
+)]
 
 mod knativeservice;
 mod podgroup;

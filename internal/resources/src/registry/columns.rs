@@ -1,10 +1,11 @@
-//! What tables share: ages, durations, the columns that every kind has.
+//! What tables share: ages and the columns that every kind has.
 
 use jiff::Timestamp;
 use serde_json::Value;
 
 use super::Column;
 use crate::json;
+use crate::span::human_duration;
 
 /// The object's name.
 pub(super) const NAME: Column = Column {
@@ -59,12 +60,8 @@ pub(super) const fn wide(
     value: fn(&Value, Timestamp) -> Value,
 ) -> Column {
     Column {
-        name,
-        type_,
-        format: "",
-        description,
         priority: 1,
-        value,
+        ..column(name, type_, description, value)
     }
 }
 
@@ -86,72 +83,9 @@ pub(super) fn or_none(text: &str) -> Value {
     Value::from(if text.is_empty() { "<none>" } else { text })
 }
 
-/// Seconds as kubectl prints durations: `45s`, `3m20s`, `7d`, `2y10d`.
-pub fn human_duration(seconds: i64) -> String {
-    let with_rest = |big: i64, unit: char, rest: i64, rest_unit: char| {
-        if rest == 0 {
-            format!("{big}{unit}")
-        } else {
-            format!("{big}{unit}{rest}{rest_unit}")
-        }
-    };
-    // Clocks differ a little: a second in the future is now.
-    if seconds < -1 {
-        return "<invalid>".to_owned();
-    }
-    let seconds = seconds.max(0);
-    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
-    if seconds < 120 {
-        format!("{seconds}s")
-    } else if minutes < 10 {
-        with_rest(minutes, 'm', seconds % 60, 's')
-    } else if minutes < 180 {
-        format!("{minutes}m")
-    } else if hours < 8 {
-        with_rest(hours, 'h', minutes % 60, 'm')
-    } else if hours < 48 {
-        format!("{hours}h")
-    } else if hours < 192 {
-        with_rest(days, 'd', hours % 24, 'h')
-    } else if days < 730 {
-        format!("{days}d")
-    } else if days < 8 * 365 {
-        with_rest(days / 365, 'y', days % 365, 'd')
-    } else {
-        format!("{}y", days / 365)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_read_as_kubectl_prints_them() {
-        let table = [
-            (-5, "<invalid>"),
-            (-1, "0s"),
-            (0, "0s"),
-            (119, "119s"),
-            (120, "2m"),
-            (125, "2m5s"),
-            (600, "10m"),
-            (10_799, "179m"),
-            (10_800, "3h"),
-            (10_860, "3h1m"),
-            (28_800, "8h"),
-            (172_799, "47h"),
-            (172_800, "2d"),
-            (180_000, "2d2h"),
-            (691_200, "8d"),
-            (63_072_000, "2y"),
-            (63_158_400, "2y1d"),
-            (315_360_000, "10y"),
-        ];
-        for (seconds, text) in table {
-            assert_eq!(human_duration(seconds), text, "{seconds}");
-        }
-    }
 
     #[test]
     fn an_object_without_a_time_has_an_unknown_age() {

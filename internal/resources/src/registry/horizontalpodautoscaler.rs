@@ -70,14 +70,11 @@ pub(super) const KIND: Kind = Kind {
     default,
     validate,
     prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert(
-                "status".to_owned(),
-                json!({"currentMetrics": null, "desiredReplicas": 0}),
-            );
-        }
+        meta::with_status(
+            new,
+            old,
+            json!({"currentMetrics": null, "desiredReplicas": 0}),
+        )
     },
     columns: COLUMNS,
     ..Kind::BASE

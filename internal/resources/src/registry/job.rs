@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::columns::{AGE, NAME, column, human_duration, instant, or_none, wide};
+use super::columns::{AGE, NAME, column, instant, or_none, wide};
 use super::meta::{self, NameRule};
 use super::pod::{check_template, default_template};
 use super::{Column, Kind};
@@ -11,6 +11,7 @@ use crate::field::{FieldError, Path};
 use crate::json;
 use crate::names;
 use crate::selector::LabelSelector;
+use crate::span::human_duration;
 use crate::syntax;
 
 const BACKOFF_LIMIT: i64 = 6;
@@ -89,13 +90,7 @@ pub(super) const KIND: Kind = Kind {
     generation: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({}));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({})),
     columns: COLUMNS,
     fields: &[("status.successful", |job| {
         json::int(job, &["status", "succeeded"])

@@ -48,6 +48,15 @@ pub(super) fn without_status(new: &mut Value, old: Option<&Value>) {
     }
 }
 
+/// A new object has this status, whatever its creator wrote there.
+pub(super) fn with_status(new: &mut Value, old: Option<&Value>, status: Value) {
+    if old.is_none()
+        && let Some(map) = new.as_object_mut()
+    {
+        map.insert("status".to_owned(), status);
+    }
+}
+
 /// The longest name that is only a segment of a path, in bytes. Kubernetes has no bound; a name that is longer than a
 /// request's line could be created and then neither read nor deleted.
 const SEGMENT_MAX: usize = 1024;

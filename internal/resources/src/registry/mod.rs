@@ -40,8 +40,6 @@ mod service;
 mod serviceaccount;
 mod volcanojob;
 
-pub use columns::human_duration;
-
 /// One kind of resource.
 #[derive(Clone, Copy)]
 pub struct Kind {

@@ -45,13 +45,7 @@ pub(super) const KIND: Kind = Kind {
     generation: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({ "phase": "Pending" }));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({ "phase": "Pending" })),
     columns: COLUMNS,
     fields: &[("spec.queue", |group| {
         json::text(group, &["spec", "queue"]).to_owned()

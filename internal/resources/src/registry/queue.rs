@@ -75,13 +75,7 @@ pub(super) const KIND: Kind = Kind {
     generation: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({ "state": "Open" }));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({ "state": "Open" })),
     columns: COLUMNS,
     fields: &[("spec.parent", |queue| {
         json::text(queue, &["spec", "parent"]).to_owned()

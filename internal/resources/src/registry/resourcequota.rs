@@ -57,13 +57,7 @@ pub(super) const KIND: Kind = Kind {
         }
     },
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({}));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({})),
     columns: COLUMNS,
     ..Kind::BASE
 };

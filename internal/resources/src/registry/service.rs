@@ -60,13 +60,7 @@ pub(super) const KIND: Kind = Kind {
     status: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({ "loadBalancer": {} }));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({ "loadBalancer": {} })),
     columns: COLUMNS,
     fields: &[
         ("spec.clusterIP", |s| {

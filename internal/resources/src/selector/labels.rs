@@ -169,18 +169,6 @@ impl LabelSelector {
         super::parse::parse(text).map(Self::new)
     }
 
-    /// Matches exactly these labels.
-    pub fn from_labels(labels: &BTreeMap<String, String>) -> Self {
-        let one = |(key, value): (&String, &String)| Requirement {
-            key: key.clone(),
-            operator: Operator::In,
-            values: vec![value.clone()],
-        };
-        Self {
-            requirements: labels.iter().map(one).collect(),
-        }
-    }
-
     /// From an object's selector. An empty one matches everything; what an absent one means is the caller's.
     ///
     /// # Errors

@@ -6,6 +6,8 @@
 
 use std::collections::BTreeSet;
 
+use resources::splitmix::SplitMix;
+
 use super::memo::Memo;
 use super::mix::Mix;
 use super::node::{Demand, MAX_GPUS, Room, WHOLE};
@@ -56,20 +58,6 @@ pub(super) struct Rollout {
     most: Vec<(u32, u32)>,
 }
 
-/// The next 64 bits of a SplitMix64 stream (Steele et al., OOPSLA 2014).
-fn next(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    z ^ (z >> 31)
-}
-
-/// The next number from 0 to below 1.
-fn unit(state: &mut u64) -> f64 {
-    (next(state) >> 11) as f64 / (1u64 << 53) as f64
-}
-
 /// The filter that a demand or a room of so much CPU belongs to.
 fn cores(cpu: u32) -> usize {
     ((cpu / 1000) as usize).min(CORES - 1)
@@ -86,13 +74,13 @@ impl Rollout {
         let mut order: Vec<(Demand, f64)> = mix.classes().to_vec();
         order.sort_by_key(|(d, _)| (d.gpus, d.milli, d.models, d.cpu, d.mem));
         order.truncate(usize::from(u16::MAX));
-        let mut state = SEED;
+        let mut stream = SplitMix::new(SEED);
         let mut draws = vec![0u16; count * length];
         for t in 0..length {
             let mut column: Vec<u16> = Vec::with_capacity(count);
             let (mut class, mut acc) = (0usize, order.first().map_or(1.0, |c| c.1));
             for i in 0..count {
-                let u = (i as f64 + unit(&mut state)) / count as f64;
+                let u = (i as f64 + stream.unit()) / count as f64;
                 while u >= acc && class + 1 < order.len() {
                     class += 1;
                     acc += order[class].1;
@@ -100,7 +88,7 @@ impl Rollout {
                 column.push(class as u16);
             }
             for i in (1..count).rev() {
-                let j = (unit(&mut state) * (i + 1) as f64) as usize;
+                let j = (stream.unit() * (i + 1) as f64) as usize;
                 column.swap(i, j.min(i));
             }
             for (s, c) in column.into_iter().enumerate() {

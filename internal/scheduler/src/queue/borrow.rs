@@ -32,17 +32,6 @@ impl Queues {
         node.sum.allocated.get(ix) + node.kept_below.get(ix) + more + filled
     }
 
-    /// A resource of which the queue holds more than it deserves, so that it borrows; none if it
-    /// does not. Counts what is not lent below it as held.
-    pub(crate) fn borrows(&self, queue: QueueIx) -> Option<Ix> {
-        let node = &self.table[queue];
-        let resources = node.sum.allocated.len().max(node.kept_below.len());
-        (0..resources)
-            .map(|ix| ix as Ix)
-            .filter(|ix| self.counts(*ix))
-            .find(|ix| self.held(queue, *ix) > self.deserved(queue, *ix))
-    }
-
     /// How much more of what the queue deserves is left, for use by the payer in or below it;
     /// negative where the queue borrows.
     pub(crate) fn quota_left(&self, queue: QueueIx, ix: Ix, payer: QueueIx, more: i64) -> i64 {

@@ -33,7 +33,6 @@
 //! The table, and the reader of their objects, is `resources::mapping`.
 
 mod account;
-#[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod borrow;
 mod divide;
 mod felt;
@@ -41,7 +40,6 @@ mod limits;
 mod pick;
 mod portion;
 pub(crate) mod rules;
-#[allow(dead_code, reason = "asked by preemption and reclaim")]
 mod share;
 mod tree;
 mod turns;
@@ -62,8 +60,7 @@ use crate::resource::{GPU, Ix, Room, Set};
 pub(crate) use limits::Bound;
 pub(crate) use pick::Picker;
 pub(crate) use rules::{Door, Policy, Rules};
-#[allow(unused_imports, reason = "asked by preemption and reclaim")]
-pub(crate) use share::{Fork, Share};
+pub(crate) use share::Share;
 pub(crate) use turns::{Next, Turns};
 pub use usage::Decay;
 
@@ -334,7 +331,6 @@ impl Queues {
     }
 
     /// The queues right below it, oldest first.
-    #[allow(dead_code, reason = "asked by preemption and reclaim")]
     pub(crate) fn children(&self, at: QueueIx) -> &[QueueIx] {
         &self.table[at].children
     }

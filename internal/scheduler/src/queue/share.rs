@@ -6,12 +6,9 @@
 //!
 //! | rule | how to ask |
 //! |---|---|
-//! | reclaimer within its fair share (victims taken off) | [`Queues::within_share`] |
-//! | non-preemptible reclaimer within quota | [`Queues::fixed_within_deserved`] |
 //! | first level where two branches differ | [`Queues::lowest_common_level`] |
 //! | victim's branch above its allocatable share | [`Queues::above_share`] of [`Fork::right`] |
-//! | victim's branch above quota while the reclaimer's stays within | [`Queues::above_deserved`] of `right`, [`Queues::within_deserved`] of `left` |
-//! | a queue or cohort borrows | [`Queues::borrows`] |
+//! | the reclaimer's branch stays within quota | [`Queues::within_deserved`] of [`Fork::left`] |
 //! | does a request fit in the quota of a subtree | [`Queues::quota_left`] along [`Queues::path`] |
 //! | fair sharing: weighted share of what is borrowed, with or without the incoming gang | [`Queues::borrowed_share`], [`Queues::borrowed_share_with`] |
 //! | whose turn: dominant share of the entitlement | [`Queues::dominant_share`], [`Queues::dominant_share_with`] |
@@ -53,31 +50,9 @@ pub(crate) struct Fork {
 }
 
 impl Queues {
-    /// Would the queue, and every queue above it, be within its share with the demand so many
-    /// times on its account? Victims must have been taken off before. The root has no share.
-    pub(crate) fn within_share(&self, queue: QueueIx, demand: &Demand, times: i64) -> bool {
-        self.path_below_root(queue).all(|at| {
-            demand
-                .0
-                .iter()
-                .filter(|(ix, _)| self.counts(*ix))
-                .all(|(ix, each)| {
-                    let with = self
-                        .allocated(at, *ix)
-                        .saturating_add(each.saturating_mul(times));
-                    with <= self.allocatable(at, *ix)
-                })
-        })
-    }
-
     /// A resource of which the queue holds more than its share; none if it is within.
     pub(crate) fn above_share(&self, queue: QueueIx) -> Option<Ix> {
         self.above(queue, |ix| self.allocatable(queue, ix))
-    }
-
-    /// A resource of which the queue holds more than it deserves; none if it is within.
-    pub(crate) fn above_deserved(&self, queue: QueueIx) -> Option<Ix> {
-        self.above(queue, |ix| self.deserved(queue, ix))
     }
 
     fn above(&self, queue: QueueIx, bound: impl Fn(Ix) -> i64) -> Option<Ix> {
@@ -96,27 +71,6 @@ impl Queues {
                 .allocated(queue, *ix)
                 .saturating_add(each.saturating_mul(times));
             with <= self.deserved(queue, *ix)
-        })
-    }
-
-    /// Would non-preemptible work stay within what every queue on the path deserves, where that
-    /// is said?
-    pub(crate) fn fixed_within_deserved(
-        &self,
-        queue: QueueIx,
-        demand: &Demand,
-        times: i64,
-    ) -> bool {
-        self.path(queue).all(|at| {
-            let Some(rules) = self.rules(at) else {
-                return true;
-            };
-            demand.0.iter().all(|(ix, each)| {
-                let with = self
-                    .fixed(at, *ix)
-                    .saturating_add(each.saturating_mul(times));
-                super::rules::said(&rules.deserved, *ix).is_none_or(|allowed| with <= allowed)
-            })
         })
     }
 
@@ -204,10 +158,6 @@ impl Queues {
         parts
             .max_by_key(|(share, _)| *share)
             .unwrap_or((Share::NONE, None))
-    }
-
-    fn path_below_root(&self, from: QueueIx) -> impl Iterator<Item = QueueIx> + '_ {
-        self.path(from).filter(|at| *at != ROOT)
     }
 }
 

@@ -7,7 +7,6 @@
 //! `MUSTER_CONFORMANCE_EVERY` tells every case in every other way (minutes).
 //! `MUSTER_CONFORMANCE_REPORT` names a file for the list of failures. With
 //! `MUSTER_CONFORMANCE_UPDATE=1` the list of expected failures is written anew.
-#![allow(clippy::unwrap_used)]
 
 mod asked;
 mod book;

@@ -67,7 +67,10 @@ impl Cluster {
         self.gang_with(name, queue, class, min, members, gpus, |_| {});
     }
 
-    #[allow(clippy::too_many_arguments)]
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "a row of a table says all of a gang"
+    )]
     pub fn gang_with(
         &mut self,
         name: &str,

@@ -1,5 +1,6 @@
 //! Objects and small questions for the scheduler's tests. Judges nothing.
-#![allow(dead_code, clippy::unwrap_used)]
+#![allow(dead_code, reason = "each test uses a part of these helpers")]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 pub mod cluster;
 
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use proptest::test_runner::Config as ProptestConfig;
 use resources::kinds::{PodGroup, Queue};
 use resources::report::PlacementReport;
+use resources::splitmix::SplitMix;
 use scheduler::{Config, Event, Plan, Scheduler};
 use serde_json::{Value, json};
 
@@ -48,6 +50,12 @@ pub fn look(s: &mut Scheduler, second: i64) -> Plan {
     s.apply(queue_with("nudge", |_| {}));
     s.apply(Event::QueueGone("nudge".into()));
     s.plan(at(second))
+}
+
+/// Events in an order that follows from the seed.
+pub fn shuffled(mut events: Vec<Event>, seed: u64) -> Vec<Event> {
+    SplitMix::new(seed).shuffle(&mut events);
+    events
 }
 
 fn created(age: i64) -> String {

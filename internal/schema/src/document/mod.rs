@@ -119,11 +119,6 @@ impl Schemas {
         text.into_bytes()
     }
 
-    /// [`Schemas::openapi_v3_json`] parsed.
-    pub fn openapi_v3(&self, group: &str, version: &str, kinds: &[KindRoute]) -> Value {
-        serde_json::from_slice(&self.openapi_v3_json(group, version, kinds)).unwrap_or_default()
-    }
-
     /// `/openapi/v2` as JSON text.
     pub fn openapi_v2_json(&self, kinds: &[KindRoute]) -> Vec<u8> {
         let all: Vec<&KindRoute> = kinds.iter().collect();
@@ -153,11 +148,6 @@ impl Schemas {
         );
         text.push_str(",\"swagger\":\"2.0\"}");
         text.into_bytes()
-    }
-
-    /// [`Schemas::openapi_v2_json`] parsed.
-    pub fn openapi_v2(&self, kinds: &[KindRoute]) -> Value {
-        serde_json::from_slice(&self.openapi_v2_json(kinds)).unwrap_or_default()
     }
 
     /// `/openapi/v2` as `application/com.github.proto-openapi.spec.v2@v1.0+protobuf`, the only

@@ -7,6 +7,16 @@ use serde_json::{Value, json};
 use super::*;
 use crate::Schemas;
 
+impl Schemas {
+    fn openapi_v3(&self, group: &str, version: &str, kinds: &[KindRoute]) -> Value {
+        serde_json::from_slice(&self.openapi_v3_json(group, version, kinds)).unwrap()
+    }
+
+    fn openapi_v2(&self, kinds: &[KindRoute]) -> Value {
+        serde_json::from_slice(&self.openapi_v2_json(kinds)).unwrap()
+    }
+}
+
 static SCHEMAS: LazyLock<Schemas> = LazyLock::new(|| {
     Schemas::load(&[json!({
         "metadata": {"name": "widgets.example.dev"},

@@ -68,10 +68,7 @@ pub(crate) fn sacct(
         };
         let number = row.place().number;
         let cores = row
-            .maybe(cpus)
-            .and(cpus)
-            .map(|column| row.count(column))
-            .transpose()?
+            .given(cpus, |row, column| row.count(column))?
             .unwrap_or(0);
         let line = Line {
             name: all.name(row.text(id), number),
@@ -80,12 +77,7 @@ pub(crate) fn sacct(
             walltime,
             queue: row.maybe(queue).map(queue_name),
             user: row.maybe(user).map(str::to_owned),
-            priority: row
-                .maybe(priority)
-                .and(priority)
-                .map(|column| priority_of(row, column))
-                .transpose()?
-                .unwrap_or(0),
+            priority: row.given(priority, priority_of)?.unwrap_or(0),
             shapes: all.pods(
                 gpus.min(GPUS_MAX),
                 if gpus > 0 { 0 } else { cores },

@@ -149,6 +149,18 @@ impl<'a> Row<'a> {
             .filter(|text| !absent(text))
     }
 
+    /// Reads the value of a column where there is the column and a value in it.
+    pub(crate) fn given<T>(
+        self,
+        column: Option<Column>,
+        read: impl FnOnce(Self, Column) -> Result<T, SimulatorError>,
+    ) -> Result<Option<T>, SimulatorError> {
+        column
+            .filter(|_| self.maybe(column).is_some())
+            .map(|column| read(self, column))
+            .transpose()
+    }
+
     pub(crate) fn wrong(&self, column: Column, wanted: &str) -> SimulatorError {
         SimulatorError::Value {
             place: self.place(),

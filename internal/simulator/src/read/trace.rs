@@ -284,29 +284,17 @@ pub(crate) fn philly(
         };
         let asked = gpus_of(row, gpus)?;
         let cores = row
-            .maybe(cpus)
-            .and(cpus)
-            .map(|column| row.count(column))
-            .transpose()?
+            .given(cpus, |row, column| row.count(column))?
             .unwrap_or(0);
         let number = row.place().number;
         let line = Line {
             name: all.name(row.maybe(name).unwrap_or_default(), number),
             arrival: row.moment(arrival)?,
             duration,
-            walltime: row
-                .maybe(walltime)
-                .and(walltime)
-                .map(|column| row.span(column))
-                .transpose()?,
+            walltime: row.given(walltime, |row, column| row.span(column))?,
             queue: row.maybe(queue).map(queue_name),
             user: row.maybe(user).map(str::to_owned),
-            priority: row
-                .maybe(priority)
-                .and(priority)
-                .map(|column| priority_of(row, column))
-                .transpose()?
-                .unwrap_or(0),
+            priority: row.given(priority, priority_of)?.unwrap_or(0),
             shapes: all.pods(asked, cores, packing),
         };
         all.lines.push(line);

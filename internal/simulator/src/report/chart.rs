@@ -36,6 +36,16 @@ pub(super) struct Axes<'a> {
     pub(super) y_text: &'a dyn Fn(f64) -> String,
 }
 
+/// A line through points, as the data of an SVG path.
+fn path(axes: &Axes<'_>, points: impl Iterator<Item = (f64, f64)>) -> String {
+    let mut data = String::new();
+    for (i, (x, y)) in points.enumerate() {
+        let letter = if i == 0 { 'M' } else { 'L' };
+        let _ = write!(data, "{letter}{:.1} {:.1}", across(axes, x), down(axes, y));
+    }
+    data
+}
+
 fn across(axes: &Axes<'_>, x: f64) -> f64 {
     LEFT + (x / axes.x_max.max(1e-9)).clamp(0.0, 1.0) * (WIDTH - LEFT - RIGHT)
 }
@@ -107,16 +117,7 @@ fn frame(axes: &Axes<'_>, names: &[&str], ticks: bool, inner: &str) -> String {
 pub(super) fn lines(axes: &Axes<'_>, series: &[Series]) -> String {
     let mut inner = String::new();
     for (at, one) in series.iter().enumerate() {
-        let mut path = String::new();
-        for (i, (x, y)) in one.points.iter().enumerate() {
-            let letter = if i == 0 { 'M' } else { 'L' };
-            let _ = write!(
-                path,
-                "{letter}{:.1} {:.1}",
-                across(axes, *x),
-                down(axes, *y)
-            );
-        }
+        let path = path(axes, one.points.iter().copied());
         let _ = write!(
             inner,
             "<path class=\"s{}\" d=\"{path}\"><title>{}</title></path>",
@@ -133,16 +134,8 @@ pub(super) fn stack(axes: &Axes<'_>, series: &[Series]) -> String {
     let mut inner = String::new();
     let mut base: Vec<f64> = vec![0.0; series.first().map_or(0, |one| one.points.len())];
     for (at, one) in series.iter().enumerate() {
-        let mut path = String::new();
-        for (i, (x, y)) in one.points.iter().enumerate() {
-            let letter = if i == 0 { 'M' } else { 'L' };
-            let _ = write!(
-                path,
-                "{letter}{:.1} {:.1}",
-                across(axes, *x),
-                down(axes, base[i] + y)
-            );
-        }
+        let upper = one.points.iter().zip(&base);
+        let mut path = path(axes, upper.map(|((x, y), below)| (*x, below + y)));
         for (i, (x, y)) in one.points.iter().enumerate().rev() {
             let _ = write!(path, "L{:.1} {:.1}", across(axes, *x), down(axes, base[i]));
             base[i] += y;

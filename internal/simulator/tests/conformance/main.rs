@@ -4,7 +4,7 @@
 //!
 //! The cases, how they become objects and how outcomes are compared is that runner's; only the
 //! engine is another. `MUSTER_CONFORMANCE_ONLY` runs the cases whose id contains it.
-#![allow(clippy::unwrap_used)]
+#![allow(clippy::unwrap_used, reason = "a test's helpers may fail the test")]
 
 #[path = "../../../scheduler/tests/conformance/asked.rs"]
 mod asked;

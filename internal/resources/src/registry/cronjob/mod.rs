@@ -79,13 +79,7 @@ pub(super) const KIND: Kind = Kind {
     generation: true,
     default,
     validate,
-    prepare: |new, old| {
-        if old.is_none()
-            && let Some(map) = new.as_object_mut()
-        {
-            map.insert("status".to_owned(), json!({}));
-        }
-    },
+    prepare: |new, old| meta::with_status(new, old, json!({})),
     columns: COLUMNS,
     ..Kind::BASE
 };

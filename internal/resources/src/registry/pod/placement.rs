@@ -30,16 +30,7 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
             node_term(term, &terms_path.index(i), errors);
         }
     }
-    let list = node_path.child(PREFERRED);
-    for (i, preferred) in json::items(node, &[PREFERRED]).iter().enumerate() {
-        let path = list.index(i);
-        weight(preferred, &path, errors);
-        node_term(
-            json::at(preferred, &["preference"]),
-            &path.child("preference"),
-            errors,
-        );
-    }
+    preferred(node, &node_path, "preference", node_term, errors);
     for key in ["podAffinity", "podAntiAffinity"] {
         let path = path.child(key);
         let wishes = json::at(affinity, &[key]);
@@ -47,16 +38,23 @@ pub(super) fn affinity(affinity: &Value, path: &Path<'_>, errors: &mut Vec<Field
         for (i, term) in json::items(wishes, &[REQUIRED]).iter().enumerate() {
             pod_term(term, &list.index(i), errors);
         }
-        let list = path.child(PREFERRED);
-        for (i, preferred) in json::items(wishes, &[PREFERRED]).iter().enumerate() {
-            let path = list.index(i);
-            weight(preferred, &path, errors);
-            pod_term(
-                json::at(preferred, &["podAffinityTerm"]),
-                &path.child("podAffinityTerm"),
-                errors,
-            );
-        }
+        preferred(wishes, &path, "podAffinityTerm", pod_term, errors);
+    }
+}
+
+/// The preferred terms of one kind of affinity: each has a weight, and a term under `key`.
+fn preferred(
+    wishes: &Value,
+    path: &Path<'_>,
+    key: &str,
+    check: fn(&Value, &Path<'_>, &mut Vec<FieldError>),
+    errors: &mut Vec<FieldError>,
+) {
+    let list = path.child(PREFERRED);
+    for (i, preferred) in json::items(wishes, &[PREFERRED]).iter().enumerate() {
+        let path = list.index(i);
+        weight(preferred, &path, errors);
+        check(json::at(preferred, &[key]), &path.child(key), errors);
     }
 }
 
