@@ -2,6 +2,7 @@
 
 mod audit;
 mod device_plugin;
+mod invalid;
 mod pod_security;
 mod serving;
 mod sharing;
@@ -20,6 +21,7 @@ pub use serving::{
 pub use tenancy::HostFiles;
 pub use until::{SUCCEEDED, Until};
 
+use self::invalid::InvalidValue;
 use crate::client::{HELP, RUN_HELP, WAIT_HELP};
 
 /// Runs AI work on machines that people own: gangs start whole or not at all.
@@ -175,11 +177,11 @@ impl Command {
     }
 }
 
-fn name_and_value(text: &str) -> Result<(String, String), String> {
+fn name_and_value(text: &str) -> Result<(String, String), InvalidValue> {
     text.split_once('=')
         .filter(|(name, _)| !name.is_empty())
         .map(|(name, value)| (name.to_string(), value.to_string()))
-        .ok_or_else(|| format!("{text:?} is not NAME=VALUE"))
+        .ok_or_else(|| InvalidValue::NameAndValue(text.to_owned()))
 }
 
 /// How to print.

@@ -219,7 +219,8 @@ fn by_mps(parts: &Parts, devices: &[String]) -> Result<Option<mps::Equipment>, S
     let memory = |id: &String| parts.machine.inventory.memory_of(id);
     let memory = devices.first().and_then(memory).unwrap_or(0);
     let share = share_of(parts.pod).map(|share| Limit::of_share(&share, memory));
-    mps::equip(&parts.machine.mps, devices, Some(share.unwrap_or_default()))
+    let equipped = mps::equip(&parts.machine.mps, devices, Some(share.unwrap_or_default()));
+    equipped.map_err(|error| error.to_string())
 }
 
 /// The shared RDMA cards that the container asks for, if it does; an error where they are gone.

@@ -57,7 +57,8 @@ impl TopologyFile {
         let root = self.root.clone();
         let shown = tokio::task::spawn_blocking(move || sysfs::shown(&root, &addresses)).await;
         let tree = match shown {
-            Ok(shown) => nccl::tree(self.tell, found, &shown, self.described.as_ref()),
+            Ok(shown) => nccl::tree(self.tell, found, &shown, self.described.as_ref())
+                .map_err(|lacking| lacking.to_string()),
             Err(error) => Err(error.to_string()),
         };
         let tree = tree.unwrap_or_else(|why| {

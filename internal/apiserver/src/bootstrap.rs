@@ -88,7 +88,8 @@ pub(crate) fn write(server: &ApiServer) -> Result<(), ApiError> {
     wanted.extend(defaults::cluster_role_bindings());
     wanted.extend(first_role_bindings(server));
     if store.get(&token_key::key()).is_none() {
-        wanted.push(token_key::draw().map_err(ApiError::FirstObjects)?);
+        let drawn = token_key::draw();
+        wanted.push(drawn.map_err(|error| ApiError::FirstObjects(error.to_string()))?);
     }
     let mut writes = Vec::new();
     for mut object in wanted {

@@ -24,13 +24,35 @@ pub struct Decoded {
     pub duplicates: Vec<String>,
 }
 
+/// Why a YAML text can't be read as manifests; the text is for the person that wrote it.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestsError {
+    /// It nests too deep.
+    #[error("nested deeper than {MOST_DEPTH} levels")]
+    Depth,
+    /// It holds more than a body may.
+    #[error("{0}")]
+    Amount(String),
+    /// One of its documents is no YAML.
+    #[error("document {number}: this is not YAML: {reason}")]
+    Document {
+        /// The document's number, from 1.
+        number: usize,
+        /// What the parser says, cut to a bound.
+        reason: String,
+    },
+    /// The server has no room to read it now.
+    #[error("{0}")]
+    NotRead(String),
+}
+
 /// Decodes an object.
 pub fn object(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
     if format == Format::Protobuf {
         let value = protobuf::decode(bytes).map_err(|why| {
             Failure::bad_request(format!(
                 "unable to decode the request's body as protobuf: {}",
-                quoted(&why)
+                quoted(&why.to_string())
             ))
         })?;
         bounded::decoded(&value)?;
@@ -56,11 +78,11 @@ pub fn patch(bytes: &[u8], format: Format) -> Result<Decoded, Failure> {
 /// Decodes the documents of a YAML text, of which all together are held to the bounds of one body.
 ///
 /// # Errors
-/// In words for a person: what is wrong, and in which document.
-pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, String> {
+/// What is wrong, and in which document.
+pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, ManifestsError> {
     yaml::survey(text.as_bytes()).map_err(|excess| match excess {
-        Excess::Depth => too_deep(),
-        Excess::Amount(why) => why,
+        Excess::Depth => ManifestsError::Depth,
+        Excess::Amount(why) => ManifestsError::Amount(why),
     })?;
     let tally = RefCell::new(Tally::default());
     let seed = Node::root(&tally, true);
@@ -68,9 +90,9 @@ pub(crate) fn manifests(text: &str) -> Result<Vec<Value>, String> {
     documents
         .map(|(at, document)| {
             let read = seed.deserialize(document);
-            read.map_err(|error| {
-                let why = quoted(&error.to_string());
-                format!("document {}: this is not YAML: {why}", at + 1)
+            read.map_err(|error| ManifestsError::Document {
+                number: at + 1,
+                reason: quoted(&error.to_string()),
             })
         })
         .collect()
@@ -521,11 +543,12 @@ mod tests {
     fn documents_are_read_one_after_the_other_and_counted_together() {
         let read = manifests("a: 1\n---\n---\nb: [null]\n").unwrap();
         assert_eq!(read, [json!({"a": 1}), Value::Null, json!({"b": [null]})]);
-        let wrong = manifests("a: 1\n---\nb: [\n").unwrap_err();
+        let wrong = manifests("a: 1\n---\nb: [\n").unwrap_err().to_string();
         assert!(wrong.starts_with("document 2: this is not YAML"), "{wrong}");
         assert!(
             manifests(&"{a: ".repeat(150_000))
                 .unwrap_err()
+                .to_string()
                 .contains("nested deeper")
         );
         let half = format!("a: &a {}\nb: [{}]\n", "x".repeat(1022), "*a,".repeat(2000));

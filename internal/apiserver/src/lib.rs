@@ -64,6 +64,7 @@ mod yaml;
 
 pub use audit::Auditor;
 pub use call::AuditAnnotations;
+pub use decode::ManifestsError;
 pub use impersonation::{Users, authenticate, impersonate};
 pub use logs::{LogError, LogOpener, LogRequest};
 pub use server::{ApiConfig, ApiError, ApiServer, paths};

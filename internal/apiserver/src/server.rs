@@ -15,6 +15,7 @@ use store::Store;
 
 use crate::audit::Auditor;
 use crate::authority::Authority;
+use crate::decode::ManifestsError;
 use crate::impersonation::Users;
 use crate::large::{By, Turns, weight};
 use crate::limits::{SMALL_REQUEST_BYTES, WATCH_RECHECK};
@@ -167,15 +168,19 @@ impl ApiServer {
     /// runtime's threads. Documents without content are left out.
     ///
     /// # Errors
-    /// In words for a person: what is wrong, in which document, or that too many wait.
-    pub async fn read_manifests(&self, text: String) -> Result<Vec<serde_json::Value>, String> {
+    /// What is wrong, in which document, or that too many wait.
+    pub async fn read_manifests(
+        &self,
+        text: String,
+    ) -> Result<Vec<serde_json::Value>, ManifestsError> {
         let read = if weight(text.as_bytes(), Format::Yaml) <= SMALL_REQUEST_BYTES {
             decode::manifests(&text)
         } else {
             let turns = &self.0.large;
             let no_user = By::User(String::new());
             let read = turns.elsewhere(&no_user, move || decode::manifests(&text));
-            read.await.map_err(|failure| failure.message().to_owned())?
+            read.await
+                .map_err(|failure| ManifestsError::NotRead(failure.message().to_owned()))?
         };
         read.map(|mut manifests| {
             manifests.retain(|manifest| !manifest.is_null());

@@ -18,17 +18,22 @@ const FIELD: &str = "key";
 /// As long as the digest that it keys, in bytes (RFC 2104).
 const BYTES: usize = 32;
 
+/// No new key could be drawn.
+#[derive(Debug, thiserror::Error)]
+#[error("the operating system gave no random bytes")]
+pub(crate) struct NoRandomBytes;
+
 /// The store's key of the Secret.
 pub(crate) fn key() -> String {
     kind_of("", "Secret").key(Some(SYSTEM_NAMESPACE), NAME)
 }
 
 /// A Secret with a new key.
-pub(crate) fn draw() -> Result<Value, String> {
+pub(crate) fn draw() -> Result<Value, NoRandomBytes> {
     let mut bytes = [0u8; BYTES];
     SystemRandom::new()
         .fill(&mut bytes)
-        .map_err(|_| "the operating system gave no random bytes".to_owned())?;
+        .map_err(|_| NoRandomBytes)?;
     Ok(json!({
         "apiVersion": "v1", "kind": "Secret",
         "metadata": {"name": NAME, "namespace": SYSTEM_NAMESPACE},

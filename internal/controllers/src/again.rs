@@ -60,10 +60,10 @@ pub(crate) fn panicked_note(panic: &str) -> String {
     )
 }
 
-/// Decides about one object; what was said where that panicked. The caller must give up whatever
+/// Decides about one object; the panic's message where that panicked. The caller must give up whatever
 /// `decide` may have changed in part.
-pub(crate) fn caught<T>(decide: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(decide)).map_err(|panic| words_of(&*panic))
+pub(crate) fn caught<T>(decide: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(decide)).map_err(|panic| Panicked(words_of(&*panic)))
 }
 
 /// Does the work about one object; its panic is an error like any other, which the loop logs, and after
@@ -79,9 +79,9 @@ pub(crate) async fn guarded<T>(work: impl Future<Output = kube::Result<T>>) -> k
 }
 
 /// The error of work that panicked.
-#[derive(Debug, thiserror::Error)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("panicked: {0}")]
-struct Panicked(String);
+pub(crate) struct Panicked(pub(crate) String);
 
 /// What the panic said, if the work failed by one.
 pub(crate) fn panic_in(error: &kube::Error) -> Option<&str> {
@@ -125,11 +125,11 @@ mod tests {
         assert_eq!(caught(|| 5), Ok(5));
         assert_eq!(
             caught(|| -> u8 { panic!("at {}", 7) }),
-            Err("at 7".to_owned())
+            Err(Panicked("at 7".to_owned()))
         );
         assert_eq!(
             caught(|| -> u8 { panic!("plain") }),
-            Err("plain".to_owned())
+            Err(Panicked("plain".to_owned()))
         );
         let did =
             |number: Option<u8>| async move { Ok::<u8, kube::Error>(number.expect("over it")) };

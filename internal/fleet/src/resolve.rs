@@ -45,7 +45,37 @@ pub struct Sources {
     secrets: BTreeMap<String, Option<Secret>>,
     claims: BTreeMap<String, bool>,
     /// What couldn't even be asked.
-    failures: BTreeMap<String, String>,
+    failures: BTreeMap<String, Problem>,
+}
+
+/// Why a pod lacks a value or a file; the pod's status shows the text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+enum Problem {
+    /// The object doesn't exist.
+    #[error("{kind} {name:?} not found")]
+    NotFound { kind: &'static str, name: String },
+    /// The API did not say whether the object exists.
+    #[error("{kind} {name:?}: {detail}")]
+    Unread {
+        kind: &'static str,
+        name: String,
+        detail: String,
+    },
+    /// The object that a variable refers to lacks the key.
+    #[error("couldn't find key {key} in {kind} {namespace}/{name}")]
+    NoKey {
+        key: String,
+        kind: &'static str,
+        namespace: String,
+        name: String,
+    },
+    /// The object that a volume is filled from lacks the key.
+    #[error("{kind} {name:?} references non-existent key: {key}")]
+    NoItem {
+        kind: &'static str,
+        name: String,
+        key: String,
+    },
 }
 
 /// Fetches what the pod refers to, each object once.
@@ -121,16 +151,23 @@ impl Sources {
             let detail = detail(&error);
             self.failures.insert(
                 format!("{word}/{name}"),
-                format!("{word} {name:?}: {detail}"),
+                Problem::Unread {
+                    kind: word,
+                    name: name.to_owned(),
+                    detail,
+                },
             );
         }
     }
 
-    fn absent(&self, word: &str, name: &str) -> String {
+    fn absent(&self, kind: &'static str, name: &str) -> Problem {
         self.failures
-            .get(&format!("{word}/{name}"))
+            .get(&format!("{kind}/{name}"))
             .cloned()
-            .unwrap_or_else(|| format!("{word} {name:?} not found"))
+            .unwrap_or_else(|| Problem::NotFound {
+                kind,
+                name: name.to_owned(),
+            })
     }
 }
 
@@ -269,14 +306,17 @@ fn container_env(pod: &Pod, container: &Container, sources: &Sources) -> Contain
                 result.values.insert(env.name.clone(), value);
             }
             Ok(None) if optional == Some(true) => {}
-            Ok(None) => problems.push(format!(
-                "couldn't find key {key} in {kind} {namespace}/{name}"
-            )),
+            Ok(None) => problems.push(Problem::NoKey {
+                key: key.clone(),
+                kind,
+                namespace: namespace.to_owned(),
+                name: name.clone(),
+            }),
             Err(problem) => problems.push(problem),
         }
     }
     if let Some(first) = problems.into_iter().next() {
-        result.problem = first;
+        result.problem = first.to_string();
     }
     result
 }
@@ -285,7 +325,7 @@ fn texts_of_map(
     sources: &Sources,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, Problem> {
     match sources.config_maps.get(name) {
         Some(Some(map)) => Ok(map.data.clone().unwrap_or_default()),
         Some(None) if optional == Some(true) => Ok(BTreeMap::new()),
@@ -297,7 +337,7 @@ fn texts_of_secret(
     sources: &Sources,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, String>, String> {
+) -> Result<BTreeMap<String, String>, Problem> {
     Ok(bytes_of_secret(sources, name, optional)?
         .into_iter()
         .map(|(key, value)| (key, String::from_utf8_lossy(&value).into_owned()))
@@ -308,7 +348,7 @@ fn bytes_of_map(
     sources: &Sources,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, Vec<u8>>, String> {
+) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
     match sources.config_maps.get(name) {
         Some(Some(map)) => {
             let texts = map.data.iter().flatten();
@@ -327,7 +367,7 @@ fn bytes_of_secret(
     sources: &Sources,
     name: &str,
     optional: Option<bool>,
-) -> Result<BTreeMap<String, Vec<u8>>, String> {
+) -> Result<BTreeMap<String, Vec<u8>>, Problem> {
     match sources.secrets.get(name) {
         Some(Some(secret)) => Ok(secret
             .data
@@ -347,14 +387,14 @@ fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
     };
     let outcome = if let Some(source) = &volume.config_map {
         bytes_of_map(sources, &source.name, source.optional).and_then(|all| {
-            let what = format!("configmap {:?}", source.name);
-            choose(all, source.items.as_deref(), source.optional, &what)
+            let what = ("configmap", &*source.name);
+            choose(all, source.items.as_deref(), source.optional, what)
         })
     } else if let Some(source) = &volume.secret {
         let name = source.secret_name.as_deref().unwrap_or_default();
         bytes_of_secret(sources, name, source.optional).and_then(|all| {
-            let what = format!("secret {name:?}");
-            choose(all, source.items.as_deref(), source.optional, &what)
+            let what = ("secret", name);
+            choose(all, source.items.as_deref(), source.optional, what)
         })
     } else if let Some(claim) = &volume.persistent_volume_claim {
         data.claim = claim.claim_name.clone();
@@ -370,7 +410,7 @@ fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
     };
     match outcome {
         Ok(files) => data.files = files,
-        Err(problem) => data.problem = problem,
+        Err(problem) => data.problem = problem.to_string(),
     }
     Some(data)
 }
@@ -378,23 +418,18 @@ fn volume_data(volume: &Volume, sources: &Sources) -> Option<VolumeData> {
 fn projected_files(
     projections: &[k8s_openapi::api::core::v1::VolumeProjection],
     sources: &Sources,
-) -> Result<Vec<VolumeFile>, String> {
+) -> Result<Vec<VolumeFile>, Problem> {
     let mut files = Vec::new();
     for projection in projections {
         if let Some(map) = &projection.config_map {
             let all = bytes_of_map(sources, &map.name, map.optional)?;
-            let what = format!("configmap {:?}", map.name);
-            files.extend(choose(all, map.items.as_deref(), map.optional, &what)?);
+            let what = ("configmap", &*map.name);
+            files.extend(choose(all, map.items.as_deref(), map.optional, what)?);
         }
         if let Some(secret) = &projection.secret {
             let all = bytes_of_secret(sources, &secret.name, secret.optional)?;
-            let what = format!("secret {:?}", secret.name);
-            files.extend(choose(
-                all,
-                secret.items.as_deref(),
-                secret.optional,
-                &what,
-            )?);
+            let what = ("secret", &*secret.name);
+            files.extend(choose(all, secret.items.as_deref(), secret.optional, what)?);
         }
     }
     Ok(files)
@@ -405,8 +440,8 @@ fn choose(
     mut all: BTreeMap<String, Vec<u8>>,
     items: Option<&[KeyToPath]>,
     optional: Option<bool>,
-    what: &str,
-) -> Result<Vec<VolumeFile>, String> {
+    (kind, name): (&'static str, &str),
+) -> Result<Vec<VolumeFile>, Problem> {
     let Some(items) = items.filter(|items| !items.is_empty()) else {
         return Ok(all
             .into_iter()
@@ -429,7 +464,13 @@ fn choose(
                     .unwrap_or(0),
             }),
             None if optional == Some(true) => {}
-            None => return Err(format!("{what} references non-existent key: {}", item.key)),
+            None => {
+                return Err(Problem::NoItem {
+                    kind,
+                    name: name.to_owned(),
+                    key: item.key.clone(),
+                });
+            }
         }
     }
     Ok(files)

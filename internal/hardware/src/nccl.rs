@@ -36,20 +36,33 @@ pub enum Tell {
     Never,
 }
 
+/// A description lacks a device that the machine has, so that NCCL can't be told of a tree.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "NCCL is told no PCIe tree (NCCL_TOPO_FILE), as the description lacks {device} at {address:?}; give each \
+     [[gpu]] and [[nic]] there the PCI address that this machine has it at (pci), and what it hangs on (under)"
+)]
+pub struct Lacking {
+    /// The device: a GPU by its index, or a card by its name.
+    pub device: String,
+    /// Its PCI address.
+    pub address: String,
+}
+
 /// The tree that NCCL is to be told of a machine with these devices, in the same words as the machine;
 /// nothing where it finds out better by itself. `shown` is what its kernel shows of the tree, and
 /// `described` what a description of it says; one that was `found` in a description is that itself.
 ///
 /// # Errors
 ///
-/// A sentence, where a tree is described that lacks a device: what NCCL took from the file and what it
+/// Where a tree is described that lacks a device: what NCCL took from the file and what it
 /// found itself would be two trees.
 pub fn tree(
     tell: Tell,
     found: &Inventory,
     shown: &Inventory,
     described: Option<&Inventory>,
-) -> Result<Option<Inventory>, String> {
+) -> Result<Option<Inventory>, Lacking> {
     if tell == Tell::Never || found.gpus.is_empty() {
         return Ok(None);
     }
@@ -86,20 +99,19 @@ fn is_hidden(shown: &Inventory, described: &Inventory) -> bool {
 }
 
 /// What a description says of the devices that were found, which are told by their PCI addresses.
-fn devices_of(described: &Inventory, found: &Inventory) -> Result<Inventory, String> {
-    let lacking = |what: &str, address: &str| {
-        Err(format!(
-            "NCCL is told no PCIe tree (NCCL_TOPO_FILE), as the description lacks {what} at {address:?}; give \
-             each [[gpu]] and [[nic]] there the PCI address that this machine has it at (pci), and what it hangs \
-             on (under)"
-        ))
+fn devices_of(described: &Inventory, found: &Inventory) -> Result<Inventory, Lacking> {
+    let lacking = |device: String, address: &str| {
+        Err(Lacking {
+            device,
+            address: address.to_owned(),
+        })
     };
     let mut gpus = Vec::new();
     for gpu in &found.gpus {
         let same = |other: &&Gpu| same(&other.pci, &gpu.pci);
         match described.gpus.iter().find(same) {
             Some(known) => gpus.push(known.clone()),
-            None => return lacking(&format!("GPU {}", gpu.index), &gpu.pci),
+            None => return lacking(format!("GPU {}", gpu.index), &gpu.pci),
         }
     }
     let mut nics = Vec::new();
@@ -107,7 +119,7 @@ fn devices_of(described: &Inventory, found: &Inventory) -> Result<Inventory, Str
         let same = |other: &&Nic| same(&other.pci, &nic.pci);
         match described.nics.iter().find(same) {
             Some(known) => nics.push(known.clone()),
-            None => return lacking(&format!("card {}", nic.name), &nic.pci),
+            None => return lacking(format!("card {}", nic.name), &nic.pci),
         }
     }
     Ok(Inventory {

@@ -11,6 +11,17 @@ use crate::wiring::{Bandwidth, between_sockets};
 /// The highest CPU number believed: a list beyond it is damaged.
 const MAX_CPUS: u32 = 1 << 16;
 
+/// What is wrong with a list of CPUs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CpuListError {
+    /// A part of it is no CPU and no range.
+    #[error("{0:?} is not a CPU or a range of CPUs such as 0-3")]
+    NotACpu(String),
+    /// A range ends before it begins.
+    #[error("{0:?} ends before it begins")]
+    Reversed(String),
+}
+
 /// Everything but GPUs.
 pub fn look(root: &Path) -> Result<Inventory, HardwareError> {
     let memory_path = root.join("proc/meminfo");
@@ -58,17 +69,21 @@ fn processor(root: &Path) -> (String, Option<Bandwidth>) {
     (value("model name").to_owned(), carried)
 }
 
+fn content(path: PathBuf, error: &CpuListError) -> HardwareError {
+    let detail = error.to_string();
+    HardwareError::Content { path, detail }
+}
+
 fn cpus(root: &Path) -> Result<Vec<u32>, HardwareError> {
     let path = root.join("sys/devices/system/cpu/online");
-    cpu_list(read(&path)?.trim()).map_err(|detail| HardwareError::Content { path, detail })
+    cpu_list(read(&path)?.trim()).map_err(|error| content(path, &error))
 }
 
 fn numa_nodes(root: &Path) -> Result<Vec<NumaNode>, HardwareError> {
     let mut nodes = Vec::new();
     for (id, dir) in numbered(&root.join("sys/devices/system/node"), "node") {
         let list = dir.join("cpulist");
-        let cpus = cpu_list(read(&list)?.trim())
-            .map_err(|detail| HardwareError::Content { path: list, detail })?;
+        let cpus = cpu_list(read(&list)?.trim()).map_err(|error| content(list, &error))?;
         let memory = fs::read_to_string(dir.join("meminfo")).unwrap_or_default();
         nodes.push(NumaNode {
             id,
@@ -111,7 +126,7 @@ fn numbered(dir: &Path, prefix: &str) -> Vec<(u32, PathBuf)> {
 }
 
 /// Parses the kernel's form of a set of CPUs, `0-3,8,10-11`. Empty is the empty set.
-pub fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
+pub fn cpu_list(text: &str) -> Result<Vec<u32>, CpuListError> {
     let mut cpus = Vec::new();
     for part in text
         .split(',')
@@ -123,11 +138,11 @@ pub fn cpu_list(text: &str) -> Result<Vec<u32>, String> {
             text.parse::<u32>()
                 .ok()
                 .filter(|n| *n < MAX_CPUS)
-                .ok_or_else(|| format!("{part:?} is not a CPU or a range of CPUs such as 0-3"))
+                .ok_or_else(|| CpuListError::NotACpu(part.to_owned()))
         };
         let (first, last) = (number(first)?, number(last)?);
         if first > last {
-            return Err(format!("{part:?} ends before it begins"));
+            return Err(CpuListError::Reversed(part.to_owned()));
         }
         cpus.extend(first..=last);
     }

@@ -358,7 +358,7 @@ fn a_description_that_lacks_a_device_is_no_tree_and_what_is_not_here_is_not_told
     let text = xml(&told(&known).unwrap().unwrap());
     assert_eq!(text, include_str!("nccl/hgx-h100.xml"));
     let card = known.nics.remove(3);
-    let why = told(&known).unwrap_err();
+    let why = told(&known).unwrap_err().to_string();
     for word in [
         "card mlx5_3",
         "\"0000:5d:00.0\"",
@@ -372,6 +372,7 @@ fn a_description_that_lacks_a_device_is_no_tree_and_what_is_not_here_is_not_told
     assert!(
         told(&known)
             .unwrap_err()
+            .to_string()
             .contains("GPU 2 at \"0000:4b:00.0\"")
     );
 }

@@ -78,6 +78,22 @@ pub struct AskProblem {
     pub detail: String,
 }
 
+/// Why no backup was written; the text is for the administrator that asked for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct BackupFailed {
+    /// What failed, on which file, and what to do.
+    pub reason: String,
+}
+
+/// Why a YAML text can't be read as manifests; the text is for the person that wrote it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}")]
+pub struct UnreadableManifests {
+    /// What is wrong, and where.
+    pub reason: String,
+}
+
 /// What a token with which agents join should be.
 #[derive(Clone, Debug)]
 pub struct NewJoinToken {
@@ -140,9 +156,10 @@ type IssueJoinToken =
 type ListJoinTokens =
     dyn Fn() -> BoxFuture<'static, Result<Vec<ListedJoinToken>, AskProblem>> + Send + Sync;
 type ByName = dyn Fn(String) -> BoxFuture<'static, Result<bool, AskProblem>> + Send + Sync;
-type Backup = dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
-type ReadManifests =
-    dyn Fn(String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, String>> + Send + Sync;
+type Backup = dyn Fn(BackupRequest) -> BoxFuture<'static, Result<(), BackupFailed>> + Send + Sync;
+type ReadManifests = dyn Fn(String) -> BoxFuture<'static, Result<Vec<serde_json::Value>, UnreadableManifests>>
+    + Send
+    + Sync;
 type Preview = dyn Fn(serde_json::Value) -> BoxFuture<'static, Option<Previewed>> + Send + Sync;
 
 /// Where the pods of a job would go if it were submitted now, as (pod, node), or the
@@ -177,8 +194,7 @@ pub struct Hooks {
     pub revoke_join_token: Box<ByName>,
     /// Removes a node by its name and revokes its certificates; false if there is none.
     pub remove_node: Box<ByName>,
-    /// Reads the manifests in a YAML text as the resource API reads bodies, within its bounds; an error is a sentence
-    /// for a person.
+    /// Reads the manifests in a YAML text as the resource API reads bodies, within its bounds.
     pub read_manifests: Box<ReadManifests>,
     /// Asks the scheduler where a job's pods would go, changing nothing; none for a kind
     /// that has no pods.

@@ -13,7 +13,8 @@ use crate::entry::{Entry, EntryMeta, Event, EventKind, Revision};
 pub(crate) const HEADER: usize = 8;
 
 /// A record that does not hold together, and why.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct Broken(pub(crate) &'static str);
 
 /// Begins a record; [`sealed`] ends it.

@@ -428,11 +428,11 @@ fn read_all(dir: &Path, sled: &sled::Db, acknowledged: Revision) -> Result<Outco
     {
         loading
             .pair(&key, &bytes)
-            .map_err(|what| damaged(dir, what))?;
+            .map_err(|damage| damaged(dir, damage.to_string()))?;
     }
     loading
         .finish(acknowledged)
-        .map_err(|what| damaged(dir, what))
+        .map_err(|damage| damaged(dir, damage.to_string()))
 }
 
 /// Names what was damaged, puts what is lost into the quarantine, and writes the rest as it is now.

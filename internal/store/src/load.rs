@@ -48,6 +48,28 @@ impl std::fmt::Display for Effect {
     }
 }
 
+/// Why the records found on disk make no store.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Damage {
+    #[error("a key is too short")]
+    ShortKey,
+    #[error("there is a record of no known kind")]
+    UnknownRecord,
+    #[error("its own state cannot be read: {0}")]
+    State(Broken),
+    #[error("its own state is missing")]
+    NoState,
+    #[error("its log ends at revision {last}, and revision {acknowledged} was acknowledged")]
+    ShortLog {
+        last: Revision,
+        acknowledged: Revision,
+    },
+    #[error("{found} objects are there, {expected} should be")]
+    Objects { found: u64, expected: u64 },
+    #[error("some objects are not at their last revision")]
+    Outdated,
+}
+
 /// A damaged record, and what follows from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
@@ -169,14 +191,12 @@ pub(crate) struct Loading {
 
 impl Loading {
     /// Takes the next pair.
-    pub(crate) fn pair(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), String> {
+    pub(crate) fn pair(&mut self, key: &[u8], bytes: &[u8]) -> Result<(), Damage> {
         if key == STATE {
             self.state = Some(codec::read_state(Bytes::copy_from_slice(bytes)));
             return Ok(());
         }
-        let (name, part) = key
-            .split_last_chunk::<2>()
-            .ok_or_else(|| "a key is too short".to_owned())?;
+        let (name, part) = key.split_last_chunk::<2>().ok_or(Damage::ShortKey)?;
         let part = u16::from_be_bytes(*part);
         if let Some(current) = &mut self.current
             && current.name == name
@@ -196,11 +216,11 @@ impl Loading {
         }
     }
 
-    fn record(&mut self, record: RawRecord) -> Result<(), String> {
+    fn record(&mut self, record: RawRecord) -> Result<(), Damage> {
         match record.name.first() {
             Some(&OBJECT) => self.object(record),
             Some(&HISTORY) => self.stretch(record),
-            _ => return Err("there is a record of no known kind".to_owned()),
+            _ => return Err(Damage::UnknownRecord),
         }
         Ok(())
     }
@@ -240,25 +260,25 @@ impl Loading {
     }
 
     /// Checks that everything belongs together, once the last pair was taken.
-    pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<Outcome, String> {
+    pub(crate) fn finish(mut self, acknowledged: Revision) -> Result<Outcome, Damage> {
         if let Some(last) = self.current.take() {
             self.record(last)?;
         }
         let nothing = self.objects.is_empty() && self.damaged.is_empty() && self.history.is_empty();
         let state = match self.state.take() {
             Some(Ok(state)) => state,
-            Some(Err(broken)) => return Err(format!("its own state cannot be read: {}", broken.0)),
+            Some(Err(broken)) => return Err(Damage::State(broken)),
             None if nothing => State {
                 history_from: Revision::new(1),
                 ..State::default()
             },
-            None => return Err("its own state is missing".to_owned()),
+            None => return Err(Damage::NoState),
         };
         if state.revision < acknowledged {
-            return Err(format!(
-                "its log ends at revision {}, and revision {acknowledged} was acknowledged",
-                state.revision
-            ));
+            return Err(Damage::ShortLog {
+                last: state.revision,
+                acknowledged,
+            });
         }
         let mut repair = Repair::default();
         let (events, history, history_from) = self.intact_history(&state, &mut repair);
@@ -266,16 +286,16 @@ impl Loading {
         let objects = self.objects;
         let found = (objects.len() + repair.lost.len()) as u64;
         if found != state.objects {
-            return Err(format!(
-                "{found} objects are there, {} should be",
-                state.objects
-            ));
+            return Err(Damage::Objects {
+                found,
+                expected: state.objects,
+            });
         }
         let fingerprints = objects.values().map(|entry| codec::fingerprint(entry));
         let digest = fingerprints.fold(0, u64::wrapping_add);
         // The fingerprint of what is lost is not known.
         if repair.lost.is_empty() && digest != state.digest {
-            return Err("some objects are not at their last revision".to_owned());
+            return Err(Damage::Outdated);
         }
         let state = State {
             revision: state.revision,

@@ -8,6 +8,8 @@ use agent::PodDisk;
 use clap::{Args, ValueEnum};
 use resources::quantity::Quantity;
 
+use super::invalid::InvalidValue;
+
 #[derive(Args, Debug, Clone)]
 pub struct TenancyOptions {
     /// Which Unix accounts pods run as, in YAML: users: {NAME: ACCOUNT} by the user that a pod runs
@@ -67,9 +69,10 @@ const LEAST_ID: u32 = 1000;
 /// The greatest: the last two numbers mean nobody and no change.
 const GREATEST_ID: u32 = u32::MAX - 2;
 
-fn ids(text: &str) -> Result<RangeInclusive<u32>, String> {
-    let wrong = || {
-        format!("use FIRST-LAST, both from {LEAST_ID} to {GREATEST_ID}, like 2000000000-2000065535")
+fn ids(text: &str) -> Result<RangeInclusive<u32>, InvalidValue> {
+    let wrong = || InvalidValue::Ids {
+        least: LEAST_ID,
+        most: GREATEST_ID,
     };
     let (first, last) = text.split_once('-').ok_or_else(wrong)?;
     let id = |text: &str| text.parse::<u32>().map_err(|_| wrong());
@@ -106,7 +109,8 @@ mod tests {
             "-1-5",
             "a-b",
         ] {
-            assert!(ids(bad).unwrap_err().contains("FIRST-LAST"), "{bad}");
+            let wrong = ids(bad).unwrap_err().to_string();
+            assert!(wrong.contains("FIRST-LAST"), "{bad}");
         }
     }
 }

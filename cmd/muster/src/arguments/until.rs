@@ -1,5 +1,7 @@
 //! What `muster wait` may wait for.
 
+use super::invalid::InvalidValue;
+
 /// The condition that means success.
 pub const SUCCEEDED: &str = "Succeeded";
 
@@ -22,11 +24,11 @@ impl std::fmt::Display for Until {
 }
 
 /// Reads `condition=NAME` or `delete`.
-pub fn until(text: &str) -> Result<Until, String> {
+pub fn until(text: &str) -> Result<Until, InvalidValue> {
     match text.split_once('=') {
         None if text == "delete" => Ok(Until::Gone),
         Some(("condition", name)) if !name.is_empty() => Ok(Until::Condition(name.to_string())),
-        _ => Err("use condition=NAME or delete".to_string()),
+        _ => Err(InvalidValue::Until),
     }
 }
 

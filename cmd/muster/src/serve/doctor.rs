@@ -19,7 +19,7 @@ pub async fn doctor(arguments: Doctor) -> Result<Answer> {
     let described = arguments.machine.is_some();
     let inventory = look(arguments.machine, &arguments.root)?;
     if let Some(path) = &arguments.save_machine {
-        let text = hardware::description::save(&inventory).map_err(anyhow::Error::msg)?;
+        let text = hardware::description::save(&inventory)?;
         std::fs::write(path, text)
             .with_context(|| format!("--save-machine: {} can't be written", path.display()))?;
     }

@@ -21,7 +21,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::health::State;
+use super::health::{NotLeading, State};
 
 /// The largest question: some thousands of whole nodes, from a kube-scheduler that is not told that
 /// names suffice (`nodeCacheCapable`).
@@ -158,6 +158,12 @@ impl IntoResponse for NotNow {
     }
 }
 
+impl From<NotLeading> for NotNow {
+    fn from(reason: NotLeading) -> NotNow {
+        NotNow(reason.to_string())
+    }
+}
+
 fn listing() -> NotNow {
     NotNow("this server leads, and is still listing the cluster".to_owned())
 }
@@ -166,7 +172,7 @@ async fn filter(
     Shared(state): Shared<Arc<State>>,
     Json(question): Json<Question>,
 ) -> Result<Json<Filtered>, NotNow> {
-    let (board, _) = state.leader().map_err(NotNow)?;
+    let (board, _) = state.leader()?;
     let names = question.names();
     let pod = &question.pod;
     let nominated = pod
@@ -216,7 +222,7 @@ async fn prioritize(
     Shared(state): Shared<Arc<State>>,
     Json(question): Json<Question>,
 ) -> Result<Json<Vec<Preference>>, NotNow> {
-    let (board, _) = state.leader().map_err(NotNow)?;
+    let (board, _) = state.leader()?;
     let names = question.names();
     let scores = board.preferences_beside(question.pod, names.clone()).await;
     let scores = scores.ok_or_else(listing)?;
@@ -229,7 +235,7 @@ async fn preempt(
     Shared(state): Shared<Arc<State>>,
     Json(question): Json<Preemption>,
 ) -> Result<Json<Preempted>, NotNow> {
-    let (board, _) = state.leader().map_err(NotNow)?;
+    let (board, _) = state.leader()?;
     let (pod, mut victims) = question.victims();
     let gone: Vec<Gone> = (victims.iter())
         .map(|(node, victims)| {
@@ -253,7 +259,7 @@ async fn bind(
     Shared(state): Shared<Arc<State>>,
     Json(asked): Json<Bind>,
 ) -> Result<Json<Bound>, NotNow> {
-    let (board, client) = state.leader().map_err(NotNow)?;
+    let (board, client) = state.leader()?;
     let pod = PodRef {
         namespace: asked.pod_namespace,
         name: asked.pod_name,
@@ -261,8 +267,9 @@ async fn bind(
     };
     // Not dropped with the connection: a device would stay taken for a pod that was never bound.
     let bound = tokio::spawn(async move { board.bind_beside(&client, pod, asked.node).await });
-    let bound = bound.await.unwrap_or_else(|error| Err(error.to_string()));
-    let error = bound.err().unwrap_or_default();
+    let bound = bound.await.unwrap_or_else(|error| Err(error.into()));
+    let error = bound.err().map(|error| error.to_string());
+    let error = error.unwrap_or_default();
     if !error.is_empty() {
         tracing::warn!("kube-scheduler's binding: {error}");
     }

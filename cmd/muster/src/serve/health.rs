@@ -24,6 +24,19 @@ pub enum Standing {
     Leads(Arc<ReportBoard>, Client),
 }
 
+/// Why a server is not asked as the leader.
+#[derive(Debug, thiserror::Error)]
+pub enum NotLeading {
+    #[error("this server is broken: restart it")]
+    Broken,
+    #[error("this server waits: {0}")]
+    Waits(String),
+    #[error("this server stands by and nobody leads yet")]
+    NoLeader,
+    #[error("this server stands by: {0} leads")]
+    Follows(String),
+}
+
 /// What is said.
 pub struct State {
     standing: RwLock<Standing>,
@@ -48,16 +61,16 @@ impl State {
     }
 
     /// The leader's board and client; who else is to be asked, if it is not this server.
-    pub fn leader(&self) -> Result<(Arc<ReportBoard>, Client), String> {
+    pub fn leader(&self) -> Result<(Arc<ReportBoard>, Client), NotLeading> {
         let Ok(standing) = self.standing.read() else {
-            return Err("this server is broken: restart it".to_owned());
+            return Err(NotLeading::Broken);
         };
         match &*standing {
             Standing::Leads(board, client) => Ok((board.clone(), client.clone())),
-            Standing::Waits(why) => Err(format!("this server waits: {why}")),
+            Standing::Waits(why) => Err(NotLeading::Waits(why.clone())),
             Standing::Follows(leader) => match leader.borrow().as_str() {
-                "" => Err("this server stands by and nobody leads yet".to_owned()),
-                leader => Err(format!("this server stands by: {leader} leads")),
+                "" => Err(NotLeading::NoLeader),
+                leader => Err(NotLeading::Follows(leader.to_owned())),
             },
         }
     }

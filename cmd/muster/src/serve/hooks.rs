@@ -8,7 +8,10 @@ use fleet::Fleet;
 use futures::StreamExt;
 use identity::Identity;
 use jiff::{SignedDuration, Timestamp};
-use portal::{AskProblem, Hooks, JoinToken, ListedJoinToken, LogProblem, LogQuery, NewJoinToken};
+use portal::{
+    AskProblem, BackupFailed, Hooks, JoinToken, ListedJoinToken, LogProblem, LogQuery,
+    NewJoinToken, UnreadableManifests,
+};
 
 use super::backup;
 
@@ -112,7 +115,12 @@ pub fn hooks(
         }),
         read_manifests: Box::new(move |text| {
             let reader = reader.clone();
-            Box::pin(async move { reader.read_manifests(text).await })
+            Box::pin(async move {
+                let read = reader.read_manifests(text).await;
+                read.map_err(|error| UnreadableManifests {
+                    reason: error.to_string(),
+                })
+            })
         }),
         preview: Box::new(move |object| {
             let board = preview.clone();
@@ -153,11 +161,12 @@ pub fn hooks(
                     store.backup(&asked.path, &options)?;
                     Ok(())
                 };
-                match tokio::task::spawn_blocking(write).await {
-                    Ok(Ok(())) => Ok(()),
-                    Ok(Err(error)) => Err(format!("{error:#}")),
-                    Err(error) => Err(error.to_string()),
-                }
+                let reason = match tokio::task::spawn_blocking(write).await {
+                    Ok(Ok(())) => return Ok(()),
+                    Ok(Err(error)) => format!("{error:#}"),
+                    Err(error) => error.to_string(),
+                };
+                Err(BackupFailed { reason })
             })
         }),
     }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use hardware::Source;
-use hardware::cutter::{Card, Cutter, Done};
+use hardware::cutter::{Card, Cutter, CutterError, Done};
 use hardware::partition::place::{self, Place};
 use hardware::partition::{Step, Wanted};
 use resources::devices::GpuDevice;
@@ -47,10 +47,10 @@ impl Knife {
         let asked = gpus.clone();
         let look = move |cutter: &mut Cutter| {
             let one = |gpu: String| {
-                let card = cutter.look_at(&gpu);
+                let card = cutter.look_at(&gpu).map_err(|error| error.to_string());
                 (gpu, card)
             };
-            Ok(asked.into_iter().map(one).collect())
+            Ok::<Cards, CutterError>(asked.into_iter().map(one).collect())
         };
         let cards = match timeout(ANSWERS_WITHIN, self.hand.ask(look)).await {
             Ok(cards) => cards,
@@ -140,6 +140,10 @@ fn idle(card: &Card) -> Result<(), String> {
     ))
 }
 
+fn look_at(cutter: &mut Cutter, gpu: &str) -> Result<Card, String> {
+    cutter.look_at(gpu).map_err(|error| error.to_string())
+}
+
 fn take(cutter: &mut Cutter, card: &Card, steps: &[Step]) -> Result<(), String> {
     let index = card.index;
     let taken = cutter.take(&card.id, steps);
@@ -150,7 +154,7 @@ fn take(cutter: &mut Cutter, card: &Card, steps: &[Step]) -> Result<(), String> 
 }
 
 fn make(cutter: &mut Cutter, gpu: &str, place: &Place, own: &[Cut]) -> Result<String, String> {
-    let card = cutter.look_at(gpu)?;
+    let card = look_at(cutter, gpu)?;
     let index = card.index;
     let here = place::instance(&card.profiles, &card.layout, place);
     let strange = strangers(&card, own.iter());
@@ -173,7 +177,7 @@ fn make(cutter: &mut Cutter, gpu: &str, place: &Place, own: &[Cut]) -> Result<St
     if !steps.is_empty() {
         take(cutter, &card, &steps)?;
     }
-    let card = cutter.look_at(gpu)?;
+    let card = look_at(cutter, gpu)?;
     let made = place::instance(&card.profiles, &card.layout, place);
     let slice = made.and_then(|made| card.slices.iter().find(|(_, of)| **of == made.id));
     slice.map(|(id, _)| id.clone()).ok_or_else(|| {
@@ -186,7 +190,7 @@ fn make(cutter: &mut Cutter, gpu: &str, place: &Place, own: &[Cut]) -> Result<St
 }
 
 fn unite(cutter: &mut Cutter, gpu: &str) -> Result<(), String> {
-    let card = cutter.look_at(gpu)?;
+    let card = look_at(cutter, gpu)?;
     if !card.layout.enabled {
         return Ok(());
     }
@@ -202,7 +206,7 @@ fn unite(cutter: &mut Cutter, gpu: &str) -> Result<(), String> {
 }
 
 fn end(cutter: &mut Cutter, cut: &Cut) -> Result<(), String> {
-    let card = cutter.look_at(&cut.gpu)?;
+    let card = look_at(cutter, &cut.gpu)?;
     let there = place::instance(&card.profiles, &card.layout, &cut.place);
     let strange = strangers(&card, std::iter::once(cut));
     // Another's that came to lie there since, such as after a reset.

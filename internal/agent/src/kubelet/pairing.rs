@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use hardware::rdma::pair::{Question, Reply, Told};
+use hardware::rdma::pair::{Question, Refusal, Reply, Told};
 use resources::names::{RDMA_ANSWER, RDMA_ASK};
 use tokio::sync::{Semaphore, watch};
 
@@ -52,7 +52,7 @@ impl Pairing {
     }
 
     async fn reply(self, question: Question, lone: Arc<Semaphore>) {
-        let answer = self.take(&question, &lone).await;
+        let answer = self.take(&question, &lone).await.map_err(Refusal);
         let reply = Reply {
             id: question.id,
             answer,

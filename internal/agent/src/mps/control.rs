@@ -3,7 +3,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
+use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
 use runtime::proc::ProcessId;
@@ -19,6 +19,60 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const PID_FILE: &str = "nvidia-cuda-mps-control.pid";
 /// What the daemon was told, so that an agent that finds one knows what it is.
 const TOLD_FILE: &str = "told";
+
+/// Why a control daemon can't be started, asked or ended.
+#[derive(Debug, thiserror::Error)]
+pub enum ControlError {
+    /// The daemon's directory or a file in it can't be used.
+    #[error("{}: {source}", directory.display())]
+    Directory {
+        /// The directory.
+        directory: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The control program does not start a daemon.
+    #[error("{} -d: {status}; see {}", program.display(), log.display())]
+    NotStarted {
+        /// The control program.
+        program: PathBuf,
+        /// How it ended.
+        status: ExitStatus,
+        /// Where the daemon writes its log.
+        log: PathBuf,
+    },
+    /// The control program can't be run.
+    #[error(
+        "{}: {source}; it comes with NVIDIA's driver (--mps-control says where it is)",
+        program.display()
+    )]
+    NotRun {
+        /// The control program.
+        program: PathBuf,
+        /// The kernel's answer.
+        source: io::Error,
+    },
+    /// The control program takes too long.
+    #[error("{} did not answer within {} s", program.display(), PATIENCE.as_secs())]
+    Silent {
+        /// The control program.
+        program: PathBuf,
+    },
+    /// The daemon was started, and is gone.
+    #[error("its control daemon ended at once; see {}", log.display())]
+    Ended {
+        /// Where the daemon writes its log.
+        log: PathBuf,
+    },
+    /// The daemon refuses a command.
+    #[error("its control daemon refuses {command:?}: {status}")]
+    Refused {
+        /// The command.
+        command: String,
+        /// How the control program ended.
+        status: ExitStatus,
+    },
+}
 
 /// A GPU's control daemon, whether it runs or not.
 #[derive(Clone, Debug)]
@@ -61,8 +115,11 @@ impl Control {
     }
 
     /// Starts it, and tells it what any process may have.
-    pub async fn start(&self, limit: &Limit) -> Result<ProcessId, String> {
-        let failed = |error: io::Error| format!("{}: {error}", self.directory.display());
+    pub async fn start(&self, limit: &Limit) -> Result<ProcessId, ControlError> {
+        let failed = |source: io::Error| ControlError::Directory {
+            directory: self.directory.clone(),
+            source,
+        };
         for directory in [self.pipe(), self.log()] {
             // Its clients run as whoever containers run as.
             runtime::volumes::open_dir(&directory).map_err(failed)?;
@@ -79,10 +136,13 @@ impl Control {
         match status.await {
             Ok(Ok(status)) if status.success() => {}
             Ok(Ok(status)) => {
-                let (program, log) = (self.program.display(), self.log());
-                return Err(format!("{program} -d: {status}; see {}", log.display()));
+                return Err(ControlError::NotStarted {
+                    program: self.program.clone(),
+                    status,
+                    log: self.log(),
+                });
             }
-            Ok(Err(error)) => return Err(self.not_run(&error)),
+            Ok(Err(error)) => return Err(self.not_run(error)),
             Err(_) => return Err(self.silent()),
         }
         for command in commands(limit) {
@@ -90,10 +150,8 @@ impl Control {
         }
         let told = told(limit);
         std::fs::write(self.directory.join(TOLD_FILE), told).map_err(failed)?;
-        self.process().ok_or_else(|| {
-            let log = self.log();
-            format!("its control daemon ended at once; see {}", log.display())
-        })
+        self.process()
+            .ok_or_else(|| ControlError::Ended { log: self.log() })
     }
 
     /// Whether no process uses it.
@@ -111,12 +169,12 @@ impl Control {
     }
 
     /// Ends it. It goes once nobody uses it any more.
-    pub async fn stop(&self) -> Result<(), String> {
+    pub async fn stop(&self) -> Result<(), ControlError> {
         self.tell("quit").await.map(|_| ())
     }
 
     /// Says one of its commands to the daemon; its answer.
-    async fn tell(&self, words: &str) -> Result<String, String> {
+    async fn tell(&self, words: &str) -> Result<String, ControlError> {
         let ran = async {
             let mut command = self.command();
             command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -130,11 +188,11 @@ impl Control {
             Ok(Ok(output)) if output.status.success() => {
                 Ok(String::from_utf8_lossy(&output.stdout).into_owned())
             }
-            Ok(Ok(output)) => Err(format!(
-                "its control daemon refuses {words:?}: {}",
-                output.status
-            )),
-            Ok(Err(error)) => Err(self.not_run(&error)),
+            Ok(Ok(output)) => Err(ControlError::Refused {
+                command: words.to_owned(),
+                status: output.status,
+            }),
+            Ok(Err(error)) => Err(self.not_run(error)),
             Err(_) => Err(self.silent()),
         }
     }
@@ -154,16 +212,17 @@ impl Control {
         self.directory.join("log")
     }
 
-    fn not_run(&self, error: &io::Error) -> String {
-        format!(
-            "{}: {error}; it comes with NVIDIA's driver (--mps-control says where it is)",
-            self.program.display()
-        )
+    fn not_run(&self, source: io::Error) -> ControlError {
+        ControlError::NotRun {
+            program: self.program.clone(),
+            source,
+        }
     }
 
-    fn silent(&self) -> String {
-        let (program, seconds) = (self.program.display(), PATIENCE.as_secs());
-        format!("{program} did not answer within {seconds} s")
+    fn silent(&self) -> ControlError {
+        ControlError::Silent {
+            program: self.program.clone(),
+        }
     }
 }
 

@@ -15,8 +15,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use hardware::Source;
+use hardware::compute_mode::ComputeModeError;
 use runtime::proc::ProcessId;
 use tokio::sync::watch;
+use tokio::task::JoinError;
 use tokio::time::{Instant, timeout};
 
 use crate::shares::Limit;
@@ -201,7 +203,7 @@ impl Keeper {
                 );
             }
             if let Err(why) = daemon.control.stop().await {
-                return Some(why);
+                return Some(why.to_string());
             }
         } else if daemon.process.take().is_some() {
             tracing::warn!(
@@ -217,6 +219,7 @@ impl Keeper {
         }
         // Else a process that doesn't ask MPS would share the GPU without any limit.
         if let Err(why) = set_exclusive(&source, gpu, true).await {
+            let why = why.to_string();
             tracing::warn!(gpu, why, "processes may go round MPS");
         }
         match daemon.control.start(limit).await {
@@ -228,6 +231,7 @@ impl Keeper {
                 daemon.problem = None;
             }
             Err(why) => {
+                let why = why.to_string();
                 if daemon.problem.as_ref() != Some(&why) {
                     tracing::warn!(gpu, why, "the GPU can't be shared by MPS yet");
                 }
@@ -241,9 +245,13 @@ impl Keeper {
     async fn end(&self, gpu: &str, control: &Control) {
         match control.stop().await {
             Ok(()) => tracing::info!(gpu, "no longer shared by MPS"),
-            Err(why) => tracing::warn!(gpu, why, "the MPS control daemon could not be ended"),
+            Err(why) => {
+                let why = why.to_string();
+                tracing::warn!(gpu, why, "the MPS control daemon could not be ended");
+            }
         }
         if let Err(why) = set_exclusive(&self.source, gpu, false).await {
+            let why = why.to_string();
             tracing::warn!(gpu, why, "the GPU keeps to one process at a time");
         }
     }
@@ -262,20 +270,29 @@ impl Keeper {
     }
 }
 
+/// Why it is not changed how many processes use a GPU.
+#[derive(Debug, thiserror::Error)]
+enum ExclusiveError {
+    #[error(transparent)]
+    Driver(#[from] ComputeModeError),
+    /// The task that asks the driver ended early.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+    #[error("the driver did not answer within {} s", PATIENCE.as_secs())]
+    Silent,
+}
+
 /// Lets one process at a time use a GPU, or any number. A driver that holds a dead GPU may never
 /// answer, which holds up nobody else.
-async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), String> {
+async fn set_exclusive(source: &Source, gpu: &str, exclusive: bool) -> Result<(), ExclusiveError> {
     let (source, id) = (source.clone(), gpu.to_owned());
     let set = tokio::task::spawn_blocking(move || {
         hardware::compute_mode::set_exclusive(&source, &id, exclusive)
     });
     match timeout(PATIENCE, set).await {
-        Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => Err(error.to_string()),
-        Err(_) => Err(format!(
-            "the driver did not answer within {} s",
-            PATIENCE.as_secs()
-        )),
+        Ok(Ok(answer)) => Ok(answer?),
+        Ok(Err(error)) => Err(error.into()),
+        Err(_) => Err(ExclusiveError::Silent),
     }
 }
 

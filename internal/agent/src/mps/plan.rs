@@ -88,39 +88,77 @@ pub struct Equipment {
     pub mounts: Vec<PathBuf>,
 }
 
+/// Why a container can't be started on a GPU that is shared by MPS.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EquipError {
+    /// The container has more than the one GPU that a daemon has.
+    #[error(
+        "GPU {gpu} is shared by MPS, each of whose daemons has one GPU, and the container has {count} \
+         devices; let it ask for one, or place it on a node without MPS"
+    )]
+    SeveralDevices {
+        /// The GPU.
+        gpu: String,
+        /// How many devices the container has.
+        count: usize,
+    },
+    /// Nothing can be started on the GPU now.
+    #[error("GPU {gpu} is shared by MPS, and {problem}")]
+    NotReady {
+        /// The GPU.
+        gpu: String,
+        /// Why not.
+        problem: String,
+    },
+    /// The container is to have more than a process gets.
+    #[error(
+        "the container is to have {wanted} of GPU {gpu}, where each process gets {most} at most; use fewer \
+         replicas in sharing.mps, 1 for a GPU that is shared by parts alone"
+    )]
+    TooMuch {
+        /// The GPU.
+        gpu: String,
+        /// What the container is to have.
+        wanted: String,
+        /// What a process gets at most.
+        most: String,
+    },
+}
+
 /// What a container is started with that has these devices, and of each no more than its limit; where
 /// nobody said how much it is for, what any process gets. Nothing where none of them is shared by MPS.
 ///
 /// # Errors
 ///
-/// Why it can't be started, in a sentence.
+/// Why it can't be started.
 pub fn equip(
     stands: &Stands,
     devices: &[String],
     limit: Option<Limit>,
-) -> Result<Option<Equipment>, String> {
+) -> Result<Option<Equipment>, EquipError> {
     let mut shared = devices.iter().filter_map(|id| Some((id, stands.get(id)?)));
     let Some((id, stand)) = shared.next() else {
         return Ok(None);
     };
     if devices.len() > 1 {
-        return Err(format!(
-            "GPU {id} is shared by MPS, each of whose daemons has one GPU, and the container has {} \
-             devices; let it ask for one, or place it on a node without MPS",
-            devices.len()
-        ));
+        return Err(EquipError::SeveralDevices {
+            gpu: id.clone(),
+            count: devices.len(),
+        });
     }
     if let Some(problem) = &stand.problem {
-        return Err(format!("GPU {id} is shared by MPS, and {problem}"));
+        return Err(EquipError::NotReady {
+            gpu: id.clone(),
+            problem: problem.clone(),
+        });
     }
     let limit = limit.unwrap_or(stand.limit);
     if limit.exceeds(&stand.limit) {
-        return Err(format!(
-            "the container is to have {} of GPU {id}, where each process gets {} at most; use fewer \
-             replicas in sharing.mps, 1 for a GPU that is shared by parts alone",
-            limit.words(),
-            stand.limit.words()
-        ));
+        return Err(EquipError::TooMuch {
+            gpu: id.clone(),
+            wanted: limit.words(),
+            most: stand.limit.words(),
+        });
     }
     let mut variables = vec![
         // By its UUID: the daemon sees this GPU alone, and counts from 0.
@@ -254,14 +292,21 @@ mod tests {
         let half = Limit::of_replica(2, 80_000);
         let quarter = stands(None, Limit::of_replica(4, 80_000));
         let why = equip(&quarter, &["GPU-1".into()], Some(half)).expect_err("too much");
+        let why = why.to_string();
         assert!(
             why.contains("40000 MiB") && why.contains("20000 MiB"),
             "{why}"
         );
         let whole = equip(&quarter, &["GPU-1".into()], Some(Limit::default()));
-        assert!(whole.expect_err("too much").contains("all of it"));
+        assert!(
+            whole
+                .expect_err("too much")
+                .to_string()
+                .contains("all of it")
+        );
         let down = stands(Some("its daemon does not run"), half);
         let why = equip(&down, &["GPU-1".into()], Some(half)).expect_err("no daemon");
+        let why = why.to_string();
         assert!(why.contains("does not run"), "{why}");
         let both = ["GPU-1".into(), "GPU-2".into()];
         assert!(equip(&quarter, &both, None).is_err());

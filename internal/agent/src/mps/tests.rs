@@ -192,7 +192,8 @@ async fn a_daemon_that_does_not_start_says_why_and_is_tried_again() {
     let why = nowhere
         .start(&Limit::default())
         .await
-        .expect_err("there is none");
+        .expect_err("there is none")
+        .to_string();
     assert!(
         why.contains("/nonexistent/control") && why.contains("--mps-control"),
         "{why}"

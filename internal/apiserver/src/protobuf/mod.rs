@@ -11,18 +11,79 @@ use jiff::Timestamp;
 use serde_json::{Map, Number, Value};
 
 use self::layout::{Field, Form, Type};
-use self::wire::{Raw, Reader};
+use self::wire::{Raw, Reader, WireError};
 use crate::limits::MOST_DEPTH;
 
 /// What every object begins with.
 const MAGIC: &[u8] = b"k8s\0";
+
+/// Why bytes are no object.
+#[derive(Debug, thiserror::Error)]
+pub enum ProtobufError {
+    /// They are no object in its envelope.
+    #[error("it does not begin with the protobuf objects' mark \"k8s\\0\"")]
+    NoMark,
+    /// The layout of the kind is not known here.
+    #[error("the kind {kind} of {api_version} has no protobuf form here; send it as JSON")]
+    UnknownKind {
+        /// The kind that was sent.
+        kind: String,
+        /// Its group and version.
+        api_version: String,
+    },
+    /// The layout of a message within the object is not known here.
+    #[error("the message {0} is not known")]
+    UnknownMessage(String),
+    /// Messages nest too deep.
+    #[error("nested deeper than {MOST_DEPTH} levels")]
+    Depth,
+    /// A text is none.
+    #[error("a text is not UTF-8")]
+    NotText,
+    /// A field is a list in one place and no list in another.
+    #[error("a list and something else")]
+    NotOnlyList,
+    /// A field is a map in one place and no map in another.
+    #[error("a map and something else")]
+    NotOnlyMap,
+    /// Something else stands where a message should.
+    #[error("no message")]
+    NoMessage,
+    /// Something else stands where a map's entry should.
+    #[error("no map")]
+    NoMap,
+    /// The field's type has another wire type.
+    #[error("its wire type is another")]
+    WireType,
+    /// A time's nanoseconds are no number of 32 bits.
+    #[error("nanoseconds out of range")]
+    Nanoseconds,
+    /// A time is too far away.
+    #[error(transparent)]
+    Time(#[from] jiff::Error),
+    /// A field of JSON holds none.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// The bytes are no fields.
+    #[error(transparent)]
+    Wire(#[from] WireError),
+    /// What is wrong within a field.
+    #[error("{field}: {reason}")]
+    Field {
+        /// The field's name in JSON.
+        field: &'static str,
+        /// What is wrong.
+        reason: Box<ProtobufError>,
+    },
+}
+
 /// Reads an object in its envelope.
 ///
 /// # Errors
-/// In words, when the bytes are no object or one of a kind that is not known here.
-pub fn decode(bytes: &[u8]) -> Result<Value, String> {
+/// When the bytes are no object or one of a kind that is not known here.
+pub fn decode(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let Some(bytes) = bytes.strip_prefix(MAGIC) else {
-        return Err("it does not begin with the protobuf objects' mark \"k8s\\0\"".into());
+        return Err(ProtobufError::NoMark);
     };
     let (mut api_version, mut kind, mut raw): (String, String, &[u8]) = Default::default();
     for item in Reader::new(bytes) {
@@ -42,9 +103,7 @@ pub fn decode(bytes: &[u8]) -> Result<Value, String> {
     }
     let name = message_name(&api_version, &kind);
     let Some(fields) = layout::find(&name) else {
-        return Err(format!(
-            "the kind {kind} of {api_version} has no protobuf form here; send it as JSON"
-        ));
+        return Err(ProtobufError::UnknownKind { kind, api_version });
     };
     let mut object = Map::new();
     message(fields, raw, &mut object, 0)?;
@@ -68,8 +127,8 @@ fn message_name(api_version: &str, kind: &str) -> String {
     }
 }
 
-fn text(bytes: &[u8]) -> Result<String, String> {
-    String::from_utf8(bytes.to_vec()).map_err(|_| "a text is not UTF-8".into())
+fn text(bytes: &[u8]) -> Result<String, ProtobufError> {
+    String::from_utf8(bytes.to_vec()).map_err(|_| ProtobufError::NotText)
 }
 
 /// Reads a message's fields into `out`.
@@ -78,9 +137,9 @@ fn message(
     bytes: &[u8],
     out: &mut Map<String, Value>,
     depth: usize,
-) -> Result<(), String> {
+) -> Result<(), ProtobufError> {
     if depth > MOST_DEPTH {
-        return Err(format!("nested deeper than {MOST_DEPTH} levels"));
+        return Err(ProtobufError::Depth);
     }
     for item in Reader::new(bytes) {
         let (number, raw) = item?;
@@ -88,7 +147,10 @@ fn message(
         let Some(field) = fields.iter().find(|field| field.number == number) else {
             continue;
         };
-        let named = |why: String| format!("{}: {why}", field.name);
+        let named = |reason: ProtobufError| ProtobufError::Field {
+            field: field.name,
+            reason: Box::new(reason),
+        };
         match field.form {
             Form::Inline => inline(&field.of, raw, out, depth).map_err(named)?,
             Form::List => {
@@ -97,7 +159,7 @@ fn message(
                     .entry(field.name)
                     .or_insert_with(|| Value::Array(Vec::new()));
                 list.as_array_mut()
-                    .ok_or_else(|| named("a list and something else".into()))?
+                    .ok_or_else(|| named(ProtobufError::NotOnlyList))?
                     .push(item);
             }
             Form::Map => {
@@ -106,7 +168,7 @@ fn message(
                     .entry(field.name)
                     .or_insert_with(|| Value::Object(Map::new()));
                 map.as_object_mut()
-                    .ok_or_else(|| named("a map and something else".into()))?
+                    .ok_or_else(|| named(ProtobufError::NotOnlyMap))?
                     .insert(key, item);
             }
             Form::Pointer => {
@@ -132,18 +194,18 @@ fn inline(
     raw: Raw<'_>,
     out: &mut Map<String, Value>,
     depth: usize,
-) -> Result<(), String> {
+) -> Result<(), ProtobufError> {
     match (of, raw) {
         (Type::Message(name), Raw::Bytes(bytes)) => {
             message(fields_of(name)?, bytes, out, depth + 1)
         }
-        _ => Err("no message".into()),
+        _ => Err(ProtobufError::NoMessage),
     }
 }
 
-fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), String> {
+fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), ProtobufError> {
     let Raw::Bytes(bytes) = raw else {
-        return Err("no map".into());
+        return Err(ProtobufError::NoMap);
     };
     let (mut key, mut found) = (String::new(), None);
     for item in Reader::new(bytes) {
@@ -156,8 +218,8 @@ fn entry(of: &Type, raw: Raw<'_>, depth: usize) -> Result<(String, Value), Strin
     Ok((key, found.unwrap_or_else(|| Value::String(String::new()))))
 }
 
-fn fields_of(name: &str) -> Result<&'static [Field], String> {
-    layout::find(name).ok_or_else(|| format!("the message {name} is not known"))
+fn fields_of(name: &str) -> Result<&'static [Field], ProtobufError> {
+    layout::find(name).ok_or_else(|| ProtobufError::UnknownMessage(name.to_owned()))
 }
 
 fn is_zero(value: &Value) -> bool {
@@ -171,7 +233,7 @@ fn is_zero(value: &Value) -> bool {
     }
 }
 
-fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, String> {
+fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, ProtobufError> {
     match (of, raw) {
         (Type::Text, Raw::Bytes(bytes)) => Ok(Value::String(text(bytes)?)),
         (Type::Bytes, Raw::Bytes(bytes)) => Ok(Value::String(STANDARD.encode(bytes))),
@@ -190,12 +252,12 @@ fn value(of: &Type, raw: Raw<'_>, depth: usize) -> Result<Value, String> {
             message(fields_of(name)?, bytes, &mut out, depth + 1)?;
             Ok(Value::Object(out))
         }
-        _ => Err("its wire type is another".into()),
+        _ => Err(ProtobufError::WireType),
     }
 }
 
 /// A time; none for an empty message, which is Go's zero time.
-fn time(bytes: &[u8], format: &str) -> Result<Value, String> {
+fn time(bytes: &[u8], format: &str) -> Result<Value, ProtobufError> {
     if bytes.is_empty() {
         return Ok(Value::Null);
     }
@@ -207,13 +269,13 @@ fn time(bytes: &[u8], format: &str) -> Result<Value, String> {
             _ => {}
         }
     }
-    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| "nanoseconds out of range")?;
-    let time = Timestamp::new(seconds, nanoseconds).map_err(|error| error.to_string())?;
+    let nanoseconds = i32::try_from(nanoseconds).map_err(|_| ProtobufError::Nanoseconds)?;
+    let time = Timestamp::new(seconds, nanoseconds)?;
     Ok(Value::String(time.strftime(format).to_string()))
 }
 
 /// The text in a message's first field.
-fn single(bytes: &[u8]) -> Result<Value, String> {
+fn single(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut found = String::new();
     for item in Reader::new(bytes) {
         if let (1, Raw::Bytes(bytes)) = item? {
@@ -223,7 +285,7 @@ fn single(bytes: &[u8]) -> Result<Value, String> {
     Ok(Value::String(found))
 }
 
-fn int_or_string(bytes: &[u8]) -> Result<Value, String> {
+fn int_or_string(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let (mut is_text, mut number, mut words) = (false, 0_i64, String::new());
     for item in Reader::new(bytes) {
         match item? {
@@ -241,11 +303,11 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, String> {
 }
 
 /// JSON in a message's first field.
-fn json(bytes: &[u8]) -> Result<Value, String> {
+fn json(bytes: &[u8]) -> Result<Value, ProtobufError> {
     let mut found = Value::Null;
     for item in Reader::new(bytes) {
         if let (1, Raw::Bytes(bytes)) = item? {
-            found = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+            found = serde_json::from_slice(bytes)?;
         }
     }
     Ok(found)

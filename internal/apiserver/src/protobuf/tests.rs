@@ -89,6 +89,7 @@ fn damaged_bytes_are_refused_and_never_panic() {
     assert!(
         decode(&envelope("kubeflow.org/v1", "PyTorchJob", b""))
             .unwrap_err()
+            .to_string()
             .contains("send it as JSON")
     );
     let unknown = envelope("v1", "ConfigMap", &field(15, b"later"));

@@ -1,5 +1,25 @@
 //! Owns protobuf's wire format: numbered fields from bytes. Knows no message.
 
+/// Why bytes are no fields.
+#[derive(Debug, thiserror::Error)]
+pub enum WireError {
+    /// The bytes end before a number does.
+    #[error("it ends within a number")]
+    InNumber,
+    /// A number goes on after its tenth byte.
+    #[error("a number is longer than ten bytes")]
+    LongNumber,
+    /// The bytes end before a field does.
+    #[error("it ends within a field")]
+    InField,
+    /// A field's length does not fit in memory.
+    #[error("a field is too long")]
+    LongField,
+    /// Kubernetes has no fields of this wire type.
+    #[error("wire type {0} is not used by Kubernetes")]
+    Type(u64),
+}
+
 /// A field's value as it lies on the wire.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Raw<'a> {
@@ -29,53 +49,51 @@ impl<'a> Reader<'a> {
         Reader { rest: bytes }
     }
 
-    fn varint(&mut self) -> Result<u64, String> {
+    fn varint(&mut self) -> Result<u64, WireError> {
         let mut value = 0_u64;
         for shift in (0..64).step_by(7) {
-            let (byte, rest) = self.rest.split_first().ok_or("it ends within a number")?;
+            let (byte, rest) = self.rest.split_first().ok_or(WireError::InNumber)?;
             self.rest = rest;
             value |= u64::from(byte & 0x7f) << shift;
             if byte & 0x80 == 0 {
                 return Ok(value);
             }
         }
-        Err("a number is longer than ten bytes".into())
+        Err(WireError::LongNumber)
     }
 
-    fn take(&mut self, length: usize) -> Result<&'a [u8], String> {
+    fn take(&mut self, length: usize) -> Result<&'a [u8], WireError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(length)
-            .ok_or("it ends within a field")?;
+            .ok_or(WireError::InField)?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], WireError> {
         let bytes = self.take(N)?;
-        bytes
-            .try_into()
-            .map_err(|_| "it ends within a field".to_string())
+        bytes.try_into().map_err(|_| WireError::InField)
     }
 
-    fn field(&mut self) -> Result<(u64, Raw<'a>), String> {
+    fn field(&mut self) -> Result<(u64, Raw<'a>), WireError> {
         let key = self.varint()?;
         let raw = match key & 7 {
             0 => Raw::Varint(self.varint()?),
             1 => Raw::Fixed64(u64::from_le_bytes(self.array()?)),
             2 => {
-                let length = usize::try_from(self.varint()?).map_err(|_| "a field is too long")?;
+                let length = usize::try_from(self.varint()?).map_err(|_| WireError::LongField)?;
                 Raw::Bytes(self.take(length)?)
             }
             5 => Raw::Fixed32(u32::from_le_bytes(self.array()?)),
-            other => return Err(format!("wire type {other} is not used by Kubernetes")),
+            other => return Err(WireError::Type(other)),
         };
         Ok((key >> 3, raw))
     }
 }
 
 impl<'a> Iterator for Reader<'a> {
-    type Item = Result<(u64, Raw<'a>), String>;
+    type Item = Result<(u64, Raw<'a>), WireError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {

@@ -264,7 +264,7 @@ impl<W: Workload> Runner<W> {
         let outcome = match caught(|| self.workload.decide(&key, &seen, now)) {
             Ok(outcome) => outcome,
             Err(panic) => {
-                self.set_aside(&key, job.as_ref(), &panic);
+                self.set_aside(&key, job.as_ref(), &panic.0);
                 self.queue.failed(&key, Instant::now());
                 return;
             }

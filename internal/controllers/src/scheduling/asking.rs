@@ -23,11 +23,16 @@ pub(super) enum Answer<T> {
     Lost(String),
 }
 
+/// No try brought an answer; the reason of the last try.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct NoAnswer(String);
+
 /// Asks until there is an answer.
 ///
 /// # Errors
 /// Why there was none, in the last try.
-pub(super) async fn until_answered<T, F>(ask: impl Fn() -> F) -> Result<T, String>
+pub(super) async fn until_answered<T, F>(ask: impl Fn() -> F) -> Result<T, NoAnswer>
 where
     F: Future<Output = Answer<T>>,
 {
@@ -39,7 +44,7 @@ where
 ///
 /// # Errors
 /// Why there was none, in the last try.
-pub(super) async fn until_known<T, F>(ask: impl Fn() -> F) -> Result<T, String>
+pub(super) async fn until_known<T, F>(ask: impl Fn() -> F) -> Result<T, NoAnswer>
 where
     F: Future<Output = Answer<T>>,
 {
@@ -51,7 +56,7 @@ pub(super) fn kept_back(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Service(cause) if cause.is::<Fenced>())
 }
 
-async fn waiting<T, F>(tries: u32, first: Duration, ask: impl Fn() -> F) -> Result<T, String>
+async fn waiting<T, F>(tries: u32, first: Duration, ask: impl Fn() -> F) -> Result<T, NoAnswer>
 where
     F: Future<Output = Answer<T>>,
 {
@@ -67,7 +72,7 @@ where
             Answer::Lost(why) => said = why,
         }
     }
-    Err(said)
+    Err(NoAnswer(said))
 }
 
 #[cfg(test)]
@@ -78,7 +83,7 @@ mod tests {
 
     /// What comes of asking somebody whose answers are these, the last again and again; and how
     /// often he is asked.
-    async fn asked(answers: &[fn() -> Answer<bool>]) -> (Result<bool, String>, usize) {
+    async fn asked(answers: &[fn() -> Answer<bool>]) -> (Result<bool, NoAnswer>, usize) {
         let times = Cell::new(0);
         let ask = || {
             let at = times.replace(times.get() + 1);
@@ -96,7 +101,7 @@ mod tests {
         assert_eq!(asked(&[yes]).await, (Ok(true), 1));
         assert_eq!(asked(&[none, none, yes]).await, (Ok(true), 3));
         assert_eq!(asked(&[none, no]).await, (Ok(false), 2));
-        let given_up = (Err("lost".to_owned()), TRIES_MAX as usize);
+        let given_up = (Err(NoAnswer("lost".to_owned())), TRIES_MAX as usize);
         assert_eq!(asked(&[none]).await, given_up);
     }
 }

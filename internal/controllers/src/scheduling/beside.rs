@@ -4,9 +4,11 @@
 
 use std::collections::BTreeSet;
 
+use invariants::Violation;
 use k8s_openapi::api::core::v1::Pod;
 use kube::{Api, Client};
 use scheduler::{Bind, Event, GroupRef, NoPlace, PodRef};
+use tokio::task::JoinError;
 
 use super::binder::{self, is_bound};
 use super::board::ReportBoard;
@@ -14,6 +16,74 @@ use super::brain::Brain;
 
 /// Pods of one node that would go for another pod's sake: the node, and their uids.
 pub type Victims = (String, BTreeSet<String>);
+
+/// Why a pod of kube-scheduler's was not bound. Each names the pod.
+#[derive(Debug, thiserror::Error)]
+pub enum BindError {
+    /// The API did not answer with the pod.
+    #[error("{pod} can't be read: {reason}")]
+    Unread {
+        /// The pod.
+        pod: String,
+        /// What the API answered.
+        reason: Box<kube::Error>,
+    },
+    /// A pod of the same name has taken its place.
+    #[error("{0} is another one by now")]
+    Replaced(String),
+    /// The pod has a node.
+    #[error("{0} is bound already")]
+    Bound(String),
+    /// The pod is one of Muster's own.
+    #[error(
+        "{pod} names the scheduler {scheduler:?}, which is Muster itself; give it the name of a \
+         kube-scheduler's profile, or leave it to Muster"
+    )]
+    OwnPod {
+        /// The pod.
+        pod: String,
+        /// The scheduler that it names.
+        scheduler: String,
+    },
+    /// The node does not take the pod.
+    #[error("{pod}: {reason}")]
+    NoPlace {
+        /// The pod.
+        pod: String,
+        /// Why not.
+        reason: NoBind,
+    },
+    /// The API refused the binding.
+    #[error("{pod} was not bound: {reason}")]
+    Refused {
+        /// The pod.
+        pod: String,
+        /// What the API answered.
+        reason: String,
+    },
+    /// The task that binds the pod ended early.
+    #[error(transparent)]
+    Task(#[from] JoinError),
+}
+
+/// Why a node does not take a pod of kube-scheduler's.
+#[derive(Debug, thiserror::Error)]
+pub enum NoBind {
+    /// The cluster was not listed yet.
+    #[error("the cluster is still being listed")]
+    NotListed,
+    /// The node lacks something that the pod needs.
+    #[error("node {node}: {reason}")]
+    Node {
+        /// The node.
+        node: String,
+        /// What it lacks.
+        reason: String,
+    },
+    /// The binding would break an invariant.
+    #[error("{0}")]
+    Invariant(Violation),
+}
 
 impl ReportBoard {
     /// Whether each of these nodes takes a pod that kube-scheduler places, or why not; in their
@@ -64,16 +134,24 @@ impl ReportBoard {
         client: &Client,
         pod: PodRef,
         node: String,
-    ) -> Result<(), String> {
+    ) -> Result<(), BindError> {
         let api: Api<Pod> = Api::namespaced(client.clone(), &pod.namespace);
         let name = format!("pod {}/{}", pod.namespace, pod.name);
         let found = api.get(&pod.name).await;
-        let found = found.map_err(|error| format!("{name} can't be read: {error}"))?;
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                let reason = Box::new(error);
+                return Err(BindError::Unread { pod: name, reason });
+            }
+        };
         self.may_bind(&name, &pod, &found)?;
         let decide = move |brain: &mut Brain| brain.bind_beside(found, &node);
         let bind = self.beside(decide).await;
-        let bind = bind.unwrap_or_else(|| Err("the cluster is still being listed".to_owned()));
-        let bind = bind.map_err(|why| format!("{name}: {why}"))?;
+        let bind = match bind.unwrap_or(Err(NoBind::NotListed)) {
+            Ok(bind) => bind,
+            Err(reason) => return Err(BindError::NoPlace { pod: name, reason }),
+        };
         let outcome = binder::bind(client.clone(), bind).await;
         self.tally().bound(outcome.refused.is_some());
         let Some(refused) = outcome.refused else {
@@ -85,25 +163,28 @@ impl ReportBoard {
             _ => Event::PodGone(pod.namespace, pod.name),
         };
         self.beside(move |brain| brain.apply(now)).await;
-        Err(format!("{name} was not bound: {}", refused.why))
+        Err(BindError::Refused {
+            pod: name,
+            reason: refused.why,
+        })
     }
 
-    fn may_bind(&self, name: &str, meant: &PodRef, found: &Pod) -> Result<(), String> {
+    fn may_bind(&self, name: &str, meant: &PodRef, found: &Pod) -> Result<(), BindError> {
         if found.metadata.uid.as_deref() != Some(meant.uid.as_str()) {
-            return Err(format!("{name} is another one by now"));
+            return Err(BindError::Replaced(name.to_owned()));
         }
         if is_bound(found) {
-            return Err(format!("{name} is bound already"));
+            return Err(BindError::Bound(name.to_owned()));
         }
         let spec = found.spec.as_ref();
         let scheduler = spec.and_then(|spec| spec.scheduler_name.as_deref());
         let scheduler = scheduler.unwrap_or_default();
         let own = &self.config().scheduler_names;
         if own.iter().any(|own| own == scheduler) {
-            return Err(format!(
-                "{name} names the scheduler {scheduler:?}, which is Muster itself; give it the name of a \
-                 kube-scheduler's profile, or leave it to Muster"
-            ));
+            return Err(BindError::OwnPod {
+                pod: name.to_owned(),
+                scheduler: scheduler.to_owned(),
+            });
         }
         Ok(())
     }
@@ -123,9 +204,12 @@ impl ReportBoard {
 impl Brain {
     /// Chooses the devices for a pod of another scheduler on the node that this one chose, and counts
     /// it as bound there.
-    fn bind_beside(&mut self, pod: Pod, node: &str) -> Result<Bind, String> {
+    fn bind_beside(&mut self, pod: Pod, node: &str) -> Result<Bind, NoBind> {
         let devices = self.scheduler().devices_beside(&pod, node);
-        let devices = devices.map_err(|no| format!("node {node}: {}", no.why))?;
+        let devices = devices.map_err(|no| NoBind::Node {
+            node: node.to_owned(),
+            reason: no.why,
+        })?;
         let meta = &pod.metadata;
         let said = |field: &Option<String>| field.clone().unwrap_or_default();
         let pod_ref = PodRef {
@@ -144,7 +228,7 @@ impl Brain {
             devices,
             volumes: Vec::new(),
         };
-        self.check_beside(&pod, &bind)?;
+        self.check_beside(&pod, &bind).map_err(NoBind::Invariant)?;
         self.apply(Event::PodChanged(Box::new(binder::bound(pod, &bind))));
         Ok(bind)
     }
@@ -196,7 +280,7 @@ mod tests {
             (vec!["g0".to_owned()], vec!["g1".to_owned()])
         );
         let full = brain.bind_beside(pod("c", 1), "n1").unwrap_err();
-        assert_eq!(full, "node n1: Insufficient nvidia.com/gpu");
+        assert_eq!(full.to_string(), "node n1: Insufficient nvidia.com/gpu");
         // The API refused the first: what it had is free.
         brain.apply(Event::PodGone("ns".to_owned(), "a".to_owned()));
         let third = brain.bind_beside(pod("c", 1), "n1").unwrap();
@@ -210,7 +294,8 @@ mod tests {
             "metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "8", "pods": "110"}},
         })));
         let refused = brain.bind_beside(pod("a", 1), "n1").unwrap_err();
-        assert!(refused.starts_with("I"), "{refused}");
+        assert!(matches!(refused, NoBind::Invariant(_)), "{refused}");
+        assert!(refused.to_string().starts_with("I"), "{refused}");
         assert!(brain.scheduler().places_beside(&pod("a", 2), &["n1"])[0].is_ok());
     }
 }

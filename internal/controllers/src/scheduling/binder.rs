@@ -67,7 +67,7 @@ async fn ask(api: &Api<Pod>, meant: &Bind) -> Asked {
         }
     })
     .await;
-    answer.unwrap_or_else(Asked::Refused)
+    answer.unwrap_or_else(|none| Asked::Refused(none.to_string()))
 }
 
 /// Asks how the pod stands after an answer that leaves it open.

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use invariants::Invariant;
+use invariants::{Invariant, Violation};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
 use scheduler::{Bind, Event, Eviction, GroupRef, Plan, PodRef, QueueView, Scheduler, WhatIf};
@@ -117,7 +117,7 @@ impl Brain {
     }
 
     /// Holds a bind of another scheduler's pod against the invariants; what they say against it.
-    pub(super) fn check_beside(&mut self, pod: &Pod, bind: &Bind) -> Result<(), String> {
+    pub(super) fn check_beside(&mut self, pod: &Pod, bind: &Bind) -> Result<(), Violation> {
         let mut alone = pod.clone();
         if let Some(notes) = &mut alone.metadata.annotations {
             notes.remove(resources::names::GROUP_NAME);
@@ -130,7 +130,7 @@ impl Brain {
             return Ok(());
         };
         tracing::error!(%violation, "a binding for another scheduler would break an invariant and is not written");
-        Err(violation.to_string())
+        Err(violation)
     }
 
     /// Tells the check of a node, and not the scheduler.

@@ -137,7 +137,7 @@ impl Claims {
                 }
             }
             Err(why) => {
-                gang.refused.get_or_insert(why);
+                gang.refused.get_or_insert_with(|| why.to_string());
             }
         }
     }
@@ -259,6 +259,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::scheduling::keeper::{KeepError, NotWritten};
 
     fn read<T: DeserializeOwned>(value: serde_json::Value) -> Box<T> {
         Box::new(serde_json::from_value(value).unwrap())
@@ -369,10 +370,16 @@ mod tests {
         claims.written(Written {
             group: bind("g", "g-0", None).0.group,
             claim: "data".to_owned(),
-            said: Err("no".to_owned()),
+            said: Err(NotWritten {
+                claim: "data".to_owned(),
+                reason: KeepError::ClaimGone,
+            }),
         });
         let settled = claims.settle(&waiting(), now);
-        assert_eq!(settled[0].refused.as_deref(), Some("no"));
+        assert_eq!(
+            settled[0].refused.as_deref(),
+            Some("PersistentVolumeClaim data: it is gone")
+        );
         assert!(
             claims.next_write().is_none(),
             "nothing more is written for it"

@@ -38,19 +38,19 @@ pub(super) async fn evict(client: Client, eviction: Eviction) -> Evicted {
         match asked {
             Ok(_) => {
                 tell(api, meant).await;
-                Answer::Given(Ok(()))
+                Answer::Given(None)
             }
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {
-                Answer::Given(Ok(()))
+                Answer::Given(None)
             }
             Err(kube::Error::Api(status)) if (400..500).contains(&status.code) => {
-                Answer::Given(Err(status.message))
+                Answer::Given(Some(status.message))
             }
             Err(error) => Answer::Lost(error.to_string()),
         }
     })
     .await;
-    let refused = answer.and_then(|answer| answer).err();
+    let refused = answer.unwrap_or_else(|none| Some(none.to_string()));
     Evicted { eviction, refused }
 }
 

@@ -8,7 +8,7 @@ use kube::{Api, Client, ResourceExt as _};
 use scheduler::{GroupRef, VolumeSource};
 use serde_json::{Value, json};
 
-use super::asking::{Answer, kept_back, until_answered};
+use super::asking::{Answer, NoAnswer, kept_back, until_answered};
 
 /// What says that a claim was bound by a scheduler, not by whoever made the volume.
 const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
@@ -23,11 +23,37 @@ pub(super) struct Write {
     pub(super) node: String,
 }
 
-/// How such a write ended: which version it made, or what was said against it.
+/// Why a claim, or the volume for it, was not written.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum KeepError {
+    #[error("PersistentVolume {0} is gone")]
+    VolumeGone(String),
+    #[error("PersistentVolume {volume} was given to claim {claim} meanwhile")]
+    VolumeTaken { volume: String, claim: String },
+    #[error("it is gone")]
+    ClaimGone,
+    #[error("it is another one by now")]
+    ClaimReplaced,
+    /// The API refused it, or it was kept back.
+    #[error(transparent)]
+    Refused(kube::Error),
+    #[error(transparent)]
+    NoAnswer(#[from] NoAnswer),
+}
+
+/// A claim's write that failed, and why.
+#[derive(Debug, thiserror::Error)]
+#[error("PersistentVolumeClaim {claim}: {reason}")]
+pub(super) struct NotWritten {
+    pub(super) claim: String,
+    pub(super) reason: KeepError,
+}
+
+/// How such a write ended: which version it made, or why it made none.
 pub(super) struct Written {
     pub(super) group: GroupRef,
     pub(super) claim: String,
-    pub(super) said: Result<u64, String>,
+    pub(super) said: Result<u64, NotWritten>,
 }
 
 /// Writes one.
@@ -42,25 +68,28 @@ pub(super) async fn write(client: Client, write: Write) -> Written {
             Ok(said) => Answer::Given(said),
             // Somebody else wrote meanwhile: it is looked at again.
             Err(kube::Error::Api(status)) if status.code == 409 => Answer::Lost(status.message),
-            Err(error) if kept_back(&error) => Answer::Given(Err(error.to_string())),
-            Err(error) => match &error {
-                kube::Error::Api(status)
-                    if (400..500).contains(&status.code) && status.code != 429 =>
-                {
-                    Answer::Given(Err(error.to_string()))
-                }
-                _ => Answer::Lost(error.to_string()),
-            },
+            Err(error) if kept_back(&error) || is_refusal(&error) => {
+                Answer::Given(Err(KeepError::Refused(error)))
+            }
+            Err(error) => Answer::Lost(error.to_string()),
         }
     })
     .await;
     let (group, claim) = (write.group, write.claim);
-    let said = answer.and_then(|said| said);
+    let said = answer.unwrap_or_else(|none| Err(none.into()));
     Written {
-        said: said.map_err(|why| format!("PersistentVolumeClaim {claim}: {why}")),
+        said: said.map_err(|reason| NotWritten {
+            claim: claim.clone(),
+            reason,
+        }),
         group,
         claim,
     }
+}
+
+/// The API looked at the request and says no: to ask again would not help.
+fn is_refusal(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if (400..500).contains(&status.code) && status.code != 429)
 }
 
 /// Keeps a free volume for its claim; which version of it says so, or why not.
@@ -68,16 +97,17 @@ async fn keep_volume(
     client: &Client,
     write: &Write,
     name: &str,
-) -> kube::Result<Result<u64, String>> {
+) -> kube::Result<Result<u64, KeepError>> {
     let api: Api<PersistentVolume> = Api::all(client.clone());
     let Some(volume) = api.get_opt(name).await? else {
-        return Ok(Err(format!("PersistentVolume {name} is gone")));
+        return Ok(Err(KeepError::VolumeGone(name.to_owned())));
     };
     match kept_for(&volume, write) {
         Kept::Already => Ok(Ok(version(volume.resource_version()))),
-        Kept::ByOther(other) => Ok(Err(format!(
-            "PersistentVolume {name} was given to claim {other} meanwhile"
-        ))),
+        Kept::ByOther(claim) => Ok(Err(KeepError::VolumeTaken {
+            volume: name.to_owned(),
+            claim,
+        })),
         Kept::Not(patch) => {
             let params = PatchParams::default();
             let kept = api.patch(name, &params, &Patch::Merge(patch)).await?;
@@ -127,13 +157,13 @@ fn kept_for(volume: &PersistentVolume, write: &Write) -> Kept {
 }
 
 /// Has a claim's volume made for a node; which version of the claim says so, or why not.
-async fn select_node(client: &Client, write: &Write) -> kube::Result<Result<u64, String>> {
+async fn select_node(client: &Client, write: &Write) -> kube::Result<Result<u64, KeepError>> {
     let api: Api<PersistentVolumeClaim> = Api::namespaced(client.clone(), &write.group.namespace);
     let Some(claim) = api.get_opt(&write.claim).await? else {
-        return Ok(Err("it is gone".to_owned()));
+        return Ok(Err(KeepError::ClaimGone));
     };
     if claim.metadata.uid.as_deref() != Some(&write.uid) {
-        return Ok(Err("it is another one by now".to_owned()));
+        return Ok(Err(KeepError::ClaimReplaced));
     }
     let bound = claim
         .spec

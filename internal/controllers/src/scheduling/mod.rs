@@ -32,7 +32,7 @@ use tokio::time::Instant;
 use self::set_aside::SetAside;
 use crate::{Context, again};
 
-pub use beside::Victims;
+pub use beside::{BindError, NoBind, Victims};
 pub use board::ReportBoard;
 pub use scheduler::{NoPlace, PodRef};
 pub use tally::{Counts, Tally};

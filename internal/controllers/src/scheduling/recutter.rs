@@ -11,6 +11,24 @@ use serde_json::json;
 /// How often a node that others write to meanwhile is read anew.
 const TRIES: usize = 5;
 
+/// Why a node was not told.
+#[derive(Debug, thiserror::Error)]
+enum RecutError {
+    #[error(transparent)]
+    Choice(#[from] serde_json::Error),
+    #[error(transparent)]
+    Api(#[from] kube::Error),
+    #[error("its label {MIG_CONFIG} says {now} meanwhile")]
+    Changed { now: String },
+    #[error(
+        "{message}; a server that cuts GPUs needs the right to patch nodes: the chart's server.mig, \
+         or packaging/kubernetes/mig"
+    )]
+    Forbidden { message: String },
+    #[error("others write to the node all the time")]
+    Contended,
+}
+
 /// How telling a node ended.
 pub(super) struct Told {
     pub(super) recut: Recut,
@@ -21,20 +39,20 @@ pub(super) struct Told {
 /// Tells one node.
 pub(super) async fn tell(client: Client, recut: Recut) -> Told {
     let refused = write(client, &recut).await.err();
+    let refused = refused.map(|error| error.to_string());
     Told { recut, refused }
 }
 
-async fn write(client: Client, recut: &Recut) -> Result<(), String> {
+async fn write(client: Client, recut: &Recut) -> Result<(), RecutError> {
     let nodes: Api<Node> = Api::all(client);
-    let choice = serde_json::to_string(&recut.choice).map_err(|error| error.to_string())?;
+    let choice = serde_json::to_string(&recut.choice)?;
     for _ in 0..TRIES {
-        let node = nodes.get_metadata(&recut.node).await;
-        let meta = node.map_err(|error| error.to_string())?.metadata;
+        let meta = nodes.get_metadata(&recut.node).await?.metadata;
         let labels = meta.labels.unwrap_or_default();
         let now = labels.get(MIG_CONFIG).filter(|value| !value.is_empty());
         if now != recut.before.as_ref() {
-            let now = now.map_or("nothing", String::as_str);
-            return Err(format!("its label {MIG_CONFIG} says {now} meanwhile"));
+            let now = now.map_or("nothing", String::as_str).to_owned();
+            return Err(RecutError::Changed { now });
         }
         // With its state: until the agent says more, nothing of it is given out.
         let note = json!({"metadata": {
@@ -47,16 +65,13 @@ async fn write(client: Client, recut: &Recut) -> Result<(), String> {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 => {}
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                return Err(format!(
-                    "{}; a server that cuts GPUs needs the right to patch nodes: the chart's server.mig, \
-                     or packaging/kubernetes/mig",
-                    status.message
-                ));
+                let message = status.message;
+                return Err(RecutError::Forbidden { message });
             }
-            Err(error) => return Err(error.to_string()),
+            Err(error) => return Err(error.into()),
         }
     }
-    Err("others write to the node all the time".to_owned())
+    Err(RecutError::Contended)
 }
 
 /// A node, for events about it.

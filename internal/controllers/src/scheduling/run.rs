@@ -276,7 +276,7 @@ impl Loop {
         let subjects = set_aside::subjects_of(&event);
         if let Err(panic) = caught(|| brain.apply(event)) {
             self.aside.lock().blame(subjects.clone(), Instant::now());
-            self.give_up(brain, &subjects, &panic);
+            self.give_up(brain, &subjects, &panic.0);
         }
     }
 

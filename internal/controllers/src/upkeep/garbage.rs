@@ -124,7 +124,7 @@ impl Collector {
             let decided = match caught(|| self.graph.decide(&uid, &self.absent)) {
                 Ok(decided) => decided,
                 Err(panic) => {
-                    self.set_aside(uid, &panic);
+                    self.set_aside(uid, &panic.0);
                     continue;
                 }
             };

@@ -11,7 +11,7 @@ use nvml_wrapper::error::NvmlError;
 
 use crate::Source;
 use crate::gpus::open;
-use crate::partition::{Layout, Profile, Step, Wanted, steps};
+use crate::partition::{Layout, LayoutError, Profile, Step, Wanted, steps};
 
 /// A GPU, as far as it can be cut.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -46,6 +46,49 @@ impl Card {
     }
 }
 
+/// Why a GPU is not cut, or does not say how it is.
+#[derive(Debug, thiserror::Error)]
+pub enum CutterError {
+    /// There is no GPU to cut.
+    #[error(
+        "the machine is described in a file (--machine), and what isn't there can't be cut; describe its \
+         GPUs as cut there"
+    )]
+    Described,
+    /// There is no driver, or it does not answer.
+    #[error("the NVIDIA driver does not answer: {0}")]
+    NoDriver(NvmlError),
+    /// The driver does not say how the GPU is cut.
+    #[error("{gpu} does not say how it is cut: {error}")]
+    Unread {
+        /// The GPU: its UUID, or its index.
+        gpu: String,
+        /// What the driver says.
+        error: NvmlError,
+    },
+    /// A step failed; the GPU is left so.
+    #[error("{step}: {error}; {left}")]
+    Step {
+        /// What was tried.
+        step: String,
+        /// What the driver says.
+        error: NvmlError,
+        /// How the GPU is now.
+        left: String,
+    },
+    /// A step of putting it back failed.
+    #[error("{step}: {error}")]
+    PutBack {
+        /// What was tried.
+        step: String,
+        /// What the driver says.
+        error: NvmlError,
+    },
+    /// It can't be cut as it was.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
 /// Whether what was done holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Done {
@@ -77,8 +120,8 @@ impl Cutter {
     ///
     /// # Errors
     ///
-    /// A sentence: the driver doesn't answer, or there is none to ask.
-    pub fn look(&mut self) -> Result<Vec<Card>, String> {
+    /// The driver doesn't answer, or there is none to ask.
+    pub fn look(&mut self) -> Result<Vec<Card>, CutterError> {
         self.must_be_real()?;
         let asked = self.ask(|nvml| {
             let count = nvml.device_count()?;
@@ -90,9 +133,12 @@ impl Cutter {
                 .map(|index| (index, one(index)))
                 .collect::<Vec<_>>())
         });
-        let all = asked.map_err(|error| format!("the NVIDIA driver does not answer: {error}"))?;
+        let all = asked.map_err(CutterError::NoDriver)?;
         let all = all.into_iter().map(|(index, found)| {
-            found.map_err(|error| format!("GPU {index} does not say how it is cut: {error}"))
+            found.map_err(|error| CutterError::Unread {
+                gpu: format!("GPU {index}"),
+                error,
+            })
         });
         all.collect()
     }
@@ -101,17 +147,15 @@ impl Cutter {
     ///
     /// # Errors
     ///
-    /// A sentence: it doesn't answer, or there is no driver to ask.
-    pub fn look_at(&mut self, gpu: &str) -> Result<Card, String> {
+    /// It doesn't answer, or there is no driver to ask.
+    pub fn look_at(&mut self, gpu: &str) -> Result<Card, CutterError> {
         self.must_be_real()?;
         self.card(gpu)
     }
 
-    fn must_be_real(&self) -> Result<(), String> {
+    fn must_be_real(&self) -> Result<(), CutterError> {
         if self.described {
-            let why = "the machine is described in a file (--machine), and what isn't there can't be \
-                       cut; describe its GPUs as cut there";
-            return Err(why.to_owned());
+            return Err(CutterError::Described);
         }
         Ok(())
     }
@@ -121,15 +165,15 @@ impl Cutter {
     ///
     /// # Errors
     ///
-    /// A sentence with the step, what the driver said, and how the GPU was left.
-    pub fn take(&mut self, gpu: &str, steps: &[Step]) -> Result<Done, String> {
+    /// The step that failed, what the driver said, and how the GPU was left.
+    pub fn take(&mut self, gpu: &str, steps: &[Step]) -> Result<Done, CutterError> {
         let before = self.card(gpu)?;
-        let (what, error) = match self.try_all(gpu, steps) {
+        let (step, error) = match self.try_all(gpu, steps) {
             Ok(done) => return Ok(done),
             Err(failed) => failed,
         };
         let left = self.put_back(&before);
-        Err(format!("{what}: {error}; {left}"))
+        Err(CutterError::Step { step, error, left })
     }
 
     /// The steps one after the other; the one that failed, in words, and why.
@@ -152,7 +196,7 @@ impl Cutter {
         let tried = self.card(&before.id).and_then(|now| {
             let back = steps(&now.profiles, &now.layout, &wanted, &was)?;
             let tried = self.try_all(&before.id, &back);
-            tried.map_err(|(what, error)| format!("{what}: {error}"))
+            tried.map_err(|(step, error)| CutterError::PutBack { step, error })
         });
         match tried {
             Ok(_) => format!("it was put back to what it was: {}", wanted.words()),
@@ -169,12 +213,15 @@ impl Cutter {
         }
     }
 
-    fn card(&mut self, gpu: &str) -> Result<Card, String> {
+    fn card(&mut self, gpu: &str) -> Result<Card, CutterError> {
         let found = self.ask(|nvml| {
             let device = nvml.device_by_uuid(gpu)?;
             calls::card(nvml, &device, device.index()?)
         });
-        found.map_err(|error| format!("{gpu} does not say how it is cut: {error}"))
+        found.map_err(|error| CutterError::Unread {
+            gpu: gpu.to_owned(),
+            error,
+        })
     }
 
     /// Asks the driver, whose library is opened when first needed, and anew after it was gone.

@@ -33,7 +33,7 @@ pub fn parse(text: &str, path: &Path) -> Result<Description, HardwareError> {
     for (index, table) in file.numa.iter().enumerate() {
         let (at, node) = (table.span().start, table.get_ref());
         let bad = |field: &str, detail: String| fault(at, format!("numa[{index}].{field}"), detail);
-        let cpus = cpu_list(&node.cpus).map_err(|detail| bad("cpus", detail))?;
+        let cpus = cpu_list(&node.cpus).map_err(|error| bad("cpus", error.to_string()))?;
         if !seen.nodes.insert(node.id) {
             return Err(bad(
                 "id",

@@ -86,7 +86,7 @@ use crate::inventory::{Inventory, NumaNode};
 
 pub use build::{Card, Described, NvlinkEnd};
 pub use format::{Metric, Process, State};
-pub use save::save;
+pub use save::{SaveError, save};
 
 use format::{GpuTable, MachineTable, NicTable, NvlinkTable, SwitchTable};
 

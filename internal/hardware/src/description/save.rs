@@ -10,6 +10,11 @@ use super::format::{
 use crate::inventory::{Fabric, Gpu, Inventory, LinkKind};
 use crate::matrix::ranges;
 
+/// The machine can't be written down.
+#[derive(Debug, thiserror::Error)]
+#[error("the machine can't be written down: {0}")]
+pub struct SaveError(toml::ser::Error);
+
 /// The file's tables, in the order in which they are written.
 #[derive(Serialize)]
 struct File {
@@ -31,8 +36,8 @@ struct File {
 ///
 /// # Errors
 ///
-/// A sentence, where the text can't be made.
-pub fn save(machine: &Inventory) -> Result<String, String> {
+/// Where the text can't be made.
+pub fn save(machine: &Inventory) -> Result<String, SaveError> {
     let text = |text: &String| (!text.is_empty()).then(|| text.clone());
     let driver = machine.gpus.first().map(|gpu| gpu.driver.clone());
     let file = File {
@@ -89,8 +94,7 @@ pub fn save(machine: &Inventory) -> Result<String, String> {
             })
             .collect(),
     };
-    let tables = toml::to_string(&file)
-        .map_err(|error| format!("the machine can't be written down: {error}"))?;
+    let tables = toml::to_string(&file).map_err(SaveError)?;
     Ok(format!(
         "# A machine as muster doctor saw it. What reads it: muster topology --machine FILE,\n\
          # muster doctor --machine FILE, muster agent --machine FILE.\n\n{tables}"

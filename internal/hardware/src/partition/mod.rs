@@ -153,18 +153,42 @@ impl Step {
     }
 }
 
+/// Why a GPU can't be cut as wanted.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LayoutError {
+    /// The GPU's driver lists no profiles.
+    #[error("no {0} can be made of it, as its driver lists no profiles")]
+    NoProfiles(String),
+    /// The GPU has no such profile.
+    #[error("it has no profile {name}; there are {known}")]
+    UnknownProfile {
+        /// The profile that is wanted.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The instances do not fit.
+    #[error("{wanted} do not fit in one GPU; {fitting} would")]
+    NoRoom {
+        /// The instances that are wanted.
+        wanted: String,
+        /// As many of them as fit.
+        fitting: String,
+    },
+}
+
 /// The steps that make a GPU be cut as wanted; none where it is. As many instances as can be are
 /// kept, first of all those in use (`used`, by their numbers), and what is kept is not touched.
 ///
 /// # Errors
 ///
-/// A sentence that names the profile that the GPU doesn't have, or what would fit.
+/// The profile that the GPU doesn't have, or what would fit.
 pub fn steps(
     profiles: &[Profile],
     now: &Layout,
     wanted: &Wanted,
     used: &BTreeSet<u32>,
-) -> Result<Vec<Step>, String> {
+) -> Result<Vec<Step>, LayoutError> {
     if !wanted.enabled {
         let ends = now.instances.iter().flat_map(removal);
         let switch = now.enabled.then_some(Step::Switch { on: false });
@@ -182,11 +206,10 @@ pub fn steps(
         let asked = asked
             .iter()
             .map(|(profile, count)| (profile.name.as_str(), *count));
-        format!(
-            "{} do not fit in one GPU; {} would",
-            counted(asked),
-            counted(most.into_iter()),
-        )
+        LayoutError::NoRoom {
+            wanted: counted(asked),
+            fitting: counted(most.into_iter()),
+        }
     })?;
     let gone = (now.instances.iter()).filter(|it| !kept.contains(&it.id));
     let mut steps: Vec<Step> = gone.flat_map(removal).collect();
@@ -217,7 +240,10 @@ fn removal(instance: &Instance) -> impl Iterator<Item = Step> {
 }
 
 /// The profiles that are asked for, each with how many.
-fn asked<'a>(profiles: &'a [Profile], wanted: &Wanted) -> Result<Vec<(&'a Profile, u32)>, String> {
+fn asked<'a>(
+    profiles: &'a [Profile],
+    wanted: &Wanted,
+) -> Result<Vec<(&'a Profile, u32)>, LayoutError> {
     let wanted = wanted.instances.iter().filter(|(_, count)| **count > 0);
     let found = wanted.map(|(name, count)| {
         let profile = profiles.iter().find(|profile| profile.name == *name);
@@ -227,10 +253,11 @@ fn asked<'a>(profiles: &'a [Profile], wanted: &Wanted) -> Result<Vec<(&'a Profil
         };
         match profile {
             Some(profile) => Ok((profile, *count)),
-            None if profiles.is_empty() => Err(format!(
-                "no {name} can be made of it, as its driver lists no profiles"
-            )),
-            None => Err(format!("it has no profile {name}; there are {}", known())),
+            None if profiles.is_empty() => Err(LayoutError::NoProfiles(name.clone())),
+            None => Err(LayoutError::UnknownProfile {
+                name: name.clone(),
+                known: known(),
+            }),
         }
     });
     found.collect()

@@ -13,6 +13,56 @@ pub struct Place {
     pub start: u32,
 }
 
+/// Why no instance can be made at a place.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlaceError {
+    /// The profile does not exist, or not at this place.
+    #[error("its driver lists no {profile} at memory slice {start}")]
+    Unlisted {
+        /// The profile.
+        profile: String,
+        /// The memory slice.
+        start: u32,
+    },
+    /// The instance is there, and not all of it computes as one.
+    #[error(
+        "GPU instance {instance} ({profile} at memory slice {start}) was split into several compute \
+         instances by somebody else; remove these (nvidia-smi mig -dci -gi {instance})"
+    )]
+    Split {
+        /// The instance.
+        instance: u32,
+        /// Its profile.
+        profile: String,
+        /// The memory slice that it begins at.
+        start: u32,
+    },
+    /// Another instance lies there.
+    #[error(
+        "{profile} at memory slice {start} would lie in {other} at memory slice {other_start}, which \
+         must be gone first"
+    )]
+    Occupied {
+        /// The profile that is wanted.
+        profile: String,
+        /// The memory slice that it would begin at.
+        start: u32,
+        /// The other instance's profile.
+        other: String,
+        /// The memory slice that the other begins at.
+        other_start: u32,
+    },
+    /// Other instances have the engines.
+    #[error(
+        "the engines that {profile} takes beside its slices are another instance's, which must be gone \
+         first"
+    )]
+    NoEngines {
+        /// The profile that is wanted.
+        profile: String,
+    },
+}
+
 /// Every place that instances may have, as the driver lists them.
 pub fn all(profiles: &[Profile]) -> impl Iterator<Item = (&Profile, u32)> {
     (profiles.iter()).flat_map(|profile| profile.starts.iter().map(move |start| (profile, *start)))
@@ -34,22 +84,24 @@ pub fn instance<'a>(
 ///
 /// # Errors
 ///
-/// A sentence: it can't lie there, or what lies in its way.
-pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<Step>, String> {
+/// It can't lie there, or something lies in its way.
+pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<Step>, PlaceError> {
     let Place { profile, start } = place;
     let known = profiles.iter().find(|it| it.name == *profile);
     let known = known.filter(|it| it.starts.contains(start));
-    let known =
-        known.ok_or_else(|| format!("its driver lists no {profile} at memory slice {start}"))?;
+    let known = known.ok_or_else(|| PlaceError::Unlisted {
+        profile: profile.clone(),
+        start: *start,
+    })?;
     if let Some(there) = instance(profiles, layout, place) {
         return match there.computes.as_slice() {
             [] => Ok(vec![Step::MakeCompute { instance: there.id }]),
             [(_, slices)] if *slices == known.slices => Ok(Vec::new()),
-            _ => Err(format!(
-                "GPU instance {} ({profile} at memory slice {start}) was split into several compute \
-                 instances by somebody else; remove these (nvidia-smi mig -dci -gi {})",
-                there.id, there.id
-            )),
+            _ => Err(PlaceError::Split {
+                instance: there.id,
+                profile: profile.clone(),
+                start: *start,
+            }),
         };
     }
     let own = Span {
@@ -67,18 +119,17 @@ pub fn made(profiles: &[Profile], layout: &Layout, place: &Place) -> Result<Vec<
         };
         used += other.engines;
         if !own.beside(&span) {
-            return Err(format!(
-                "{profile} at memory slice {start} would lie in {} at memory slice {}, which must be \
-                 gone first",
-                other.name, it.start
-            ));
+            return Err(PlaceError::Occupied {
+                profile: profile.clone(),
+                start: *start,
+                other: other.name.clone(),
+                other_start: it.start,
+            });
         }
     }
     if known.engines > 0 && used > engines(profiles) {
-        return Err(format!(
-            "the engines that {profile} takes beside its slices are another instance's, which must \
-             be gone first"
-        ));
+        let profile = profile.clone();
+        return Err(PlaceError::NoEngines { profile });
     }
     let on = (!layout.enabled).then_some(Step::Switch { on: true });
     let make = Step::Make {

@@ -55,7 +55,7 @@ fn short(step: &Step) -> String {
     }
 }
 
-fn plan(model: &str, now: &Layout, wanted: &Wanted, used: &[u32]) -> Result<String, String> {
+fn plan(model: &str, now: &Layout, wanted: &Wanted, used: &[u32]) -> Result<String, LayoutError> {
     let used = used.iter().copied().collect();
     let steps = steps(&profiles(model), now, wanted, &used)?;
     Ok(steps.iter().map(short).collect::<Vec<_>>().join(" "))
@@ -148,7 +148,7 @@ fn what_cannot_be_is_told_with_what_would_fit() {
     ];
     for (model, instances, words) in cases {
         let error = plan(model, &off, &wanted(instances), &[]).unwrap_err();
-        assert!(error.contains(words), "{error}");
+        assert!(error.to_string().contains(words), "{error}");
     }
 }
 

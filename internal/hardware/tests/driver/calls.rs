@@ -87,7 +87,7 @@ fn a_gpu_takes_one_process_at_a_time_while_it_is_told_so() {
     }
     standin.with("[[state]]\ngpu = 1\nlost = true\n");
     let why = hardware::compute_mode::set_exclusive(&source, &gpu, true).unwrap_err();
-    assert!(why.contains(&gpu), "{why}");
+    assert!(why.to_string().contains(&gpu), "{why}");
 }
 
 #[test]

@@ -38,7 +38,8 @@ pub async fn backup(
         return Err(Problem::invalid(detail));
     }
     let path = new.path.clone();
-    (portal.hooks.backup)(new).await.map_err(|detail| {
+    (portal.hooks.backup)(new).await.map_err(|failed| {
+        let detail = failed.to_string();
         Problem::new(StatusCode::INTERNAL_SERVER_ERROR, "backup-failed", detail)
     })?;
     Ok((StatusCode::CREATED, Json(json!({"path": path}))))

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::{Frame, Reader, page};
-use crate::state::Portal;
+use crate::state::{Portal, UnreadableManifests};
 
 const FIELD_MANAGER: &str = "muster-ui";
 
@@ -122,6 +122,31 @@ fn shown(portal: &Portal, caller: &Caller, form: Command, yaml: String) -> Submi
     }
 }
 
+/// Why manifests are not submitted; the page shows the text.
+#[derive(Debug, PartialEq, thiserror::Error)]
+enum Refused {
+    /// The text can't be read.
+    #[error(transparent)]
+    Unreadable(#[from] UnreadableManifests),
+    /// A manifest doesn't say what it is.
+    #[error("manifest {number}: {field}: Required value")]
+    Incomplete { number: usize, field: &'static str },
+    #[error("the editor holds no manifest")]
+    Empty,
+    #[error("the editor holds {count} manifests; submit at most {MOST_MANIFESTS} at once")]
+    TooMany { count: usize },
+    #[error("{object}: no such kind in {api_version}")]
+    UnknownKind { object: String, api_version: String },
+    #[error("{object}: metadata.name: Required value")]
+    NoName { object: String },
+    /// The API refused it, or did not answer.
+    #[error("{object}: {detail}")]
+    NotApplied { object: String, detail: String },
+    /// What the API answered can't be read.
+    #[error("{0}")]
+    Answer(String),
+}
+
 /// The page.
 pub async fn blank(State(portal): State<Portal>, Reader(caller): Reader) -> Response {
     page(&shown(&portal, &caller, Command::default(), String::new()))
@@ -153,10 +178,10 @@ pub async fn submit(
     };
     let mut answer = shown(&portal, &caller, form, editor.yaml.clone());
     let read = (portal.hooks.read_manifests)(editor.yaml).await;
-    let manifests = match read.and_then(complete) {
+    let manifests = match read.map_err(Refused::from).and_then(complete) {
         Ok(manifests) => manifests,
         Err(problem) => {
-            answer.problems.push(problem);
+            answer.problems.push(problem.to_string());
             return page(&answer);
         }
     };
@@ -164,7 +189,7 @@ pub async fn submit(
     for manifest in &manifests {
         match apply(&portal, &caller, manifest, namespace, true).await {
             Ok(checked) => answer.notes.extend(notes_on(&portal, &checked).await),
-            Err(problem) => answer.problems.push(problem),
+            Err(problem) => answer.problems.push(problem.to_string()),
         }
     }
     if editor.action != "submit" || !answer.problems.is_empty() {
@@ -180,7 +205,7 @@ pub async fn submit(
                 }
             }
             Err(problem) => {
-                answer.problems.push(problem);
+                answer.problems.push(problem.to_string());
                 return page(&answer);
             }
         }
@@ -192,20 +217,19 @@ pub async fn submit(
 const MOST_MANIFESTS: usize = 256;
 
 /// Refuses manifests that don't say what they are.
-fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, String> {
+fn complete(manifests: Vec<Value>) -> Result<Vec<Value>, Refused> {
     for (at, manifest) in manifests.iter().enumerate() {
         for field in ["apiVersion", "kind"] {
             if !manifest[field].is_string() {
-                return Err(format!("manifest {}: {field}: Required value", at + 1));
+                let number = at + 1;
+                return Err(Refused::Incomplete { number, field });
             }
         }
     }
     match manifests.len() {
-        0 => Err("the editor holds no manifest".to_string()),
+        0 => Err(Refused::Empty),
         1..=MOST_MANIFESTS => Ok(manifests),
-        count => Err(format!(
-            "the editor holds {count} manifests; submit at most {MOST_MANIFESTS} at once"
-        )),
+        count => Err(Refused::TooMany { count }),
     }
 }
 
@@ -221,21 +245,22 @@ async fn apply(
     manifest: &Value,
     namespace: &str,
     dry_run: bool,
-) -> Result<Value, String> {
-    let title = format!(
+) -> Result<Value, Refused> {
+    let object = format!(
         "{} {}",
         manifest["kind"].as_str().unwrap_or(""),
         manifest["metadata"]["name"].as_str().unwrap_or("")
     );
-    let kind = kind_of(manifest).ok_or_else(|| {
-        format!(
-            "{title}: no such kind in {}",
-            manifest["apiVersion"].as_str().unwrap_or("")
-        )
-    })?;
-    let name = manifest["metadata"]["name"]
-        .as_str()
-        .ok_or_else(|| format!("{title}: metadata.name: Required value"))?;
+    let Some(kind) = kind_of(manifest) else {
+        let api_version = manifest["apiVersion"].as_str().unwrap_or("").to_owned();
+        return Err(Refused::UnknownKind {
+            object,
+            api_version,
+        });
+    };
+    let Some(name) = manifest["metadata"]["name"].as_str() else {
+        return Err(Refused::NoName { object });
+    };
     let namespace = manifest["metadata"]["namespace"]
         .as_str()
         .unwrap_or(namespace);
@@ -251,9 +276,17 @@ async fn apply(
     parameters.dry_run = dry_run;
     let applied = api.patch(name, &parameters, &Patch::Apply(manifest)).await;
     match applied {
-        Ok(object) => serde_json::to_value(object).map_err(|error| error.to_string()),
-        Err(kube::Error::Api(status)) => Err(format!("{title}: {}", status.message)),
-        Err(error) => Err(format!("{title}: {error}")),
+        Ok(applied) => {
+            serde_json::to_value(applied).map_err(|error| Refused::Answer(error.to_string()))
+        }
+        Err(kube::Error::Api(status)) => Err(Refused::NotApplied {
+            object,
+            detail: status.message,
+        }),
+        Err(error) => Err(Refused::NotApplied {
+            object,
+            detail: error.to_string(),
+        }),
     }
 }
 
@@ -322,10 +355,10 @@ mod tests {
 
     #[test]
     fn what_is_no_manifest_is_named_with_its_place() {
-        assert!(complete(Vec::new()).unwrap_err().contains("no manifest"));
+        assert_eq!(complete(Vec::new()), Err(Refused::Empty));
         let pod = json!({"apiVersion": "v1", "kind": "Pod"});
         let wrong = complete(vec![pod, json!({"kind": "Pod"})]).unwrap_err();
-        assert_eq!(wrong, "manifest 2: apiVersion: Required value");
+        assert_eq!(wrong.to_string(), "manifest 2: apiVersion: Required value");
     }
 
     #[test]

@@ -70,7 +70,33 @@ struct Parser<'a> {
     at: usize,
 }
 
-type Parsed<T> = Result<T, String>;
+/// What is wrong with one requirement.
+#[derive(Debug, thiserror::Error)]
+enum RequirementError {
+    /// Another token stands where one of these should.
+    #[error("found '{found}', expected: {expected}")]
+    Unexpected {
+        found: String,
+        expected: &'static str,
+    },
+    /// Kubernetes' sentence for this one has no comma.
+    #[error("found '{found}' expected: '('")]
+    NoOpening { found: String },
+    /// Its key or its values can't be such.
+    #[error(transparent)]
+    Refused(#[from] SelectorError),
+}
+
+impl RequirementError {
+    fn unexpected(found: &str, expected: &'static str) -> RequirementError {
+        RequirementError::Unexpected {
+            found: found.to_owned(),
+            expected,
+        }
+    }
+}
+
+type Parsed<T> = Result<T, RequirementError>;
 
 impl<'a> Parser<'a> {
     /// The token ahead, where a keyword is a word like any other.
@@ -101,7 +127,7 @@ impl<'a> Parser<'a> {
             (token, key) = self.take();
         }
         if token != Token::Identifier {
-            return Err(format!("found '{key}', expected: identifier"));
+            return Err(RequirementError::unexpected(key, "identifier"));
         }
         if negated || matches!(self.ahead().0, Token::End | Token::Comma) {
             let operator = if negated {
@@ -109,7 +135,7 @@ impl<'a> Parser<'a> {
             } else {
                 Operator::Exists
             };
-            return Requirement::new(key, operator, Vec::new()).map_err(|e| e.0);
+            return Ok(Requirement::new(key, operator, Vec::new())?);
         }
         let (token, literal) = self.take_operator();
         let operator = match token {
@@ -117,14 +143,14 @@ impl<'a> Parser<'a> {
             Token::NotIn | Token::NotEquals => Operator::NotIn,
             Token::Greater => Operator::GreaterThan,
             Token::Less => Operator::LessThan,
-            _ => return Err(format!("found '{literal}', expected: {BINARY_OPERATORS}")),
+            _ => return Err(RequirementError::unexpected(literal, BINARY_OPERATORS)),
         };
         let values = if matches!(token, Token::In | Token::NotIn) {
             self.values()?
         } else {
             vec![self.value()?]
         };
-        Requirement::new(key, operator, values).map_err(|e| e.0)
+        Ok(Requirement::new(key, operator, values)?)
     }
 
     fn value(&mut self) -> Parsed<String> {
@@ -134,14 +160,15 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 Ok(literal.to_owned())
             }
-            (_, literal) => Err(format!("found '{literal}', expected: identifier")),
+            (_, literal) => Err(RequirementError::unexpected(literal, "identifier")),
         }
     }
 
     fn values(&mut self) -> Parsed<Vec<String>> {
         let (token, literal) = self.take();
         if token != Token::Open {
-            return Err(format!("found '{literal}' expected: '('"));
+            let found = literal.to_owned();
+            return Err(RequirementError::NoOpening { found });
         }
         let mut values = Vec::new();
         // Between commas there may be nothing: the empty value.
@@ -165,10 +192,10 @@ impl<'a> Parser<'a> {
                     return Ok(values);
                 }
                 (_, literal) if last_was_value => {
-                    return Err(format!("found '{literal}', expected: ',' or ')'"));
+                    return Err(RequirementError::unexpected(literal, "',' or ')'"));
                 }
                 (_, literal) => {
-                    return Err(format!("found '{literal}', expected: ',', or identifier"));
+                    return Err(RequirementError::unexpected(literal, "',', or identifier"));
                 }
             }
         }

@@ -20,22 +20,39 @@ pub(crate) enum Element {
 }
 
 /// Why an item of a list has no place in a path.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
 pub(crate) struct NoElement(pub(crate) String);
+
+/// What is wrong with a fieldsV1 object.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FieldsError {
+    #[error("fieldsV1 must be an object")]
+    NotAnObject,
+    #[error("missing colon: {0}")]
+    NoColon(String),
+    #[error("bad index: {0}")]
+    Index(String),
+    /// The value of a `v:` or a `k:` is no JSON.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+}
 
 impl Element {
     /// Parses one key of a fieldsV1 object. `None` for what a later version may know.
-    pub(crate) fn parse(text: &str) -> Result<Option<Element>, String> {
+    pub(crate) fn parse(text: &str) -> Result<Option<Element>, FieldsError> {
         let (prefix, rest) = text
             .split_once(':')
-            .ok_or_else(|| format!("missing colon: {text}"))?;
+            .ok_or_else(|| FieldsError::NoColon(text.to_owned()))?;
         Ok(Some(match prefix {
             "f" => Element::Field(rest.into()),
-            "v" => Element::Value(serde_json::from_str(rest).map_err(|e| e.to_string())?),
-            "i" => Element::Index(rest.parse().map_err(|_| format!("bad index: {text}"))?),
+            "v" => Element::Value(serde_json::from_str(rest)?),
+            "i" => Element::Index(
+                rest.parse()
+                    .map_err(|_| FieldsError::Index(text.to_owned()))?,
+            ),
             "k" => {
-                let keys: serde_json::Map<String, Value> =
-                    serde_json::from_str(rest).map_err(|e| e.to_string())?;
+                let keys: serde_json::Map<String, Value> = serde_json::from_str(rest)?;
                 let mut keys: Vec<(Box<str>, Value)> = keys
                     .into_iter()
                     .map(|(name, value)| (name.into(), value))

@@ -3,7 +3,7 @@
 
 use serde_json::{Map, Value};
 
-use super::element::Element;
+use super::element::{Element, FieldsError};
 use super::set::Set;
 use super::{Manager, Operation};
 
@@ -60,6 +60,21 @@ pub(crate) struct Contested {
     pub(crate) fields: Set,
 }
 
+/// What is wrong with an entry of an object's managed fields.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ManagersError {
+    #[error("operation must be `Apply` or `Update`")]
+    Operation,
+    #[error("apiVersion must not be empty")]
+    NoVersion,
+    #[error("missing fieldsType in managed fields entry {entry}")]
+    NoFieldsType { entry: usize },
+    #[error("invalid fieldsType {found:?} in managed fields entry {entry}")]
+    FieldsType { found: String, entry: usize },
+    #[error(transparent)]
+    Fields(#[from] FieldsError),
+}
+
 /// All owners of one object's fields.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Managers {
@@ -69,25 +84,24 @@ pub(crate) struct Managers {
 impl Managers {
     /// # Errors
     /// What is wrong with an entry, in kube-apiserver's words.
-    pub(crate) fn decode(fields: &[Value]) -> Result<Managers, String> {
+    pub(crate) fn decode(fields: &[Value]) -> Result<Managers, ManagersError> {
         let mut entries = Vec::with_capacity(fields.len());
         for (at, entry) in fields.iter().enumerate() {
             let text = |name: &str| entry[name].as_str().unwrap_or_default();
             let operation = match text("operation") {
                 "Apply" => Operation::Apply,
                 "Update" => Operation::Update,
-                _ => return Err("operation must be `Apply` or `Update`".to_owned()),
+                _ => return Err(ManagersError::Operation),
             };
             if text("apiVersion").is_empty() {
-                return Err("apiVersion must not be empty".to_owned());
+                return Err(ManagersError::NoVersion);
             }
             match text("fieldsType") {
                 "FieldsV1" => {}
-                "" => return Err(format!("missing fieldsType in managed fields entry {at}")),
+                "" => return Err(ManagersError::NoFieldsType { entry: at }),
                 other => {
-                    return Err(format!(
-                        "invalid fieldsType {other:?} in managed fields entry {at}"
-                    ));
+                    let found = other.to_owned();
+                    return Err(ManagersError::FieldsType { found, entry: at });
                 }
             }
             let json = match &entry["fieldsV1"] {
@@ -325,9 +339,9 @@ fn encode_entry(entry: Entry) -> Value {
 }
 
 /// Whether a fieldsV1 object parses, without building the set.
-fn check(fields: &Value) -> Result<(), String> {
+fn check(fields: &Value) -> Result<(), FieldsError> {
     let Value::Object(map) = fields else {
-        return Err("fieldsV1 must be an object".to_owned());
+        return Err(FieldsError::NotAnObject);
     };
     for (key, below) in map {
         if key == "." {

@@ -6,21 +6,64 @@ use std::collections::BTreeMap;
 use serde_json::{Map, Value};
 
 use super::compare::is_atomic;
-use super::element::{Element, of_item};
+use super::element::{Element, NoElement, of_item};
 use super::set::Set;
 use crate::shape::{ListShape, Relation, Schemas, Shape, Use};
+
+/// Why a configuration can't be merged, and at which path.
+#[derive(Debug)]
+pub(crate) struct MergeError {
+    path: String,
+    problem: MergeProblem,
+}
+
+/// What can't be merged.
+#[derive(Debug, thiserror::Error)]
+enum MergeProblem {
+    #[error("expected {expected}, got &{{{found}}}")]
+    Form {
+        expected: &'static str,
+        found: Value,
+    },
+    #[error("field not declared in schema")]
+    Undeclared,
+    #[error("element {at}: {reason}")]
+    NoElement { at: usize, reason: NoElement },
+    #[error("duplicate entries for key {key}")]
+    Duplicate { key: String },
+}
+
+impl std::fmt::Display for MergeError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if !self.path.is_empty() {
+            write!(f, "{}: ", self.path)?;
+        }
+        write!(f, "{}", self.problem)
+    }
+}
+
+impl std::error::Error for MergeError {}
+
+impl From<MergeProblem> for MergeError {
+    fn from(problem: MergeProblem) -> MergeError {
+        MergeError {
+            path: String::new(),
+            problem,
+        }
+    }
+}
 
 /// Merges `config` over `live`.
 ///
 /// # Errors
-/// In words, with the path: a field that the definition lacks, a list item without its key or
+/// With the path: a field that the definition lacks, a list item without its key or
 /// twice the same, a value of another form than the definition's.
 pub(crate) fn merge(
     schemas: &Schemas,
     definition: &str,
     live: &Value,
     config: &Value,
-) -> Result<Value, String> {
+) -> Result<Value, MergeError> {
     Ok(
         merge_value(schemas, schemas.root(definition), Some(live), Some(config))?
             .unwrap_or_else(|| Value::Object(Map::new())),
@@ -28,15 +71,19 @@ pub(crate) fn merge(
 }
 
 /// Prefixes an error's path with one element.
-fn below(element: &impl std::fmt::Display) -> impl FnOnce(String) -> String {
+fn below(element: &impl std::fmt::Display) -> impl FnOnce(MergeError) -> MergeError {
     let prefix = element.to_string();
-    move |message: String| {
-        if message.starts_with(['.', '[']) {
-            format!("{prefix}{message}")
-        } else {
-            format!("{prefix}: {message}")
-        }
+    move |error| MergeError {
+        path: format!("{prefix}{}", error.path),
+        ..error
     }
+}
+
+fn wrong_form(expected: &'static str, found: &Value) -> MergeError {
+    MergeError::from(MergeProblem::Form {
+        expected,
+        found: found.clone(),
+    })
 }
 
 fn merge_value(
@@ -44,7 +91,7 @@ fn merge_value(
     used: Use<'_>,
     live: Option<&Value>,
     config: Option<&Value>,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, MergeError> {
     let keep = || Ok(config.or(live).cloned());
     if is_atomic(used) {
         return keep();
@@ -54,7 +101,7 @@ fn merge_value(
             if let Some(container @ (Value::Object(_) | Value::Array(_))) = config
                 && matches!(used.node.shape, Shape::Scalar(_))
             {
-                return Err(format!("expected scalar, got {}", short(container)));
+                return Err(wrong_form("scalar", container));
             }
             keep()
         }
@@ -66,24 +113,16 @@ fn merge_value(
             _ => keep(),
         },
         Shape::Object(_) => match config {
-            Some(other) if !other.is_object() && !other.is_null() => {
-                Err(format!("expected map, got {}", short(other)))
-            }
+            Some(other) if !other.is_object() && !other.is_null() => Err(wrong_form("map", other)),
             _ if empty(live) && empty(config) => keep(),
             _ => merge_maps(schemas, used, live, config),
         },
         Shape::List(list) => match config {
-            Some(other) if !other.is_array() && !other.is_null() => {
-                Err(format!("expected list, got {}", short(other)))
-            }
+            Some(other) if !other.is_array() && !other.is_null() => Err(wrong_form("list", other)),
             _ if list.relation == Relation::Atomic || (empty(live) && empty(config)) => keep(),
             _ => merge_lists(schemas, list, items(live), items(config)),
         },
     }
-}
-
-fn short(value: &Value) -> String {
-    format!("&{{{value}}}")
 }
 
 fn empty(value: Option<&Value>) -> bool {
@@ -104,7 +143,7 @@ fn merge_maps(
     used: Use<'_>,
     live: Option<&Value>,
     config: Option<&Value>,
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, MergeError> {
     let nothing = Map::new();
     let live = live.and_then(Value::as_object).unwrap_or(&nothing);
     let config = config.and_then(Value::as_object).unwrap_or(&nothing);
@@ -134,10 +173,11 @@ fn merge_member(
     key: &str,
     old: Option<&Value>,
     new: &Value,
-) -> Result<Option<Value>, String> {
-    let member = schemas
-        .member(used.node, key)
-        .ok_or_else(|| format!(".{key}: field not declared in schema"))?;
+) -> Result<Option<Value>, MergeError> {
+    let member = schemas.member(used.node, key).ok_or_else(|| MergeError {
+        path: format!(".{key}"),
+        problem: MergeProblem::Undeclared,
+    })?;
     merge_value(schemas, member, old, Some(new)).map_err(below(&format_args!(".{key}")))
 }
 
@@ -147,16 +187,18 @@ fn merge_lists(
     list: &ListShape,
     live: &[Value],
     config: &[Value],
-) -> Result<Option<Value>, String> {
+) -> Result<Option<Value>, MergeError> {
     let mut new: Vec<(Element, &Value)> = Vec::with_capacity(config.len());
     for (at, item) in config.iter().enumerate() {
-        let element = of_item(schemas, list, item).map_err(|e| format!("element {at}: {}", e.0))?;
+        let element = of_item(schemas, list, item)
+            .map_err(|reason| MergeProblem::NoElement { at, reason })?;
         new.push((element, item));
     }
     let mut place: BTreeMap<&Element, usize> = BTreeMap::new();
     for (at, (element, _)) in new.iter().enumerate() {
         if place.insert(element, at).is_some() {
-            return Err(format!("duplicate entries for key {element}"));
+            let key = element.to_string();
+            return Err(MergeProblem::Duplicate { key }.into());
         }
     }
     let mut old: Vec<(Option<Element>, &Value)> = Vec::with_capacity(live.len());

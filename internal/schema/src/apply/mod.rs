@@ -229,7 +229,7 @@ impl Request<'_> {
     fn run(&self, mut owners: Managers, force: bool) -> Result<(Value, Managers), Stopped> {
         let (schemas, definition) = (self.schemas, self.definition);
         let merged = merge::merge(schemas, definition, self.live, self.applied)
-            .map_err(|problem| Stopped::Failed(self.typed(&problem)))?;
+            .map_err(|problem| Stopped::Failed(self.typed(&problem.to_string())))?;
         let applied =
             fields::applied(schemas, definition, self.applied).without_subtrees(self.ignored);
         let before = owners.replace(self.me, applied);

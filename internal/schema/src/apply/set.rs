@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 
 use serde_json::{Map, Value};
 
-use super::element::Element;
+use super::element::{Element, FieldsError};
 
 /// A path as messages show it, at most so many bytes of it.
 fn text(path: &[&Element], longest: usize) -> String {
@@ -244,10 +244,10 @@ impl Set {
     /// Reads a fieldsV1 object.
     ///
     /// # Errors
-    /// What is wrong with it, in words.
-    pub(crate) fn parse(fields: &Value) -> Result<Set, String> {
+    /// What is wrong with it.
+    pub(crate) fn parse(fields: &Value) -> Result<Set, FieldsError> {
         let Value::Object(map) = fields else {
-            return Err("fieldsV1 must be an object".to_owned());
+            return Err(FieldsError::NotAnObject);
         };
         let mut set = Set::default();
         for (key, below) in map {

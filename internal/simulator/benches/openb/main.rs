@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
+use files::FileError;
 use scheduler::fragment::{Demand, Room};
 use simulator::openb::{
     Arrivals, Choice, Cluster, Compared, Expected, Policy, Report, VARIANTS, Which,
@@ -24,6 +25,27 @@ use simulator::openb::{
 /// What the server allocates with, too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+/// What keeps the benchmark from running to its end.
+#[derive(Debug, thiserror::Error)]
+enum BenchError {
+    #[error("the data is not there: name its folder in OPENB")]
+    NoData,
+    /// An environment variable can't be read.
+    #[error("{variable}: {value:?} is not right: {wanted}")]
+    Variable {
+        variable: &'static str,
+        value: String,
+        wanted: String,
+    },
+    #[error(transparent)]
+    File(#[from] FileError),
+    #[error(transparent)]
+    Simulator(#[from] simulator::SimulatorError),
+    /// The placements can't be written.
+    #[error("{path}: {error}")]
+    Save { path: String, error: std::io::Error },
+}
 
 /// What to run.
 struct Plan {
@@ -55,22 +77,26 @@ fn main() -> ExitCode {
     }
 }
 
-fn plan() -> Result<Plan, String> {
+fn plan() -> Result<Plan, BenchError> {
     let word = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
-    let data = files::folder().ok_or("the data is not there: name its folder in OPENB")?;
+    let data = files::folder().ok_or(BenchError::NoData)?;
     let seeds = word("SEEDS").unwrap_or_else(|| "42-51".to_owned());
     let (first, last) = seeds.split_once('-').unwrap_or((&seeds, &seeds));
     let number = |s: &str| {
-        let wrong = |_| format!("SEEDS: {s:?} is not right: write FIRST-LAST, as in 42-51");
-        s.parse::<u64>().map_err(wrong)
+        s.parse::<u64>().map_err(|_| BenchError::Variable {
+            variable: "SEEDS",
+            value: s.to_owned(),
+            wanted: "write FIRST-LAST, as in 42-51".to_owned(),
+        })
     };
     let wanted = word("V").unwrap_or_default();
     let wanted: Vec<&str> = wanted.split(',').filter(|v| !v.is_empty()).collect();
     if let Some(unknown) = wanted.iter().find(|v| !VARIANTS.contains(v)) {
-        return Err(format!(
-            "V: {unknown:?} is not right: the variants are {}",
-            VARIANTS.join(", ")
-        ));
+        return Err(BenchError::Variable {
+            variable: "V",
+            value: (*unknown).to_owned(),
+            wanted: format!("the variants are {}", VARIANTS.join(", ")),
+        });
     }
     let chosen = |v: &&'static str| wanted.is_empty() || wanted.contains(v);
     Ok(Plan {
@@ -84,14 +110,18 @@ fn plan() -> Result<Plan, String> {
 }
 
 /// The policies that are named, or all.
-fn policies(named: &str) -> Result<Vec<Which>, String> {
+fn policies(named: &str) -> Result<Vec<Which>, BenchError> {
     let known = |name: &str| Which::ALL.into_iter().find(|w| w.to_string() == name);
     let named = named.split(',').filter(|name| !name.is_empty());
-    let found: Result<Vec<Which>, String> = named
+    let found: Result<Vec<Which>, BenchError> = named
         .map(|name| {
             known(name).ok_or_else(|| {
                 let all = Which::ALL.map(|which| which.to_string()).join(", ");
-                format!("POLICIES: {name:?} is not right: the policies are {all}")
+                BenchError::Variable {
+                    variable: "POLICIES",
+                    value: name.to_owned(),
+                    wanted: format!("the policies are {all}"),
+                }
             })
         })
         .collect();
@@ -105,10 +135,9 @@ fn policies(named: &str) -> Result<Vec<Which>, String> {
 }
 
 /// Plays all and prints. False if a baseline is not what was published.
-fn run(plan: &Plan) -> Result<bool, String> {
-    let say = |e: simulator::SimulatorError| e.to_string();
+fn run(plan: &Plan) -> Result<bool, BenchError> {
     let name = "nodes/openb_node_list_gpu_node.csv";
-    let cluster = Cluster::read(name, &files::text(&plan.data, name)?).map_err(say)?;
+    let cluster = Cluster::read(name, &files::text(&plan.data, name)?)?;
     let name = "expected/expected_per_seed.csv";
     let published = if plan.arrivals == plan.data.join("arrivals") {
         files::text(&plan.data, name)?
@@ -122,22 +151,20 @@ fn run(plan: &Plan) -> Result<bool, String> {
     println!("{}", Report::head());
     for variant in &plan.variants {
         let name = format!("pods/openb_pod_list_{variant}.csv");
-        let pods = read_pods(&name, &files::text(&plan.data, &name)?, &cluster).map_err(say)?;
+        let pods = read_pods(&name, &files::text(&plan.data, &name)?, &cluster)?;
         let mix = typical(&pods);
         let (file, list) = files::first(&plan.arrivals, &lists_of(variant))?;
         for which in plan.policies.iter().copied() {
             for seed in &plan.seeds {
                 let ranks = ("node_rank.csv", ranks.as_str());
-                let arrivals =
-                    Arrivals::read((&file, &list), ranks, variant, *seed).map_err(say)?;
+                let arrivals = Arrivals::read((&file, &list), ranks, variant, *seed)?;
                 let began = thread_cpu();
                 let mut policy = which.make(&cluster, &pods, &arrivals.rank);
-                let played =
-                    play(&cluster, &pods, &arrivals, &mix, policy.as_mut()).map_err(say)?;
+                let played = play(&cluster, &pods, &arrivals, &mix, policy.as_mut())?;
                 let cpu = thread_cpu().saturating_sub(began);
                 let began = thread_cpu();
                 let mut again = Again(played.placements.clone().into_iter());
-                play(&cluster, &pods, &arrivals, &mix, &mut again).map_err(say)?;
+                play(&cluster, &pods, &arrivals, &mix, &mut again)?;
                 let cpu = cpu.saturating_sub(thread_cpu().saturating_sub(began));
                 report.add(variant, which, &played, cpu);
                 let text = || placements(&cluster, &pods, &arrivals, &played);
@@ -150,7 +177,7 @@ fn run(plan: &Plan) -> Result<bool, String> {
                 }
                 let policy = which.to_string();
                 let key = (*variant, policy.as_str(), *seed);
-                let more = expected.compare(key, &arrivals, &played).map_err(say)?;
+                let more = expected.compare(key, &arrivals, &played)?;
                 let golden = format!("expected/golden_{which}_{variant}_s{seed}.csv");
                 compared.differences.extend(more.differences);
                 compared.cells += more.cells;
@@ -180,11 +207,14 @@ fn run(plan: &Plan) -> Result<bool, String> {
     Ok(compared.differences.is_empty())
 }
 
-fn save(dir: &Path, name: &str, text: &str) -> Result<(), String> {
+fn save(dir: &Path, name: &str, text: &str) -> Result<(), BenchError> {
     let path = dir.join(name);
     std::fs::create_dir_all(dir)
         .and_then(|()| std::fs::write(&path, text))
-        .map_err(|e| format!("{}: {e}", path.display()))
+        .map_err(|error| BenchError::Save {
+            path: path.display().to_string(),
+            error,
+        })
 }
 
 /// CPU time this thread has had, waiting left out (Linux; zero elsewhere).

@@ -11,6 +11,20 @@ use resources::report::{PlacementReport, Verdict};
 
 use crate::engine::make::Made;
 
+/// A quota that has no room for a gang.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "quota {quota} of namespace {namespace} allows {resource}: {allowed}, of which {used} are used; with this it would be {would}"
+)]
+pub(crate) struct OverQuota {
+    quota: String,
+    namespace: String,
+    resource: String,
+    allowed: Quantity,
+    used: Quantity,
+    would: Quantity,
+}
+
 /// One quota and what counts against it.
 struct Held {
     quota: ResourceQuota,
@@ -56,7 +70,7 @@ impl Quotas {
     }
 
     /// Counts a gang's pods, or says which quota has no room for them.
-    pub(crate) fn take(&mut self, namespace: &str, pods: &[Pod]) -> Result<(), String> {
+    pub(crate) fn take(&mut self, namespace: &str, pods: &[Pod]) -> Result<(), Box<OverQuota>> {
         self.count(namespace, pods, true)
     }
 
@@ -65,7 +79,7 @@ impl Quotas {
         let _ = self.count(namespace, pods, false);
     }
 
-    fn count(&mut self, namespace: &str, pods: &[Pod], up: bool) -> Result<(), String> {
+    fn count(&mut self, namespace: &str, pods: &[Pod], up: bool) -> Result<(), Box<OverQuota>> {
         let Some(all) = self.by_namespace.get_mut(namespace) else {
             return Ok(());
         };
@@ -95,10 +109,15 @@ impl Quotas {
                 for (name, allowed) in &held.hard {
                     let (had, would) = (get(&held.used, name), get(&used, name));
                     if would > *allowed && would > had {
-                        let quota = held.quota.metadata.name.as_deref().unwrap_or_default();
-                        return Err(format!(
-                            "quota {quota} of namespace {namespace} allows {name}: {allowed}, of which {had} are used; with this it would be {would}"
-                        ));
+                        let quota = held.quota.metadata.name.clone();
+                        return Err(Box::new(OverQuota {
+                            quota: quota.unwrap_or_default(),
+                            namespace: namespace.to_owned(),
+                            resource: name.clone(),
+                            allowed: *allowed,
+                            used: had,
+                            would,
+                        }));
                     }
                 }
             }
@@ -121,7 +140,7 @@ pub(crate) fn over(
     name: &str,
     queue: &str,
     made: &Made,
-    why: String,
+    reason: &OverQuota,
 ) -> PlacementReport {
     PlacementReport {
         namespace: namespace.to_owned(),
@@ -129,7 +148,7 @@ pub(crate) fn over(
         queue: queue.to_owned(),
         members_wanted: made.pods.len(),
         verdict: Verdict::QuotaExceeded,
-        binding: why,
+        binding: reason.to_string(),
         would_fit: "work of the namespace that ends, or a larger quota".to_owned(),
         ..PlacementReport::default()
     }

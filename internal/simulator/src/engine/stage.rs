@@ -213,10 +213,10 @@ impl<'a> Stage<'a> {
             self.outcome.gangs.len() - 1
         });
         if self.quotas.bind(&namespace)
-            && let Err(why) = self.quotas.take(&namespace, &made.pods)
+            && let Err(over) = self.quotas.take(&namespace, &made.pods)
         {
             if known.is_none() {
-                let report = quotas::over(&namespace, &name, &queue_name, &made, why);
+                let report = quotas::over(&namespace, &name, &queue_name, &made, &over);
                 self.outcome.gangs[result].verdict = Some(report.verdict);
                 self.say(
                     &namespace,

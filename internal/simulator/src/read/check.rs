@@ -14,8 +14,20 @@ use super::duration;
 use super::trace;
 use crate::error::{Place, SimulatorError};
 
+/// An annotation's value that can't be read; the text says what would be right.
+#[derive(Debug, thiserror::Error)]
+enum Misformed {
+    #[error("{}", .0.wanted())]
+    Value(Form),
+    #[error("{error}; write {}", .form.wanted())]
+    Json {
+        error: serde_json::Error,
+        form: Form,
+    },
+}
+
 /// What an annotation's value must be.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 enum Form {
     /// JSON of resource to quantity.
     Amounts,
@@ -135,9 +147,9 @@ pub(super) fn annotations(
             Some((Form::Topology | Form::SubGroups, Err(wanted)))
                 if serde_json::from_str::<Value>(text).is_ok() =>
             {
-                doubts.hopeless.push(wrong(wanted).to_string());
+                doubts.hopeless.push(wrong(wanted.to_string()).to_string());
             }
-            Some((_, Err(wanted))) => return Err(wrong(wanted)),
+            Some((_, Err(wanted))) => return Err(wrong(wanted.to_string())),
             None if OTHERS.contains(&name.as_str()) => {}
             None => doubts.unknown.push(name.clone()),
         }
@@ -147,7 +159,7 @@ pub(super) fn annotations(
 
 impl Form {
     /// Can this be read? An error says what would be right.
-    fn read(self, text: &str) -> Result<(), String> {
+    fn read(self, text: &str) -> Result<(), Misformed> {
         let text = text.trim();
         let good = match self {
             Form::Text => true,
@@ -166,7 +178,11 @@ impl Form {
             Form::Devices => return json::<ChosenDevices>(text, self),
             Form::Inventory => return json::<NodeInventory>(text, self),
         };
-        if good { Ok(()) } else { Err(self.wanted()) }
+        if good {
+            Ok(())
+        } else {
+            Err(Misformed::Value(self))
+        }
     }
 
     fn wanted(self) -> String {
@@ -206,10 +222,10 @@ impl Form {
     }
 }
 
-fn json<T: serde::de::DeserializeOwned>(text: &str, form: Form) -> Result<(), String> {
+fn json<T: serde::de::DeserializeOwned>(text: &str, form: Form) -> Result<(), Misformed> {
     match serde_json::from_str::<T>(text) {
         Ok(_) => Ok(()),
-        Err(error) => Err(format!("{error}; write {}", form.wanted())),
+        Err(error) => Err(Misformed::Json { error, form }),
     }
 }
 

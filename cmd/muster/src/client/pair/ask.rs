@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use hardware::rdma::pair::{Ask, Question, Reply, Told};
+use hardware::rdma::pair::{Ask, Question, Refusal, Reply, Told};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
@@ -73,7 +73,7 @@ impl<'a> Asker<'a> {
         removed?;
         match answered {
             Ok(told) => Ok(told),
-            Err(why) => bail!(why),
+            Err(refusal) => Err(refusal.into()),
         }
     }
 }
@@ -123,7 +123,7 @@ async fn answer(
     nodes: &Api<Node>,
     node: &str,
     question: &Question,
-) -> Result<Result<Told, String>> {
+) -> Result<Result<Told, Refusal>> {
     let limit = patience(&question.ask);
     let asked = Instant::now();
     while asked.elapsed() < limit {

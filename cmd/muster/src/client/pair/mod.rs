@@ -81,13 +81,14 @@ async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) 
             let (first, second) = ((from.0.name.as_str(), from.1), (to.0.name.as_str(), to.1));
             checks.push(match run(asker, Test::Bandwidth, from, to, force).await {
                 Ok(gbits) => pair::judge_bandwidth(first, second, gbits),
-                Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why),
+                Err(why) => pair::unmeasured(Test::Bandwidth, first, second, &why.to_string()),
             });
         }
         match run(asker, Test::Latency, ends[0], ends[1], force).await {
             Ok(micros) => times.push((ends[0].1, ends[1].1, micros)),
             Err(why) => {
                 let [first, second] = ends.map(|(side, port)| (side.name.as_str(), port));
+                let why = why.to_string();
                 checks.push(pair::unmeasured(Test::Latency, first, second, &why));
             }
         }
@@ -96,38 +97,56 @@ async fn measurements(asker: &Asker<'_>, one: &Side, other: &Side, force: bool) 
     checks
 }
 
-/// One test from one port to another; why there is no result, in a sentence.
+/// Why there is no result of a test.
+#[derive(Debug, thiserror::Error)]
+enum NoResult {
+    #[error("{node} says no address of its own; give its agent --node-address")]
+    NoAddress { node: String },
+    #[error("{node} does not say where it listens")]
+    NoPort { node: String },
+    #[error("{node} does not say what it measured")]
+    NotMeasured { node: String },
+    /// An agent could not be asked, or refused.
+    #[error("{0}")]
+    NoAnswer(String),
+}
+
+/// One test from one port to another.
 async fn run(
     asker: &Asker<'_>,
     test: Test,
     from: (&Side, &EndPort),
     to: (&Side, &EndPort),
     force: bool,
-) -> Result<f64, String> {
+) -> Result<f64, NoResult> {
     let on = |port: &EndPort| Run {
         test,
         card: port.card.clone(),
         port: port.number,
         force,
     };
-    let words = |error: anyhow::Error| format!("{:#}", failure::in_words(error, asker.connection));
-    let address: IpAddr = (to.0.end.address.parse()).map_err(|_| {
-        format!(
-            "{} says no address of its own; give its agent --node-address",
-            to.0.name
-        )
+    let unanswered = |error: anyhow::Error| {
+        let error = failure::in_words(error, asker.connection);
+        NoResult::NoAnswer(format!("{error:#}"))
+    };
+    let address: IpAddr = (to.0.end.address.parse()).map_err(|_| NoResult::NoAddress {
+        node: to.0.name.clone(),
     })?;
     let serving = asker.ask(&to.0.name, &Ask::Serve(on(to.1))).await;
-    let Told::Serving(tcp) = serving.map_err(words)? else {
-        return Err(format!("{} does not say where it listens", to.0.name));
+    let Told::Serving(tcp) = serving.map_err(unanswered)? else {
+        let node = to.0.name.clone();
+        return Err(NoResult::NoPort { node });
     };
     let measure = Ask::Measure {
         run: on(from.1),
         address,
         tcp,
     };
-    match asker.ask(&from.0.name, &measure).await.map_err(words)? {
+    let measured = asker.ask(&from.0.name, &measure).await;
+    match measured.map_err(unanswered)? {
         Told::Measured(result) => Ok(result),
-        _ => Err(format!("{} does not say what it measured", from.0.name)),
+        _ => Err(NoResult::NotMeasured {
+            node: from.0.name.clone(),
+        }),
     }
 }

@@ -1,6 +1,7 @@
 //! The thread on which GPUs are cut: a driver takes seconds for it, and one that never answers must
 //! hold up nothing but this.
 
+use std::fmt::Display;
 use std::sync::mpsc;
 
 use hardware::Source;
@@ -31,14 +32,14 @@ impl Hand {
     /// # Errors
     ///
     /// What it says, or that its thread failed.
-    pub async fn ask<T: Send + 'static>(
+    pub async fn ask<T: Send + 'static, E: Display + 'static>(
         &self,
-        ask: impl FnOnce(&mut Cutter) -> Result<T, String> + Send + 'static,
+        ask: impl FnOnce(&mut Cutter) -> Result<T, E> + Send + 'static,
     ) -> Result<T, String> {
         let (answer, answered) = oneshot::channel();
         let job: Job = Box::new(move |cutter| {
             // Who asked may have gone.
-            let _ = answer.send(ask(cutter));
+            let _ = answer.send(ask(cutter).map_err(|error| error.to_string()));
         });
         let failed = "the thread that cuts GPUs failed; start the agent anew";
         if self.0.send(job).is_err() {

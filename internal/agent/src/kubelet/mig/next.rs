@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use hardware::cutter::Card;
-use hardware::partition::{Step, Wanted, steps};
+use hardware::partition::{LayoutError, Step, Wanted, steps};
 
 use crate::dra;
 
@@ -156,7 +156,7 @@ fn ends(step: &Step) -> bool {
     step.ends().is_some() || matches!(step, Step::Switch { .. })
 }
 
-fn one(card: &Card, wanted: &Wanted, holders: &Holders) -> Result<Need, String> {
+fn one(card: &Card, wanted: &Wanted, holders: &Holders) -> Result<Need, LayoutError> {
     let used = card
         .slices
         .iter()

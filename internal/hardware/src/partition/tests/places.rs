@@ -1,7 +1,7 @@
 //! Instances at places of their own: what is made lies where it was asked to, and beside nothing else.
 
 use super::*;
-use crate::partition::place::{self, Place};
+use crate::partition::place::{self, Place, PlaceError};
 
 fn at(profile: &str, start: u32) -> Place {
     Place {
@@ -45,10 +45,10 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
         ),
     ];
     for (layout, place, expected) in cases {
-        let got: Result<String, String> = made(layout, &place);
+        let got: Result<String, PlaceError> = made(layout, &place);
         match (got, expected) {
             (Ok(steps), Ok(expected)) => assert_eq!(steps, expected, "{place:?}"),
-            (Err(error), Err(words)) => assert!(error.contains(words), "{error}"),
+            (Err(error), Err(words)) => assert!(error.to_string().contains(words), "{error}"),
             (got, expected) => panic!("{place:?}: {got:?}, not {expected:?}"),
         }
     }
@@ -61,7 +61,8 @@ fn an_instance_is_made_at_its_place_once_and_ended_there() {
     let mut split = full.clone();
     split.instances[0].computes = vec![(0, 1), (1, 2)];
     let refused = place::made(&profiles, &split, &at("3g.40gb", 4));
-    assert!(refused.unwrap_err().contains("-dci -gi 1"));
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains("-dci -gi 1"), "{refused}");
 }
 
 proptest! {

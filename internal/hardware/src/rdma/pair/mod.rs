@@ -46,13 +46,19 @@ pub struct Question {
     pub ask: Ask,
 }
 
+/// Why a machine does not answer as it was asked, in a sentence. It travels as text.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[serde(transparent)]
+#[error("{0}")]
+pub struct Refusal(pub String);
+
 /// The answer to the question of the same id.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Reply {
     /// The question's.
     pub id: String,
-    /// What the machine answers, or why it can't, in a sentence.
-    pub answer: Result<Told, String>,
+    /// What the machine answers, or why it can't.
+    pub answer: Result<Told, Refusal>,
 }
 
 /// A test on one of a machine's ports.

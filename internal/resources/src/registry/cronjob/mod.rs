@@ -134,7 +134,8 @@ fn validate(new: &Value, old: Option<&Value>) -> Vec<FieldError> {
     let text = json::text(spec, &["schedule"]);
     if text.is_empty() {
         errors.push(FieldError::required(&path.child("schedule"), ""));
-    } else if let Err(detail) = schedule::check(text) {
+    } else if let Err(wrong) = schedule::check(text) {
+        let detail = wrong.to_string();
         errors.push(FieldError::invalid(&path.child("schedule"), text, detail));
     }
     meta::one_of(spec, "concurrencyPolicy", &POLICIES, &path, &mut errors);

@@ -36,37 +36,63 @@ const fn bounds(min: u32, max: u32, names: &'static [&'static str]) -> Bounds {
     Bounds { min, max, names }
 }
 
+/// What is wrong with a schedule.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ScheduleError {
+    #[error("cannot use TZ or CRON_TZ in schedule, use timeZone field instead")]
+    TimeZone,
+    #[error(
+        "failed to parse duration {schedule}: time: invalid duration {duration:?}: write 90m or 1h30m"
+    )]
+    Duration { schedule: String, duration: String },
+    #[error("unrecognized descriptor: {0}")]
+    Descriptor(String),
+    #[error("expected exactly {} fields, found {}: [{}]", FIELDS.len(), .0.len(), .0.join(" "))]
+    FieldCount(Vec<String>),
+    #[error("too many hyphens: {0}")]
+    Hyphens(String),
+    #[error("too many slashes: {0}")]
+    Slashes(String),
+    #[error("beginning of range ({start}) below minimum ({min}): {range}")]
+    BelowMinimum { start: u32, min: u32, range: String },
+    #[error("end of range ({end}) above maximum ({max}): {range}")]
+    AboveMaximum { end: u32, max: u32, range: String },
+    #[error("beginning of range ({start}) beyond end of range ({end}): {range}")]
+    Reversed { start: u32, end: u32, range: String },
+    #[error("step of range should be a positive number: {0}")]
+    NoStep(String),
+    #[error("negative number ({0}) not allowed: {0}")]
+    Negative(String),
+    #[error("failed to parse int from {0}: strconv.Atoi: parsing {0:?}: invalid syntax")]
+    NotANumber(String),
+}
+
 /// Checks a schedule.
 ///
 /// # Errors
 ///
 /// What is wrong with it.
-pub(super) fn check(schedule: &str) -> Result<(), String> {
+pub(super) fn check(schedule: &str) -> Result<(), ScheduleError> {
     if schedule.contains("TZ") {
-        return Err("cannot use TZ or CRON_TZ in schedule, use timeZone field instead".to_owned());
+        return Err(ScheduleError::TimeZone);
     }
     if let Some(duration) = schedule.strip_prefix(EVERY) {
         let fine = is_duration(duration);
-        return fine.then_some(()).ok_or_else(|| {
-            format!(
-                "failed to parse duration {schedule}: time: invalid duration {duration:?}: write 90m or 1h30m"
-            )
+        return fine.then_some(()).ok_or_else(|| ScheduleError::Duration {
+            schedule: schedule.to_owned(),
+            duration: duration.to_owned(),
         });
     }
     if schedule.starts_with('@') {
         let known = DESCRIPTORS.contains(&schedule);
         return known
             .then_some(())
-            .ok_or_else(|| format!("unrecognized descriptor: {schedule}"));
+            .ok_or_else(|| ScheduleError::Descriptor(schedule.to_owned()));
     }
     let fields: Vec<&str> = schedule.split_whitespace().collect();
     if fields.len() != FIELDS.len() {
-        return Err(format!(
-            "expected exactly {} fields, found {}: [{}]",
-            FIELDS.len(),
-            fields.len(),
-            fields.join(" ")
-        ));
+        let fields = fields.into_iter().map(str::to_owned).collect();
+        return Err(ScheduleError::FieldCount(fields));
     }
     for (field, bounds) in fields.iter().zip(&FIELDS) {
         for range in field.split(',').filter(|range| !range.is_empty()) {
@@ -95,7 +121,7 @@ fn is_duration(text: &str) -> bool {
 
 impl Bounds {
     /// Checks `*`, `n`, `n-m`, each with or without a step.
-    fn check(&self, text: &str) -> Result<(), String> {
+    fn check(&self, text: &str) -> Result<(), ScheduleError> {
         let mut parts = text.split('/');
         let range = parts.next().unwrap_or_default();
         let (step, more) = (parts.next(), parts.next());
@@ -108,14 +134,14 @@ impl Bounds {
         } else {
             let start = self.number(low)?;
             let end = match (high, beyond) {
-                (_, Some(_)) => return Err(format!("too many hyphens: {text}")),
+                (_, Some(_)) => return Err(ScheduleError::Hyphens(text.to_owned())),
                 (Some(high), None) => self.number(high)?,
                 (None, None) => start,
             };
             (start, end)
         };
         if more.is_some() {
-            return Err(format!("too many slashes: {text}"));
+            return Err(ScheduleError::Slashes(text.to_owned()));
         }
         let step_by = step.map(number).transpose()?;
         // `n/step` means from n on.
@@ -125,29 +151,33 @@ impl Bounds {
             end
         };
         if start < self.min {
-            return Err(format!(
-                "beginning of range ({start}) below minimum ({}): {text}",
-                self.min
-            ));
+            return Err(ScheduleError::BelowMinimum {
+                start,
+                min: self.min,
+                range: text.to_owned(),
+            });
         }
         if end > self.max {
-            return Err(format!(
-                "end of range ({end}) above maximum ({}): {text}",
-                self.max
-            ));
+            return Err(ScheduleError::AboveMaximum {
+                end,
+                max: self.max,
+                range: text.to_owned(),
+            });
         }
         if start > end {
-            return Err(format!(
-                "beginning of range ({start}) beyond end of range ({end}): {text}"
-            ));
+            return Err(ScheduleError::Reversed {
+                start,
+                end,
+                range: text.to_owned(),
+            });
         }
         if step_by == Some(0) {
-            return Err(format!("step of range should be a positive number: {text}"));
+            return Err(ScheduleError::NoStep(text.to_owned()));
         }
         Ok(())
     }
 
-    fn number(&self, text: &str) -> Result<u32, String> {
+    fn number(&self, text: &str) -> Result<u32, ScheduleError> {
         let lower = text.to_ascii_lowercase();
         match self.names.iter().position(|name| *name == lower) {
             Some(at) => Ok(self.min + u32::try_from(at).unwrap_or_default()),
@@ -156,15 +186,14 @@ impl Bounds {
     }
 }
 
-fn number(text: &str) -> Result<u32, String> {
+fn number(text: &str) -> Result<u32, ScheduleError> {
     if let Some(less) = text.strip_prefix('-')
         && less.parse::<u32>().is_ok()
     {
-        return Err(format!("negative number ({text}) not allowed: {text}"));
+        return Err(ScheduleError::Negative(text.to_owned()));
     }
-    text.parse().map_err(|_| {
-        format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")
-    })
+    text.parse()
+        .map_err(|_| ScheduleError::NotANumber(text.to_owned()))
 }
 
 #[cfg(test)]
@@ -213,8 +242,10 @@ mod tests {
             ("* * *", "expected exactly 5 fields, found 3: [* * *]"),
         ];
         for (schedule, words) in table {
-            assert_eq!(check(schedule), Err(words.to_owned()), "{schedule}");
+            let wrong = check(schedule).map_err(|wrong| wrong.to_string());
+            assert_eq!(wrong, Err(words.to_owned()), "{schedule}");
         }
-        assert!(check("@every soon").unwrap_err().contains("\"soon\""));
+        let wrong = check("@every soon").unwrap_err().to_string();
+        assert!(wrong.contains("\"soon\""));
     }
 }

@@ -1,0 +1,22 @@
+//! What is wrong with an option's value, and what would be right.
+
+/// Why an option's value can't be read. clap puts the option and the value before the text.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidValue {
+    #[error("{0:?} is not NAME=VALUE")]
+    NameAndValue(String),
+    #[error("{value:?} is not a number from {least} to {most}")]
+    Number {
+        value: String,
+        least: usize,
+        most: usize,
+    },
+    #[error("use IP:PORT, like 0.0.0.0:9400 or [::]:9400, or off")]
+    Metrics,
+    #[error("use all, or GPUs' indices and UUIDs with commas, like 0,1 or GPU-5c3a...")]
+    Gpus,
+    #[error("use FIRST-LAST, both from {least} to {most}, like 2000000000-2000065535")]
+    Ids { least: u32, most: u32 },
+    #[error("use condition=NAME or delete")]
+    Until,
+}
